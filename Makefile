@@ -27,7 +27,7 @@ VSIX := $(EXTENSION)/dist/dg-lsp.vsix
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check fix lock audit sbom bench e2e editors extension samples clean
+.PHONY: help demo test check fix lock audit sbom docs release bench e2e soak editors extension samples clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -36,7 +36,7 @@ demo: $(BASE)  ## install what a user needs, and complete a line of a sample
 	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
 	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
 
-test: check editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
+test: check docs editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 check: $(DEV)  ## style, types, import contracts and known vulnerabilities
@@ -62,11 +62,20 @@ audit: $(DEV)  ## compare the locked versions with known vulnerabilities
 sbom: $(DEV)  ## write dist/dg-lsp.cdx.json (CycloneDX) and dist/licences.md of what a user installs
 	$(BIN)/python tests/dependencies.py sbom dist
 
+docs: $(DEV)  ## write docs/ as a static site into dist/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+release: docs editors  ## build what is published into dist/, and test each file in an empty environment
+	$(BIN)/python packaging/release.py
+
 bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machine
 	$(BIN)/dg-lsp bench steps
 
 e2e: $(DEV)  ## only the tests that talk to a running server
 	$(BIN)/python -m pytest -q tests/e2e
+
+soak: $(DEV)  ## campaigns of hostile input for 10 minutes, or make soak MINUTES=600
+	cd tests && PYTHONPATH=.. ../$(BIN)/python -m soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
 editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type in
 
@@ -112,7 +121,7 @@ $(DEV): requirements-dev.lock $(BASE)
 
 # DiffusionGemma is compared with its reference on the llama.cpp that it needs: one class of it is compiled, in seconds on
 # Linux, once its source is fetched, 77 MB. Without a network: make test SDIST=llama_cpp_python-0.3.36.tar.gz
-$(RUNTIME): dg_lsp/models/gemma4.patch $(DEV)
+$(RUNTIME): dg_lsp/models/gemma4.patch dg_lsp/models/gemma4_reduction.h $(DEV)
 	@echo 'Building the llama.cpp that DiffusionGemma needs.'
 	$(BIN)/dg-lsp models build-runtime $(if $(SDIST),--from '$(SDIST)')
 	@touch $@

@@ -21,7 +21,8 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import validate as judging
-from dg_lsp.postprocess.text_edits import balance, cut_lines
+from dg_lsp.postprocess.brackets import balance
+from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 FAULTS = ("repeats the suffix", "leaves brackets open", "indents wrongly", "adds a syntax error")

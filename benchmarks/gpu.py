@@ -1,12 +1,20 @@
-"""Time of a denoising step of DiffusionGemma at full size, with random weights, through transformers and llama.cpp.
+"""DiffusionGemma at full size with random weights on a GPU, through transformers and llama.cpp: one Markdown table.
 
-    python benchmarks/gpu.py                                       # both; 60 GB of GPU memory, 28 GB of disk
+    python benchmarks/gpu.py                                       # all parts; 60 GB of GPU memory, 28 GB of disk
     python benchmarks/gpu.py --backend transformers --canvas 32 --prompt 2048
     python benchmarks/gpu.py --backend llamacpp --type Q4_K --folder /var/tmp
     python benchmarks/gpu.py --toy                                 # a tiny model on the CPU, in seconds
 
-Prints one JSON object per line; times are medians in milliseconds. The time of a step depends on the number of
-different experts, not on the tokens: random weights choose experts almost uniformly, which is the worst case.
+A part is one way to run one set of weights: transformers eager, with CUDA graphs and compiled; llama.cpp by number
+format, with CUDA graphs and without. Prints the tables of a part when it ends, or with `--json` one object per line.
+Times are medians in milliseconds. A part measures for at most 7 minutes, and then leaves out the longest prompts; with
+the load it takes an estimated 1 to 8 minutes, which no GPU has confirmed.
+
+- The time of a step depends on the number of different experts, not on the tokens: random weights choose experts almost
+  uniformly, which is the worst case.
+- The host's share of a step is what remains without the calls that run the graph and wait for its results.
+- Autoregression runs on the same weights: a causal pass of one token, and one of 8, which checks a draft. Random
+  weights accept no draft, so the table has the number of tokens that a canvas or a draft must gain to be as fast.
 
 llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers needs `pip install
 'dg-lsp[transformers]'`.
@@ -14,12 +22,17 @@ llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers 
 
 import argparse
 import json
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +40,10 @@ import numpy as np
 import numpy.typing as npt
 from random_gguf import TYPES, write_random
 from shape import REAL, TOY, Shape, bandwidth_of
+from step_parts import Timer, functions_of
 
+from dg_lsp.bench.metrics import Table
+from dg_lsp.bench.steps import medians
 from dg_lsp.diffusion.denoiser import Denoiser
 
 CANVASES, PROMPTS = (16, 32, 64, 128, 256), (512, 2048, 8192)
@@ -35,6 +51,11 @@ TOY_CANVASES, TOY_PROMPTS = (8, 16), (24, 100)
 EXTENSION = 8
 """Tokens that a keystroke appends to the prompt."""
 TEMPERATURE = 0.6
+PART_SECONDS = 420.0
+"""After this time a part starts no further prompt."""
+NO_GRAPHS = {"GGML_CUDA_DISABLE_GRAPHS": "1"}
+"""llama.cpp reads it once in a process."""
+CAUSAL_SIZES = (1, EXTENSION)
 BITS = {"bfloat16": (16, 16), "Q4_K": (4.5, 6.56), "Q8_0": (8.5, 8.5), "F16": (16, 16)}
 """Bits of a weight and of a weight of the embedding."""
 
@@ -47,10 +68,14 @@ class StepTime:
     type: str
     """Number format of the weights."""
     mode: str
-    """`eager`, `graphs` or `compiled graphs` of transformers."""
+    """`eager`, `graphs` or `compiled graphs` of transformers; `graphs` or `no graphs` of llama.cpp."""
+    sampling: str
+    """Where logits become predictions: `host` or `device`."""
     prompt: int
     canvas: int
     step_ms: float
+    host_share: float
+    """Part of the step outside the calls to the runtime."""
     floor_ms: float | None
     """The bytes that a step must read over the memory bandwidth; None for an unlisted device."""
 
@@ -65,6 +90,46 @@ class PrefillTime:
     prompt: int
     prefill_ms: float
     extension_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class CausalTime:
+    """A causal pass of some tokens after a cached prompt, with their predictions."""
+
+    backend: str
+    type: str
+    mode: str
+    prompt: int
+    tokens: int
+    pass_ms: float
+    break_even: dict[int, float]
+    """By canvas length, causal passes of this size in the time of a step."""
+    draft_break_even: float
+    """Passes of one token in the time of this one: what a draft must gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """At the end of a part; contexts do not shrink. 0 without a GPU."""
+
+    backend: str
+    type: str
+    mode: str
+    gpu_gb: float
+    """Used by everything on the model's GPUs."""
+    gpu_estimate_gb: float
+    """Estimated before loading."""
+    host_peak_gb: float
+    """Largest resident memory of the process so far."""
+
+
+Row = StepTime | PrefillTime | CausalTime | MemoryUse
+CAPTIONS = {
+    StepTime: "Denoising steps",
+    PrefillTime: f"Prefill, and {EXTENSION} more tokens",
+    CausalTime: "Autoregression and drafts on the same weights",
+    MemoryUse: "Memory",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +150,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.canvas = options.canvas or (TOY_CANVASES if options.toy else CANVASES)
     options.prompt = options.prompt or (TOY_PROMPTS if options.toy else PROMPTS)
     for subject in _subjects(shape, options):
+        rows = []
         for row in measure(subject, shape, options):
-            values = {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(row).items()}
-            print(json.dumps({"device": subject.device, **values}), flush=True)
+            rows.append(row)
+            if options.json:
+                print(json.dumps({"device": subject.device, **_rounded(asdict(row))}), flush=True)
+        if not options.json:
+            heading = " ".join(part for part in (subject.backend, subject.type, subject.mode) if part)
+            print(f"## {heading}, {subject.device}\n")
+            print("\n".join(line for table in tables(rows) for line in table.markdown()), flush=True)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """One Markdown table per kind of row."""
+    for kind, caption in CAPTIONS.items():
+        names = [field.name for field in fields(kind) if field.name not in ("backend", "type", "mode")]
+        own = [[_cell(getattr(row, name)) for name in names] for row in rows if isinstance(row, kind)]
+        if own:
+            yield Table(caption, [name.replace("_", " ") for name in names], {"": own})
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{number:.1f} at {key}" for key, number in value.items())
+    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in tree.items()}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,6 +188,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--canvas", action="append", type=int, help="tokens of a canvas")
     parser.add_argument("--prompt", action="append", type=int, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of Markdown")
+    parser.add_argument("--gguf", type=Path, help=argparse.SUPPRESS)  # of the process without graphs
     parser.add_argument("--folder", type=Path, help="directory for the GGUF, which is removed afterwards")
     return parser
 
@@ -108,22 +200,40 @@ def _subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
     if "transformers" in backends:
         yield from _transformers_subjects(shape, options)
     for kind in (options.type or ("Q4_K", "Q8_0")) if "llamacpp" in backends else ():
+        if options.gguf is not None:
+            yield from _llamacpp_subjects(kind, options.gguf, options)
+            continue
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            yield from _llamacpp_subjects(shape, kind, Path(folder) / "random.gguf", options)
+            path = Path(folder) / "random.gguf"
+            write_random(shape, kind, path)
+            yield from _llamacpp_subjects(kind, path, options)
+            _run_without_graphs(kind, path, options)
 
 
-def _llamacpp_subjects(shape: Shape, kind: str, path: Path, options: argparse.Namespace) -> Iterator[Subject]:
+def _run_without_graphs(kind: str, path: Path, options: argparse.Namespace) -> None:
+    """The same part in another process, which prints its own rows."""
+    command = [sys.executable, __file__, "--backend", "llamacpp", "--type", kind, "--gguf", str(path)]
+    command += ["--rounds", str(options.rounds)]
+    command += [
+        part for name in ("canvas", "prompt") for size in getattr(options, name) for part in (f"--{name}", str(size))
+    ]
+    command += ["--toy"] * options.toy + ["--json"] * options.json
+    done = subprocess.run(command, env={**os.environ, **NO_GRAPHS}, stdout=subprocess.PIPE, text=True, check=True)
+    print(done.stdout, end="", flush=True)
+
+
+def _llamacpp_subjects(kind: str, path: Path, options: argparse.Namespace) -> Iterator[Subject]:
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
     from dg_lsp.settings import ModelSettings, Settings
 
     gpus = [device.name for device in devices() if device.kind in ("gpu", "igpu")]  # loads the changed llama.cpp
-    write_random(shape, kind, path)
     runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
     settings = Settings(model=ModelSettings(name=str(path), **runtime))
     denoiser = open_denoiser(load_model(settings), settings)
     try:
-        yield Subject(denoiser, "llamacpp", kind, "", gpus[0] if gpus and not options.toy else "CPU")
+        mode = "no graphs" if NO_GRAPHS.keys() <= os.environ.keys() else "graphs"
+        yield Subject(denoiser, "llamacpp", kind, mode, gpus[0] if gpus and not options.toy else "CPU")
     finally:
         denoiser.close()
 
@@ -176,14 +286,18 @@ class _NoText:
         raise NotImplementedError
 
 
-def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iterator[StepTime | PrefillTime]:
-    """Yields for each prompt the time of a step for each canvas, and of the prefill."""
+def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iterator[Row]:
+    """Yields for each prompt the time of a step for each canvas, of the prefill and of causal passes; then memory."""
     denoiser, rng = subject.denoiser, np.random.default_rng(0)
     names = (subject.backend, subject.type, subject.mode)
     bandwidth, bits = bandwidth_of(subject.device), BITS[subject.type]
+    end = time.monotonic() + PART_SECONDS
     for prompt in sorted({min(length, denoiser.spec.max_prompt_tokens - EXTENSION) for length in options.prompt}):
+        if time.monotonic() > end:
+            print(f"{' '.join(names)}: out of time, no prompt of {prompt} tokens", file=sys.stderr)
+            continue
         ids = rng.integers(0, shape.vocab_size, prompt + EXTENSION).astype(np.int32)
-        steps = {}
+        steps, times = {}, dict[int, float]()
         for canvas in options.canvas:
             canvas_ids = rng.integers(0, shape.vocab_size, canvas).astype(np.int32)
 
@@ -193,15 +307,51 @@ def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iter
             denoiser.prefill(0, ids[:prompt])
             for _ in range(4):  # compiles and captures
                 step()
-            steps[canvas] = step, statistics.median(_milliseconds(step) for _ in range(options.rounds))
+            steps[canvas], times[canvas] = step, statistics.median(_milliseconds(step) for _ in range(options.rounds))
             size = shape.step_bytes(canvas, prompt, bits=bits[0], embedding_bits=bits[1])
             floor = 1e3 * size / bandwidth if bandwidth else None
-            yield StepTime(*names, prompt, canvas, steps[canvas][1], floor)
+            share, sampling = _host_share(denoiser, step, options.rounds), denoiser.footprint.sampling
+            yield StepTime(*names, sampling, prompt, canvas, times[canvas], share, floor)
         # prefill does not wait for the device, a step does: measure both and subtract the step
-        step, step_ms = steps[min(steps)]
-        times = [_prefill(denoiser, ids, prompt, step) for _ in range(max(3, options.rounds // 3))]
-        whole, extension = (statistics.median(column) - step_ms for column in zip(*times, strict=True))
+        step, step_ms = steps[min(steps)], times[min(steps)]
+        pairs = [_prefill(denoiser, ids, prompt, step) for _ in range(max(3, options.rounds // 3))]
+        whole, extension = (statistics.median(column) - step_ms for column in zip(*pairs, strict=True))
         yield PrefillTime(*names, prompt, whole, extension)
+        if subject.backend == "llamacpp":
+            yield from _causal_times(denoiser, names, ids, times, options.rounds)
+    used = denoiser.footprint
+    gpu = sum(device.total - device.free for device in used.devices) / 1e9
+    scale = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss in bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e9
+    yield MemoryUse(*names, gpu, used.gpu_estimate / 1e9, peak)
+
+
+def _host_share(denoiser: Any, step: Callable[[], None], rounds: int) -> float:
+    """Share of the time of steps outside the functions that run the graph and wait for its results."""
+    timer = Timer()
+    with ExitStack() as stack:
+        for owner, function in functions_of(denoiser)["decode"]:
+            stack.enter_context(timer.replacing(owner, function, "decode"))
+        total = sum(_milliseconds(step) for _ in range(rounds))
+    return 1 - timer.ms["decode"] / total
+
+
+def _causal_times(
+    denoiser: Any, names: tuple[str, str, str], ids: npt.NDArray[np.int32], steps: dict[int, float], rounds: int
+) -> Iterator[CausalTime]:
+    """The model is not trained for it, so that its spec excludes causal passes; they take the same time."""
+    spec, prompt = denoiser.spec, len(ids) - EXTENSION
+    denoiser.spec = replace(spec, has_causal_head=True)
+    try:
+        jobs = [
+            (partial(denoiser.prefill, 0, ids[:prompt]), partial(denoiser.extend, 0, ids[prompt : prompt + size]))
+            for size in CAUSAL_SIZES
+        ]
+        found = dict(zip(CAUSAL_SIZES, medians(jobs, rounds), strict=True))
+    finally:
+        denoiser.spec = spec
+    for size, ms in found.items():
+        yield CausalTime(*names, prompt, size, ms, {n: step / ms for n, step in steps.items()}, ms / found[1])
 
 
 def _prefill(

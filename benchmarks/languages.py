@@ -57,6 +57,11 @@ MAX_FILES = 400
 LONG_FILE = 2000  # lines of the file in which time is measured
 NUM_TIMED = 300
 _INDEX = "application/vnd.pypi.simple.v1+json"
+_FILE_HEADER = re.compile(
+    r"^(?:<\?php|#!|(?:package|import|from|use|using|require|require_relative)\b|#include|namespace [\w.\\]+;).*\n",
+    re.MULTILINE,
+)
+"""Lines that stand in a file once."""
 DAMAGES = ("bracket", "repeat", "quote")
 
 
@@ -160,11 +165,11 @@ def outcome(result: Candidate | Rejection, expected: str) -> str:
     return "unchanged" if result.text == expected else "changed"
 
 
-def measure(language_id: str, sources: list[Source], num: int, show: int) -> list[str]:
+def measure(language_id: str, sources: list[Source], num: int, seed: int, show: int) -> list[str]:
     """The language's cells of the table."""
     found, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
     rng = random.Random(1)
-    middles = list(cuts(sources, num))
+    middles = list(cuts(sources, num, seed))
     for middle in middles:
         result, _ = judged(middle, middle.text, language_id)
         name = outcome(result, middle.text)
@@ -198,12 +203,14 @@ def measure(language_id: str, sources: list[Source], num: int, show: int) -> lis
 
 
 def _longer(middle: Middle) -> Middle:
-    """The middle in a file of at least `LONG_FILE` lines."""
+    """The middle in a file of at least `LONG_FILE` lines: more of its definitions stand above and below."""
     whole = middle.prefix + middle.text + middle.suffix + "\n"
-    times = LONG_FILE // (2 * whole.count("\n")) + 1
-    return Middle(
-        whole * times + middle.prefix, middle.text, middle.suffix + "\n" + whole * times, middle.kind, middle.source
-    )
+    start = max((match.end() for match in _FILE_HEADER.finditer(whole)), default=0)
+    body = whole[start:]
+    more = body * (LONG_FILE // (2 * max(1, body.count("\n"))) + 1)
+    is_in_header = len(middle.prefix) < start
+    prefix = middle.prefix if is_in_header else whole[:start] + more + middle.prefix[start:]
+    return Middle(prefix, middle.text, middle.suffix + "\n" + more * (1 + is_in_header), middle.kind, middle.source)
 
 
 def _print(middle: Middle, text: str, result: Candidate | Rejection) -> None:
@@ -221,6 +228,10 @@ def main() -> None:
     parser.add_argument("--languages", nargs="*", default=list(SOURCES))
     parser.add_argument("--folder", action="append", default=[], help="LANGUAGE=PATH: sources instead of packages")
     parser.add_argument("--middles", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0, help="of the places where middles are cut")
+    parser.add_argument(
+        "--half", type=int, choices=(0, 1), help="every second file: one half to improve on, one to report"
+    )
     parser.add_argument("--show", type=int, default=0, help="print so many failures of each language")
     options = parser.parse_args()
     folders = dict(entry.split("=", 1) for entry in options.folder)
@@ -233,7 +244,9 @@ def main() -> None:
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"| {language_id} | not fetched: {error}")
             continue
-        print("| " + " | ".join(measure(language_id, sources, options.middles, options.show)) + " |", flush=True)
+        sources = sources if options.half is None else sources[options.half :: 2]
+        cells = measure(language_id, sources, options.middles, options.seed, options.show)
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, context
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, kv_cache
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
 from dg_lsp.cli.loading import load_model
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--fills", action="store_true")
     parser.add_argument("--swapped", action="store_true")
     given = parser.parse_args()
-    context.MAX_EDITS = 10**6  # type: ignore[misc]
+    kv_cache.MAX_EDITS = 10**6  # type: ignore[misc]
     model = Model(given.model, given.threads, is_swapped=given.swapped)
     opened = gzip.open if given.cases.suffix == ".gz" else open
     with opened(given.cases, "rt", encoding="utf-8") as file:

@@ -26,6 +26,7 @@ import attrs
 import numpy as np
 
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
@@ -100,7 +101,7 @@ def measure_parts(
     `functions` are called by the `predict` of the denoiser, and are replaced by timed ones during the measurement.
     `python` is the time outside the functions: batches, checks, the loop, stop criteria.
     """
-    timer = _Timer()
+    timer = Timer()
     with ExitStack() as stack:
         stack.enter_context(timer.replacing(denoiser, "predict", "predict"))
         for name, listed in functions.items():
@@ -121,15 +122,19 @@ def functions_of(denoiser: "ContextDenoiser | TransformersDenoiser") -> Mapping[
     if not isinstance(denoiser, ContextDenoiser):  # one call to the device does everything
         return {"decode": ((denoiser.stepper, "run"),)}
     context, reducer = denoiser._context, denoiser._reducer
-    has_memory = isinstance(denoiser, SelfConditionedDenoiser)
+    decode = ((context, "decode"), (context, "logits"))
+    if not isinstance(denoiser, SelfConditionedDenoiser):
+        return {"decode": decode, "reduction": ((reducer, "reduce"),), "self_conditioning": ()}
+    reduction = denoiser._reduction
+    in_graph = isinstance(reduction, GraphReduction)
     return {
-        "decode": ((context, "decode"), (context, "logits")),
-        "reduction": ((reducer, "reduce"),),
-        "self_conditioning": ((denoiser, "_input_rows"), (denoiser, "_record")) if has_memory else (),
+        "decode": decode,
+        "reduction": ((reduction, "_read"),) if in_graph else ((reducer, "reduce"),),
+        "self_conditioning": ((denoiser, "_input_rows"), (reduction, "record")),
     }
 
 
-class _Timer:
+class Timer:
     """Milliseconds by name of functions that are replaced temporarily."""
 
     def __init__(self) -> None:

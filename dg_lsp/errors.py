@@ -9,6 +9,7 @@
     │   └── DaemonError         the daemon cannot be started, reached or stopped
     │       └── DaemonRunsError     a daemon runs already
     ├── RequestError            the model cannot take this request              exit code 2
+    │   └── OptionError             one of its sampler options does not apply, or has a bad value
     ├── ModelError              no model, or no memory for it                   exit code 3
     │   ├── ModelNotFoundError      neither a file nor a known model name
     │   ├── ModelBrokenError        a file that is damaged or incomplete
@@ -69,6 +70,15 @@ class DaemonRunsError(DaemonError):
 
 class RequestError(DgLspError):
     """The model cannot take this request: canvas too long, prompt too long, ids out of range."""
+
+
+class OptionError(RequestError):
+    """A sampler option does not apply to the model or the request, or has a value that the model does not take."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"{option} {problem}")
+        self.option = option
+        self.problem = problem
 
 
 class ModelError(DgLspError):

@@ -7,6 +7,7 @@ other values stay.
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import attrs
 import cattrs
 from attrs import field, validators
+from pathspec import GitIgnoreSpec
 
 from dg_lsp.errors import SettingsError
+from dg_lsp.sampler_options import NO_OPTIONS, SAMPLER_KEY, SamplerOptions, Samplers, parse_samplers
 
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
@@ -50,12 +53,8 @@ class CompletionSettings:
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
-    canvas_length: int = field(default=0, metadata=_INTERNAL)
-    """Tokens denoised at once; 0: the model's shortest canvas that holds a line."""
     prompt_format: str = field(default="", metadata=_INTERNAL)
     """`fim`, `infill`, `prefix` or `instruct`; empty: the model's own."""
-    confidence_threshold: float = field(default=0.0, metadata=_INTERNAL)
-    """Probability from which a mask is replaced; 0: the model's own."""
     order: str = field(default="", metadata=_INTERNAL)
     """Mask to replace when none is confident: `leftmost` or `confident`; empty: the model's own."""
     repetition: bool = field(default=True, metadata=_INTERNAL)
@@ -84,8 +83,17 @@ class ContextSettings:
     """Diagnostics near the cursor, if the editor sends them with requests for code actions."""
 
 
+def is_pattern(line: str) -> bool:
+    """Whether a line of a .gitignore file is valid."""
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
+
+
 def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
-    if any(not pattern or "\n" in pattern for pattern in value):
+    if any(not pattern or "\n" in pattern or not is_pattern(pattern) for pattern in value):
         raise ValueError(f"{attribute.name} must be lines of a .gitignore file")
 
 
@@ -131,6 +139,12 @@ class ModelSettings:
     """Device of a checkpoint directory: `cpu`, `cuda` or `cuda:1`; `auto` uses the first GPU."""
     idle_seconds: float = field(default=0.0, validator=validators.ge(0))
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
+    sampler: Samplers = field(default=(), metadata=_INTERNAL)
+    """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
+
+    def sampler_of(self, name: str) -> SamplerOptions:
+        """The options of a model."""
+        return dict(self.sampler).get(name, NO_OPTIONS)
 
 
 @attrs.frozen
@@ -236,10 +250,11 @@ KEYS = tuple(key for key, *_ in leaves())
 
 
 def settings_tree(settings: Settings) -> dict[str, Any]:
-    """The settings as nested mappings, as `parse_settings` reads them; without internal fields."""
-    tree: dict[str, Any] = cattrs.unstructure(settings)
+    """The settings as nested mappings, as `parse_settings` reads them; without internal fields but the samplers."""
+    tree: dict[str, Any] = _CONVERTER.unstructure(settings)
+    known = (*KEYS, SAMPLER_KEY) if settings.model.sampler else KEYS
     return {
-        group: {key: value for key, value in one.items() if f"{group}.{key}" in KEYS} for group, one in tree.items()
+        group: {key: value for key, value in one.items() if f"{group}.{key}" in known} for group, one in tree.items()
     }
 
 
@@ -262,6 +277,10 @@ def _strings(value: Any, _kind: type) -> tuple[str, ...]:
 
 
 _CONVERTER.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
+_CONVERTER.register_structure_hook_func(lambda kind: kind == Samplers, lambda value, _kind: parse_samplers(value))
+_CONVERTER.register_unstructure_hook_func(
+    lambda kind: kind == Samplers, lambda samplers: {name: options.values for name, options in samplers}
+)
 for _kind in (int, float, bool, str):
     _CONVERTER.register_structure_hook(_kind, _strict)
 
@@ -275,7 +294,7 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     if unknown := unknown_keys(tree):
         rest = [f"{len(unknown) - MAX_NAMED} more"] if len(unknown) > MAX_NAMED else []
         raise SettingsError("; ".join([*map(_unknown_setting, unknown[:MAX_NAMED]), *rest]))
-    base = cattrs.unstructure(over or Settings())
+    base = _CONVERTER.unstructure(over or Settings())
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
     except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
@@ -290,7 +309,7 @@ def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
         [f"{group}.{key}" for key in value] if isinstance(value, Mapping) and group in groups else [group]
         for group, value in tree.items()
     )
-    return [key for key in chain.from_iterable(given) if key not in KEYS and key not in groups]
+    return [key for key in chain.from_iterable(given) if key not in (*KEYS, SAMPLER_KEY) and key not in groups]
 
 
 def _unknown_setting(key: str) -> str:

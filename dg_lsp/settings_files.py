@@ -15,14 +15,18 @@ from typing import Any
 import attrs
 
 from dg_lsp.errors import SettingsError
+from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.settings import Settings, parse_settings, unknown_keys
 from dg_lsp.system import config_folder, expanded
 
 FILE_NAME = "dg-lsp.toml"
 MAX_BYTES = 1_000_000
 """Longer files are refused."""
-USER_KEYS = ("daemon.", "http.", "remote.", "privacy.audit_log", "privacy.trusted_folders")
-"""Keys that no folder may set, trusted or not: where code goes, who is served, which files are written."""
+USER_KEYS = ("daemon.", "http.", "remote.", "privacy.audit_log", "privacy.trusted_folders", SAMPLER_KEY)
+"""Keys that no folder may set, trusted or not.
+
+They decide where code is sent, which clients are served, and which files are written.
+"""
 _FREE_KEYS = ("completion.", "rewrite.")
 """Keys that every folder may set."""
 _CONTEXT_ORDER = ("never", "auto", "always")
@@ -40,7 +44,7 @@ def user_settings(names: Collection[str]) -> Settings:
         SettingsError: the file or a value in it is bad, or another user can change the file.
     """
     path = user_file()
-    if not path.is_absolute() or not path.is_file():  # relative: the system knows no home
+    if not path.is_file():
         return Settings()
     text, is_own = _read(path)
     if not is_own:

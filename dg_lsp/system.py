@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Hosts that only this machine can reach."""
-NEUTRAL_FOLDER = Path(sys.prefix).anchor
+NEUTRAL_FOLDER = Path(Path(sys.prefix).anchor)
 """The working directory of child processes that need none of the user's: the root of the file system."""
 
 
@@ -45,6 +46,26 @@ def python_command(module: str, *arguments: str) -> list[str]:
     `-P` keeps the working directory off `sys.path`: a folder that the user opens may contain a `json.py`.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """The environment of a child process that imports the same dg-lsp as this one."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def free_disk(folder: Path) -> int:
+    """Free bytes on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def leave_out_relative_programs() -> None:
+    """Removes relative and empty entries of PATH, for libraries and child processes too.
+
+    They name the working directory, which may be a folder that others wrote: `doctor` would run its `nvidia-smi`.
+    """
+    entries = [entry for entry in os.get_exec_path() if Path(entry).is_absolute()]
+    os.environ["PATH"] = os.pathsep.join(entries) or os.defpath
+    os.environ["NoDefaultCurrentDirectoryInExePath"] = "1"  # noqa: SIM112  (Windows searches it without an entry)
 
 
 def resident_bytes() -> int | None:
@@ -164,7 +185,7 @@ def _user_folder(variable: str, xdg: str, xdg_default: str, windows: str, window
     else:
         base = os.environ.get(xdg) or xdg_default
         base = base if expanded(base).is_absolute() else xdg_default  # a relative path would be a folder of any project
-    return expanded(base) / "dg-lsp"
+    return NEUTRAL_FOLDER / expanded(base) / "dg-lsp"  # without a home the path is relative: a folder of any project
 
 
 def expanded(path: str) -> Path:

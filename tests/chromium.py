@@ -31,6 +31,8 @@ FLAGS = [
 SECONDS = 300
 """Seconds without a message after which the browser counts as broken."""
 
+_CODES = {".": "Period", " ": "Space", "\\": "Backslash"}
+
 LAUNCHER = """
 import os, sys
 reads, writes = int(sys.argv[1]), int(sys.argv[2])
@@ -64,6 +66,10 @@ class Chromium:
         self._attach(
             next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")["targetId"]
         )
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def call(self, method, **params):
         """Sends one command of the protocol and returns its result."""
@@ -118,10 +124,10 @@ class Chromium:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def press(self, key, code=0, text=None, *, shift=False, ctrl=False):
+    def press(self, key, code=0, text=None, *, shift=False, ctrl=False, alt=False):
         """Presses and releases one key."""
-        name = f"Key{key.upper()}" if key.isalpha() and len(key) == 1 else {".": "Period", " ": "Space"}.get(key, key)
-        held = {"key": key, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * shift + 2 * ctrl}
+        name = f"Key{key.upper()}" if key.isalpha() and len(key) == 1 else _CODES.get(key, key)
+        held = {"key": key, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * shift + 2 * ctrl + alt}
         self.call("Input.dispatchKeyEvent", type="keyDown", **held, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **held)
 

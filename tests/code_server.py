@@ -14,12 +14,12 @@ from urllib.request import urlopen
 
 import pytest
 from gates import wait_until
+from installation import VSIX
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("DG_LSP_EDITORS", Path(sys.prefix) / "editors"))
 """Where `make editors` puts what it installs."""
 ENTRY = TOOLS / "code-server/node_modules/code-server/out/node/entry.js"
-VSIX = ROOT / "editors/vscode/dist/dg-lsp.vsix"
 SECONDS = 180
 """Seconds after which a test fails; a window opens slowly on a busy machine."""
 
@@ -41,8 +41,9 @@ QUIET = {
     "files.autoSave": "off",
     "files.hotExit": "off",
     "remote.autoForwardPorts": False,
-    "security.workspace.trust.enabled": False,
+    "security.workspace.trust.startupPrompt": "never",
 }
+TRUST = "security.workspace.trust.enabled"
 until = partial(wait_until, seconds=SECONDS, pause=0.05)
 NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http://127.0.0.1:9/")
 """Keeps VS Code from requesting its marketplace."""
@@ -51,15 +52,18 @@ NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http:
 class CodeServer:
     """VS Code's server on a free port."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, settings=None, trusts_all=True):
+        """`settings` are the user's; without `trusts_all` a folder is in Restricted Mode."""
         if not (ENTRY.exists() and VSIX.exists()):
             pytest.skip("no VS Code: run make editors")
         self.home = folder
         self._programs = folder / "programs"
         self._programs.mkdir()
         user = folder / "user"
-        (user / "User").mkdir(parents=True)
-        (user / "User/settings.json").write_text(json.dumps(QUIET))
+        for scope in ("User", "Machine"):  # those of a machine do not count among the user's
+            (user / scope).mkdir(parents=True)
+            content = json.dumps({**QUIET, TRUST: not trusts_all, **(settings or {})})
+            (user / scope / "settings.json").write_text(content)
         path = os.pathsep.join([str(self._programs), str(TOOLS / "bin"), *without_server(os.environ["PATH"])])
         # VS Code reads the environment of a login shell
         (folder / ".profile").write_text(f"export PATH='{path}'\n")
@@ -79,7 +83,8 @@ class CodeServer:
             subprocess.run(install, env=self._env, stdout=log, stderr=log, timeout=SECONDS, check=True)
             self._port = free_port()
             options = ["--auth", "none", "--bind-addr", f"127.0.0.1:{self._port}", "--disable-telemetry"]
-            options += ["--disable-update-check", "--disable-workspace-trust", "--disable-getting-started-override"]
+            options += ["--disable-update-check", "--disable-getting-started-override"]
+            options += ["--disable-workspace-trust"] if trusts_all else []
             self._process = subprocess.Popen(
                 [*self._argv, *options],
                 env=self._env,
@@ -90,10 +95,14 @@ class CodeServer:
             )
         until(self._is_up, "code-server does not answer")
 
-    def url(self, folder, file):
-        """The address of a folder with one open file."""
-        payload = json.dumps([["openFile", f"vscode-remote://127.0.0.1:{self._port}{file}"]])
+    def url(self, folder, file=None):
+        """The address of a folder, with one open file or none."""
+        payload = json.dumps([["openFile", f"vscode-remote://127.0.0.1:{self._port}{file}"]] if file else [])
         return f"http://127.0.0.1:{self._port}/?folder={folder}&payload={payload}"
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def put_program(self, name, script):
         """Adds a program to the PATH of extensions."""
@@ -123,15 +132,19 @@ class Window:
 
     GHOST = ".ghost-text-decoration, .ghost-text-decoration-preview, .ghost-text, .suggest-preview-text"
     STATUS = "document.getElementById('dg-lsp.dg-lsp.dg-lsp.status')"
+    EDITOR = ".editor-instance .monaco-editor"
 
     def __init__(self, browser, server, folder, file):
         self.browser, self.file = browser, file
-        browser.open(server.url(folder, file), width=1000, height=460, scheme="dark")
+        self.open(server, folder, file)
         self.until_tab(file.name)
-        self.until("document.querySelector('.monaco-editor .view-lines .view-line')", "no editor")
+        self.until(f"document.querySelector('{self.EDITOR} .view-lines .view-line')", "no editor")
         self.focus()
         self.press("b", 66, ctrl=True)
         self.until("!document.querySelector('.part.sidebar')?.offsetWidth", "the side bar stays")
+
+    def open(self, server, folder, file):
+        self.browser.open(server.url(folder, file), width=1000, height=460, scheme="dark")
 
     # looking
 
@@ -231,11 +244,11 @@ class Window:
         self.press("Home", 36)
 
     def focus(self):
-        self.click("document.querySelector('.editor-instance .monaco-editor .view-lines')")
+        self.click(f"document.querySelector('{self.EDITOR} .view-lines')")
         self.until_focused()
 
     def until_focused(self):
-        self.until("document.querySelector('.editor-instance .monaco-editor.focused')", "the editor has no focus")
+        self.until(f"document.querySelector('{self.EDITOR}.focused')", "the editor has no focus")
 
     def click(self, element):
         """Clicks on the middle of an element, given as an expression."""
@@ -260,10 +273,22 @@ class Window:
 
     def command(self, title):
         """Runs a command of the palette."""
+        self.search_commands(title)
+        self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
+        self.press("Enter", 13, text="\r")
+
+    def search_commands(self, title):
+        """Opens the palette and enters a title."""
         is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
         self.press_until(is_open, "no palette", "F1", 112)
         self.browser.call("Input.insertText", text=title)
-        self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
+
+    def quick_open(self, name):
+        """Opens a file of the folder."""
+        is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
+        self.press_until(is_open, "no list of files", "p", 80, ctrl=True)
+        self.browser.call("Input.insertText", text=name)
+        self.until_text(".quick-input-list .monaco-list-row.focused", name)
         self.press("Enter", 13, text="\r")
 
     def answer(self, text):
@@ -271,6 +296,18 @@ class Window:
         self.until_text(".quick-input-widget .quick-input-message", "selected code change")
         self.browser.call("Input.insertText", text=text)
         self.press("Enter", 13, text="\r")
+
+
+class NotebookWindow(Window):
+    """A notebook; the cursor is in its last cell."""
+
+    EDITOR = ".notebookOverlay .monaco-list-row:last-child .cell .monaco-editor"
+
+    def open(self, server, folder, file):
+        """Opens the folder, then the file: with the folder it would be opened as text."""
+        self.browser.open(server.url(folder), width=1000, height=620, scheme="dark")
+        self.until("document.querySelector('.statusbar-item')", "no window")
+        self.quick_open(file.name)
 
 
 def without_server(path):

@@ -13,9 +13,12 @@ from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
+from dg_lsp.http.response_schemas import OpenAiResponse
 from dg_lsp.settings import parse_settings
 
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
+CHATS = {"/v1/chat/completions", "/v1/apply/completions"}
+OPENAI = {"/v1/completions", "/v1/fim/completions", "/v1/edit/completions", *CHATS}
 UNHURRIED = {"completion": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
 
@@ -117,3 +120,22 @@ def chunks(reply):
     *found, done = reply.events
     assert done == "[DONE]"
     return [json.loads(one) for one in found]
+
+
+# checks of schemathesis
+
+
+def check_errors(_context, response, _case):
+    assert response.status_code != 500
+    if response.status_code >= 400:
+        assert response.headers["content-type"] == ["application/json"]
+        assert list(json.loads(response.content)) == ["error"]
+
+
+def check_events(_context, response, case):
+    if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
+        *events, end = response.content.decode().split("\n\n")
+        assert end == ""
+        for data in (event.removeprefix("data: ") for event in events):
+            if data != "[DONE]" and case.path in OPENAI:
+                OpenAiResponse.model_validate_json(data)

@@ -74,15 +74,22 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_steps = self.num_prefilled = 0  # forward passes that have begun; prompt tokens that were decoded
         self.is_closed = False
+        self._num_prompts = 0
         self._fill, self._step_seconds, self._tokens_per_step = fill, step_seconds, tokens_per_step
         self.num_slots, self._context_length = num_slots, context_length
         self._slots: dict[int, tuple[TokenIds, tuple[bytes, ...]]] = {}  # a prompt, and the rest of each text after it
 
     @property
+    def num_decodes(self) -> int:
+        """See `Denoiser.num_decodes`: a prompt takes one pass."""
+        return self.num_steps + self._num_prompts
+
+    @property
     def footprint(self) -> Footprint:
         """See `Footprint`: a prompt token takes one byte."""
         used = sum(len(ids) for ids, _ in list(self._slots.values()))
-        return Footprint(cache_bytes=used, cache_cells=used, cache_limit=self._context_length, cache_used=used)
+        limit = self._context_length
+        return Footprint(cache_bytes=used, cache_cells=used, cache_limit=limit, cache_used=used, context_size=limit)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
@@ -92,6 +99,7 @@ class ScriptedDenoiser:
         num_decoded = len(prompt) - common_prefix_length(self._slots.get(slot, (NO_IDS, ()))[0], prompt)
         self._slots[slot] = token_ids(prompt), self._targets(prompt)
         self.num_prefilled += num_decoded
+        self._num_prompts += num_decoded > 0
         return num_decoded
 
     def drift(self, slot: int) -> int:

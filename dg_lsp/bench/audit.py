@@ -97,15 +97,19 @@ def _audit_texts(records: Records) -> metrics.Texts:
         "Time": {
             "latency": times("total_seconds"),
             "latency, 90th percentile": times("total_seconds", 0.9),
-            "queue": times("queue_seconds"),
-            "prefill": times("prefill_seconds"),
-            "generation": times("generation_seconds"),
+            "latency, 95th percentile": times("total_seconds", 0.95),
+            **{
+                f"{stage}{note}": times(f"{stage}_seconds", fraction)
+                for stage in ("queue", "prefill", "generation")
+                for note, fraction in (("", 0.5), (", 95th percentile", 0.95))
+            },
         },
         "Tokens": {
             "prompt": tokens("prompt_tokens"),
             "prompt from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
             "output": tokens("output_tokens"),
             "canvas": tokens("canvas_tokens"),
+            "canvases": tokens("blocks"),
             "steps": tokens("steps"),
             "output speed": speed("visible_speed"),
             "canvas speed": speed("canvas_speed"),
@@ -146,8 +150,22 @@ def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
         "models": sorted({record.model for record in records if record.model}),
         "decoders": sorted({record.decoder for record in records if record.decoder}),
         "slots": len({record.slot for record in records if record.slot >= 0}),
+        "canvas lengths": sorted({record.canvas_length for record in records if record.canvas_length}),
+        "context, tokens": sorted({record.context_size for record in records if record.context_size}),
+        "runtimes": sorted({_runtime(record) for record in records if record.backend}),
+        "GPU memory, estimated, MB": _megabytes(records, "gpu_estimated_bytes"),
+        "GPU memory, used by all, peak, MB": _megabytes(records, "gpu_used_bytes"),
         "peak memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
     }
+
+
+def _runtime(record: AuditRecord) -> str:
+    return f"{record.backend} {record.quantization or 'of unknown format'}, sampling on the {record.sampling}"
+
+
+def _megabytes(records: Records, field: str) -> int | None:
+    """The largest value; None where there is no GPU."""
+    return round(max((getattr(record, field) for record in records), default=0) / 1e6) or None
 
 
 def _answered(records: Records) -> list[AuditRecord]:

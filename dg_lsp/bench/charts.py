@@ -4,6 +4,7 @@ The content policy of the page forbids style attributes, and colours depend on t
 presentation attributes with CSS variables. The text does not shrink: a narrow window scrolls the drawing.
 """
 
+import contextlib
 import io
 import math
 import re
@@ -26,6 +27,7 @@ from dg_lsp.bench.metrics import (
     shorten,
 )
 from dg_lsp.engine.ttfue import CUTS, quantile
+from dg_lsp.system import NEUTRAL_FOLDER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +167,8 @@ def _histogram(
 
 
 def _chart(name: str, caption: str, draw: Callable[["Figure"], None], height: int, table: Table) -> Chart:
-    import matplotlib as mpl
+    with contextlib.chdir(NEUTRAL_FOLDER):  # it obeys a `matplotlibrc` in the working directory
+        import matplotlib as mpl
     from matplotlib.figure import Figure
 
     options = {"svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False, "font.size": 12}

@@ -15,6 +15,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
+from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 
 ANSWER_SECONDS = 600.0
 """Time limit of one answer."""
@@ -51,6 +52,7 @@ class RequestOptions:
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
+    sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
 
     @property
     def time_limits(self) -> str:
@@ -99,13 +101,14 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineContender:
-    """An engine with one of its decoders. Contenders must not share an engine, because they would share its cache."""
+    """An engine with one of its decoders. Contenders of one client must not share an engine and so its cache."""
 
     name: str
     engine: Engine
     decoder: DecoderName | None = None  # none takes the setting
     options: RequestOptions = DEFAULT_OPTIONS
     notes: Sequence[str] = ()
+    client: str = ""  # contenders of different clients may share an engine: they find no prompt of each other
 
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
@@ -133,6 +136,8 @@ class EngineContender:
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,
             priority=Priority.INVOKED,
+            sampler=self.options.sampler,
+            client=self.client,
         )
 
 

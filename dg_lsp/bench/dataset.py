@@ -6,10 +6,10 @@ import random
 import time
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cattrs
 
@@ -18,6 +18,8 @@ from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError
+
+Item = TypeVar("Item")
 
 _GZIP = b"\x1f\x8b"
 _REQUIRED = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
@@ -71,14 +73,7 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
         InputFileError: the file is unreadable or empty, or a line is not a test case; the message has the line number.
     """
     cases: dict[str, TestCase] = {}
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            case = _parse(json.loads(line))
-        except (ValueError, TypeError) as error:
-            message = f"{path}, line {number}: {error}; expected the format of HumanEval-Infilling"
-            raise InputFileError(message) from error
+    for number, case in read_lines(path, lambda tree, _: parse_case(tree), "the format of HumanEval-Infilling"):
         if case.id in cases:
             raise InputFileError(f"{path}, line {number}: duplicate task_id {case.id}")
         cases[case.id] = case
@@ -87,7 +82,23 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
     return tuple(cases.values())
 
 
-def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tuple[TestCase, ...]:
+def read_lines(path: Path, parse: Callable[[Any, int], Item], expected: str) -> Iterator[tuple[int, Item]]:
+    """Yields line numbers and the parsed lines of a JSONL file, plain or gzip; `parse` gets the tree and the number.
+
+    Raises:
+        InputFileError: the file is unreadable, or `parse` raises ValueError or TypeError.
+    """
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            item = parse(json.loads(line), number)
+        except (ValueError, TypeError) as error:
+            raise InputFileError(f"{path}, line {number}: {error}; expected {expected}") from error
+        yield number, item
+
+
+def sample_cases(cases: Sequence[Item], limit: int | None, seed: int) -> tuple[Item, ...]:
     """`limit` random cases, or all of them in order. With the same seed a larger sample starts with the smaller one."""
     if limit is None:
         return tuple(cases)
@@ -108,8 +119,8 @@ def _read_text(path: Path) -> str:
         raise InputFileError(f"cannot read {path}: {error}") from error
 
 
-def _parse(tree: Any) -> TestCase:
-    """Raises ValueError or TypeError with a short reason."""
+def parse_case(tree: Any) -> TestCase:
+    """A test case of the data. Raises ValueError or TypeError with a short reason."""
     if not isinstance(tree, dict):
         raise TypeError("not an object")
     missing = [key for key in _REQUIRED if key not in tree]
@@ -148,8 +159,8 @@ class SamplePosition:
 
     def is_right(self, fill: str) -> bool:
         """True if the first line of the fill is that of an expected text, without blanks around it."""
-        first, *_ = [*fill.strip().splitlines(), ""]
-        return any(first.strip() == text.strip().splitlines()[0].strip() for text in self.expect)
+        first, *expected = ([*text.strip().splitlines(), ""][0].strip() for text in (fill, *self.expect))
+        return first in expected
 
 
 def read_positions(path: Path) -> tuple[SamplePosition, ...]:

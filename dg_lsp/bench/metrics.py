@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from dg_lsp.engine.ttfue import (
     CUTS,
     first_lines_match,
+    quantile,
     quantiles,
     rounded,
     share,
@@ -103,6 +104,7 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
     tested = [attempt.passes for attempt in listed if attempt.passes is not None]
     counted = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
     model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
+    latencies = [attempt.latency_ms for attempt in listed]
     num, num_steps = len(listed), sum(steps for steps, _ in counted)
     summary: Summary = rounded(
         {
@@ -113,7 +115,7 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
             **summarize_times(num, hits),
             "show_rate": share(len(shown), num),
             "reversal_rate": share(sum(attempt.is_reversed for attempt in shown), len(shown)),
-            "latency_ms": quantiles([attempt.latency_ms for attempt in listed]),
+            "latency_ms": {**quantiles(latencies), "p95": quantile(latencies, 0.95)},
             "steps_mean": num_steps / len(counted) if counted else None,
             "tokens_per_forward": share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
             "model_ms_per_useful": sum(model_ms) / len(hits) if hits and len(model_ms) == num else None,
@@ -214,6 +216,29 @@ def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
     columns = ("language", "requests", "exact match", "first line", "shown", *(f"exact, {kind}" for kind in kinds))
     note = "In brackets: the 95 % interval of a share, in percent."
     return Table("By language", (*columns, "latency, median"), {"": rows}, note)
+
+
+def sweep_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
+    """One row per combination of sampler options."""
+    rows = []
+    for name, attempts in groups.items():
+        summary = summarize(attempts)
+        num, ttfue, latency = summary["num"], summary["ttfue_ms"], summary["latency_ms"]
+        rows.append(
+            (
+                name,
+                number(num),
+                *(_share(summary[key], num) for key in ("exact_match", "first_line_match")),
+                *(milliseconds(ttfue[key]) for key in ("p50", "p90")),
+                percent(summary["miss_rate"]),
+                number(summary["steps_mean"], 2),
+                number(summary["tokens_per_forward"], 2),
+                *(milliseconds(latency[key]) for key in ("p50", "p95")),
+            )
+        )
+    names = ("sampler", "requests", "exact match", "first line", "TTFUE, median", "TTFUE, p90", "missed")
+    costs = ("steps, mean", "tokens per pass", "latency, median", "latency, p95")
+    return Table("Sweep", (*names, *costs), {"": rows}, "In brackets: the 95 % interval of a share, in percent.")
 
 
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -335,6 +360,7 @@ def _summary_texts(summary: Summary) -> Texts:
         "Cost": {
             "latency, median": milliseconds(latency["p50"]),
             "latency, 90th percentile": milliseconds(latency["p90"]),
+            "latency, 95th percentile": milliseconds(latency["p95"]),
             "steps, mean": number(summary["steps_mean"], 2),
             "tokens per forward pass": number(summary["tokens_per_forward"], 2),
             "model time per useful edit": milliseconds(summary["model_ms_per_useful"]),

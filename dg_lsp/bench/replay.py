@@ -69,11 +69,7 @@ class RequestEvent:
         """The outcome, as docs/ttfue.md defines it; whether words of a wrong item were accepted is not known yet."""
         if self.is_cancelled:
             return ttfue.Verdict.CANCELLED
-        if self.attempt.ttfue_ms is not None:
-            return ttfue.Verdict.USEFUL
-        if self.attempt.shown:
-            return ttfue.Verdict.WRONG
-        return ttfue.Verdict.QUIET if self.is_line_finished else ttfue.Verdict.MISSED
+        return ttfue.judge((item.text for item in self.attempt.shown), self.attempt.reference)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The page plays it: a slider goes through the moments, and marks above it show wh
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dg_lsp.bench import metrics
@@ -158,8 +158,7 @@ class _Recorder:
         """A wrong item of which words were accepted was partly right."""
         number = self.cases.get(case, len(self.moments))
         if number < len(self.moments) and self.moments[number].verdict is Verdict.WRONG:
-            old = self.moments[number]
-            self.moments[number] = Moment(old.at_ms, old.typed, old.ghost, old.event, Verdict.PARTLY)
+            self.moments[number] = replace(self.moments[number], verdict=Verdict.PARTLY)
 
     def _write(self, text: str) -> None:
         self.pieces.append(text)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -38,12 +38,21 @@ class Turn:
     text: str
 
 
+THINK = "<|think|>"
+"""Gemma's token that turns thinking on."""
+THOUGHT_MARKS = (("<|channel>", "<channel|>"), ("<think>", "</think>"))
+"""What stands around the thought before an answer: Gemma's tokens, and those of Qwen and others, which may be text."""
+_CHANNEL_NAME = re.compile(r"\s*thought\b[ \t]*\n?")
 TEMPLATES = {
-    # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought
+    # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought; with
+    # thinking on, a token begins the system's turn
     "gemma4": ChatTemplate(
-        "{{ bos_token }}{% for message in messages %}"
-        "<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n{{ message.content | trim }}<turn|>\n"
-        "{% endfor %}<|turn>model\n<|channel>thought\n<channel|>",
+        "{{ bos_token }}{% if enable_thinking and messages[0].role != 'system' %}<|turn>system\n<|think|>\n<turn|>\n"
+        "{% endif %}{% for message in messages %}"
+        "<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
+        "{% if enable_thinking and loop.first and message.role == 'system' %}<|think|>\n{% endif %}"
+        "{{ message.content | trim }}<turn|>\n"
+        "{% endfor %}<|turn>model\n{% if not enable_thinking %}<|channel>thought\n<channel|>{% endif %}",
         bos="<bos>",
     )
 }
@@ -105,7 +114,13 @@ def has_template(spec: ModelSpec) -> bool:
     return spec.template in TEMPLATES or spec.chat_template is not None
 
 
-def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> str:
+def can_think(spec: ModelSpec) -> bool:
+    """The model's chat template has a switch for thinking."""
+    template = TEMPLATES.get(spec.template) or spec.chat_template
+    return template is not None and template.can_think
+
+
+def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, *, is_thinking: bool = False) -> str:
     """The conversation in the model's chat template, up to the beginning of the answer's text.
 
     Special tokens that are spelled in a message are broken by `_breaker` and stay text in `encoded`.
@@ -120,13 +135,13 @@ def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> st
         raise ModelUnsupportedError(f"{spec.name} has {what}; choose the prompt format fim, infill or prefix")
     is_own = spec.template in TEMPLATES
     for spelling in _SPECIAL.findall(template.bos + template.source) if is_own else ():
-        if tokenizer.special(spelling) is None:
+        if tokenizer.special(spelling) is None and (is_thinking or spelling != THINK):
             raise ModelUnsupportedError(
                 f"{spec.name} has no token {spelling}, which its chat template needs; choose another prompt format"
             )
     messages = tuple((turn.role.value, _broken(turn.text, tokenizer)) for turn in turns)
     try:
-        return render_here(template, messages) if is_own else render(template, messages)
+        return (render_here if is_own else render)(template, messages, is_thinking)
     except TemplateRefusedError as error:
         raise RequestError(f"the chat template of {spec.name} refuses the conversation: {error}; change it") from error
     except TemplateError as error:
@@ -137,6 +152,43 @@ def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> st
 
 _BREAK = "\U000f1e57"
 """A private character inside a special token's spelling in a message; `encoded` removes it."""
+
+
+def with_thoughts(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
+    """The spec of a model that can think, which may predict the tokens around a thought."""
+    if not can_think(spec):
+        return spec
+    marks = {tokenizer.special(mark) for pair in THOUGHT_MARKS for mark in pair}
+    return replace(spec, banned_ids=tuple(one for one in spec.banned_ids if one not in marks))
+
+
+def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> tuple[str, str]:
+    """The thought before an answer, which may be unfinished, and the answer.
+
+    Without `is_thinking` only what a model marks as a thought is one.
+    """
+
+    def text(part: TokenIds) -> str:
+        return tokenizer.decode(part).decode("utf-8", "replace")
+
+    def thought(of: str) -> str:
+        return _CHANNEL_NAME.sub("", of, count=1).strip("\n")
+
+    for opening, closing in ((tokenizer.special(one), tokenizer.special(other)) for one, other in THOUGHT_MARKS):
+        ends = np.flatnonzero(ids == closing) if closing is not None else NOTHING
+        if len(ends):
+            return thought(text(ids[: ends[-1]])), text(ids[ends[-1] + 1 :]).lstrip("\n")
+        if opening is not None and len(ids) and ids[0] == opening:
+            return thought(text(ids)), ""
+    whole, (opening_tag, closing_tag) = text(ids), THOUGHT_MARKS[1]
+    before, end, after = whole.partition(closing_tag)
+    before = before.lstrip()
+    if not (before.startswith(opening_tag) or (is_thinking and (end or opening_tag.startswith(before)))):
+        return "", whole
+    if not end:  # the beginning of a tag is not shown
+        tag = closing_tag if before.startswith(opening_tag) else opening_tag
+        before = before[: -next((n for n in range(len(tag) - 1, 0, -1) if before.endswith(tag[:n])), 0) or None]
+    return before.removeprefix(opening_tag).strip("\n"), after.lstrip("\n")
 
 
 def _broken(text: str, tokenizer: Tokenizer) -> str:
@@ -160,8 +212,8 @@ def _plain(text: str, tokenizer: Tokenizer) -> TokenIds:
     return tokenizer.encode(text.replace(_BREAK, "")) if text else NOTHING
 
 
-def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
-    """The prompt of the answer to the last turn, on an open canvas.
+def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int = 0) -> Layout:
+    """The prompt of the answer to the last turn, on an open canvas; `max_tokens` 0 is the longest prompt of a fill.
 
     Raises:
         ModelUnsupportedError: the model has no chat template, or one that cannot be used.
@@ -169,11 +221,12 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
     """
     if not turns or turns[-1].role is Role.ASSISTANT:
         raise RequestError("the conversation has no question: its last message must be the user's")
-    return _checked(encoded(rendered(turns, tokenizer, spec), tokenizer), "conversation", spec)
+    text = rendered(turns, tokenizer, spec, is_thinking=spec.is_thinking)
+    return _checked(encoded(text, tokenizer), "conversation", spec, max_tokens)
 
 
-def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
-    """A text to continue as it is; special tokens that are spelled in it are tokens.
+def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int = 0) -> Layout:
+    """A text to continue as it is; special tokens that are spelled in it are tokens. See `chat_layout`.
 
     Raises:
         RequestError: the text is empty or too long.
@@ -181,14 +234,13 @@ def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
     ids = token_ids(np.concatenate([token_ids(spec.start_ids), encoded(text, tokenizer)]))
     if not len(ids):
         raise RequestError("there is no text to continue: send a prompt")
-    return _checked(ids, "prompt", spec)
+    return _checked(ids, "prompt", spec, max_tokens)
 
 
-def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec) -> Layout:
-    if len(prompt_ids) > spec.max_prompt_tokens:
-        raise RequestError(
-            f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: shorten it"
-        )
+def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec, max_tokens: int) -> Layout:
+    limit = max_tokens or spec.max_prompt_tokens
+    if len(prompt_ids) > limit:
+        raise RequestError(f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {limit}: shorten it")
     return Layout(prompt_ids)
 
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
+THINKING = "enable_thinking"
+"""The switch of templates that let a model think before it answers, a variable of transformers and llama.cpp."""
 MAX_SOURCE = 1 << 18
 """Characters of a template; the longest published ones have 20,000."""
 MAX_TEXT = 1 << 22
@@ -29,6 +31,11 @@ class ChatTemplate:
     bos: str = ""
     eos: str = ""
 
+    @property
+    def can_think(self) -> bool:
+        """The template has a switch for thinking."""
+        return THINKING in self.source
+
 
 class TemplateRefusedError(Exception):
     """The template accepts no such conversation; the message is the template's."""
@@ -43,18 +50,18 @@ Messages = tuple[tuple[str, str], ...]
 
 
 @lru_cache(64)
-def render(template: ChatTemplate, messages: Messages) -> str:
+def render(template: ChatTemplate, messages: Messages, is_thinking: bool = False) -> str:
     """The conversation up to the beginning of the answer's text, rendered by a child process.
 
     Raises:
         TemplateRefusedError: the template does not accept these messages.
         TemplateError: the template cannot be used.
     """
-    from dg_lsp.system import NEUTRAL_FOLDER, python_command
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
     if len(template.source) > MAX_SOURCE:
         raise TemplateError(f"it has {len(template.source):,} characters, and {MAX_SOURCE:,} are allowed")
-    query = json.dumps([template.source, template.bos, template.eos, messages])
+    query = json.dumps([template.source, template.bos, template.eos, messages, is_thinking])
     slow = f"it takes more than {MAX_SECONDS} seconds"
     try:
         child = subprocess.run(
@@ -62,6 +69,7 @@ def render(template: ChatTemplate, messages: Messages) -> str:
             input=query.encode(),
             capture_output=True,
             timeout=4 * MAX_SECONDS,  # of a busy machine; the child itself counts its processor time
+            env=python_environment(),
             cwd=NEUTRAL_FOLDER,
             check=False,
         )
@@ -78,7 +86,7 @@ def render(template: ChatTemplate, messages: Messages) -> str:
     raise (TemplateRefusedError if kind == "refusal" else TemplateError)(text)
 
 
-def render_here(template: ChatTemplate, messages: Messages) -> str:
+def render_here(template: ChatTemplate, messages: Messages, is_thinking: bool = False) -> str:
     """Like `render`, in this process: for templates of our own."""
     pieces, length = [], 0
     values = {
@@ -88,7 +96,7 @@ def render_here(template: ChatTemplate, messages: Messages) -> str:
         "tools": None,
         "documents": None,
         "add_generation_prompt": True,
-        "enable_thinking": False,
+        THINKING: is_thinking,
     }
     for piece in _environment().from_string(template.source).generate(values):
         pieces.append(piece)
@@ -149,11 +157,11 @@ def _limit_resources() -> None:
 
 def main() -> None:
     """The child process: a query on standard input, one JSON array on standard output."""
-    source, bos, eos, messages = json.loads(sys.stdin.buffer.read())
+    source, bos, eos, messages, is_thinking = json.loads(sys.stdin.buffer.read())
     _limit_resources()
     answer: tuple[str, str]
     try:
-        answer = "text", render_here(ChatTemplate(source, bos, eos), tuple(map(tuple, messages)))
+        answer = "text", render_here(ChatTemplate(source, bos, eos), tuple(map(tuple, messages)), is_thinking)
     except TemplateRefusedError as error:
         answer = "refusal", str(error)[:500]
     except MemoryError:

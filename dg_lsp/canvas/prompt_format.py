@@ -46,7 +46,7 @@ def prompt_of(
         suffix_lines=suffix_lines,
         ahead=ahead,
     )
-    return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
+    return replace(prompt, path=shown_path(snapshot.file_uri), language=snapshot.language)
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:

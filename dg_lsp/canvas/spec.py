@@ -101,6 +101,8 @@ class UniformSampling:
     stability_threshold: int = 1  # number of steps with an unchanged draft before the loop may end
     confidence_threshold: float = 0.005
     """A stable draft ends the loop when the mean entropy of the free positions, in nats, is below this."""
+    top_k: int = 0
+    """1: accepted tokens are the best ones instead of drawn ones."""
 
 
 CAUSAL_BLOCK = 64
@@ -194,6 +196,7 @@ class ModelSpec:
     banned_ids: tuple[int, ...] = ()  # special tokens that are never predicted
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
     """Trained canvas lengths, ascending; empty for a model without a canvas."""
+    canvas_length: int = 0  # of every canvas, as the user wants it; 0: what the fill needs
     max_prompt_tokens: int = 512  # longest trained prompt
     has_causal_head: bool = True  # the weights also decode autoregressively, with causal attention
     is_shifted: bool = False
@@ -202,9 +205,11 @@ class ModelSpec:
     """The canvas begins with the newest token and only drafts: causal passes verify it (Nemotron-Labs-Diffusion)."""
     is_bidirectional: bool = False
     """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
+    languages: tuple[str, ...] = ()  # LSP ids of the languages of its training data; empty: any language
     template: str = ""  # name of a chat template of ours, for an instruct model
     chat_template: ChatTemplate | None = field(default=None, repr=False)
     """The chat template in the file of an instruct model."""
+    is_thinking: bool = False  # the chat template makes the model think before it answers
     self_conditioning: SideFile | None = None
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = ()
@@ -221,6 +226,15 @@ class ModelSpec:
         if self.sampling is None:
             return "none"
         return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
+
+    def language_problem(self, language_id: str) -> str:
+        """Why fills in this language are of no use, with the next step; empty if the model knows the language."""
+        from dg_lsp.context.languages import language_of  # numpy, which `--help` does not need
+
+        if not self.languages or not {language_id, language_of(language_id).id}.isdisjoint(self.languages):
+            return ""
+        known = " and ".join(name.capitalize() for name in self.languages)
+        return f"{self.name} knows {known} only; choose another model: dg-lsp setup"
 
     @property
     def block_length(self) -> int:

@@ -11,6 +11,9 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 
 def main() -> NoReturn:
     """Entry point of `dg-lsp`: runs the command line and exits with its code."""
+    from dg_lsp.system import leave_out_relative_programs
+
+    leave_out_relative_programs()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
@@ -27,14 +30,14 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line; returns its exit code. Every expected error is one line on standard error."""
     import typer
 
-    from dg_lsp.cli.app import app
+    from dg_lsp.cli.app import command_tree
     from dg_lsp.errors import DgLspError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # missing if a test has replaced the stream
             stream.reconfigure(errors="replace")  # question marks for characters that the encoding lacks
     try:
-        return int(app(args=list(arguments), prog_name="dg-lsp", standalone_mode=False) or 0)
+        return int(command_tree().main(args=list(arguments), prog_name="dg-lsp", standalone_mode=False) or 0)
     except typer.TyperException as error:
         return _print_error(f"{error.format_message()} (see dg-lsp --help)", error.exit_code)
     except DgLspError as error:

@@ -1,25 +1,30 @@
 """The tree of commands. Each command imports heavy modules when it runs, so that `--help` and `--version` are fast."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
+from typer.core import TyperGroup, TyperOption
 
 from dg_lsp.cli.bench import app as bench
 from dg_lsp.cli.bench import report
+from dg_lsp.cli.chat import chat
 from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
+from dg_lsp.cli.generate import generate
 from dg_lsp.cli.models import app as models
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
+from dg_lsp.cli.why import why
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="dg-lsp",
     epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
-    add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
 
 
@@ -34,10 +39,27 @@ def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan wit
     return 0
 
 
-for command in (setup, fill, rewrite, lsp, serve, doctor, report):
+for command in (setup, fill, rewrite, why, generate, chat, lsp, serve, doctor, report):
     app.command()(command)
 for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
     app.add_typer(group, name=name)
+
+
+def command_tree() -> TyperGroup:
+    """The commands; help pages name no type at options without a value."""
+    tree = typer.main.get_command(app)
+    assert isinstance(tree, TyperGroup)
+    _hide_flag_types(tree)
+    return tree
+
+
+def _hide_flag_types(command: Any) -> None:
+    help_option = command.get_help_option(typer.Context(command, **CONTEXT))
+    for parameter in (*command.params, help_option):
+        if isinstance(parameter, TyperOption) and parameter.is_flag:
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _hide_flag_types(inner)
 
 
 def _print_version(value: bool | None) -> None:

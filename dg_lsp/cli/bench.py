@@ -1,7 +1,7 @@
 """`dg-lsp bench` and `dg-lsp report`: their options. `measurements` does the work."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -9,6 +9,8 @@ from typer import Argument, Option
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
+from dg_lsp.cli.sampling import sweep_of, with_sampler_options
+from dg_lsp.sampler_options import SamplerOptions
 
 app = typer.Typer(help="Measure fills and steps.")
 
@@ -22,6 +24,7 @@ Html = Annotated[Path | None, Option(metavar="OUT.html", help="Also write a page
 
 
 @app.command("compare")
+@with_sampler_options
 def compare(
     data: Data,
     model: Model = None,
@@ -42,6 +45,8 @@ def compare(
     html: Html = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
+    *,
+    sampler: SamplerOptions,
 ) -> int:
     """Compare contenders on the same cases, in turn: diffusion, the same weights autoregressively, and others."""
     from dg_lsp.cli.measurements import Cases, ContenderChoice, measure_contenders
@@ -51,7 +56,8 @@ def compare(
     settings = configure(over if remote is None else {**over, "remote": {"url": remote}})
     choice = ContenderChoice(tuple(decoders or ()), pretrained, llama_server, llama_diffusion_cli, diffusion_steps)
     cases = Cases(data, limit, seed, execute, as_json, output, html)
-    return measure_contenders(cases, settings, choice, length, early_stop_ms=early_stop, is_warm=warm)
+    more: dict[str, Any] = {"early_stop_ms": early_stop, "is_warm": warm, "sampler": sampler}
+    return measure_contenders(cases, settings, choice, length, **more)
 
 
 @app.command("cut")
@@ -71,6 +77,7 @@ def cut(
 
 
 @app.command("infill")
+@with_sampler_options
 def infill(
     data: Data,
     model: Model = None,
@@ -89,13 +96,24 @@ def infill(
     html: Html = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
+    sweep: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE,...", help="Measure each value of a sampler option; several: all combinations."),
+    ] = None,
+    *,
+    sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     from dg_lsp.cli.measurements import Cases, measure_infill, request_options
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    options = request_options(length, max_lines, suffix_lines, deadline, None, warm)
-    return measure_infill(Cases(data, limit, seed, execute, as_json, output, html), settings, options, decoder)
+    options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
+    cases = Cases(data, limit, seed, execute, as_json, output, html)
+    if combinations := sweep_of(sweep or (), sampler):
+        from dg_lsp.cli.sweep import measure_sweep
+
+        return measure_sweep(cases, settings, options, decoder, combinations)
+    return measure_infill(cases, settings, options, decoder)
 
 
 @app.command("replay")
@@ -132,12 +150,12 @@ def replay(
     from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
     from dg_lsp.cli.replay import measure_replay, typing_tasks
 
-    selection, tasks = typing_tasks(files, region, start, bodies=bodies)
     typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
     over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = {**over.get("remote", {}), **server}
     settings = configure(over)
+    selection, tasks = typing_tasks(files, region, start, settings, bodies=bodies)
     played = Replay(tasks, typing, editor, seed, limit, decoder)
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
 
@@ -153,6 +171,38 @@ def samples(
     from dg_lsp.cli.measurements import fill_samples
 
     return fill_samples(places, configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads)))
+
+
+@app.command("serve")
+def serve(
+    urls: Annotated[list[str], Argument(metavar="URL [URL2]", help="One server, or two to compare.")],
+    prompts: Annotated[
+        Path, Option(metavar="FILE", help="Prompts or test cases (JSON lines), or cursor positions (TOML).")
+    ] = Path("samples/places.toml"),
+    concurrency: Annotated[str, Option(metavar="N,N,...", help="Numbers of requests at the same time.")] = "1",
+    rounds: Annotated[int, Option(min=1, metavar="N", help="How often all prompts are sent.")] = 3,
+    warm_up: Annotated[int, Option(min=0, metavar="N", help="Uncounted requests before each level.")] = 2,
+    max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, metavar="N", help="Longest answer.")] = 64,
+    api: Annotated[list[str] | None, Option(help="API of the server; a second one is that of URL2.")] = None,
+    fim: Annotated[list[str] | None, Option(help="See remote.fim; a second one is that of URL2.")] = None,
+    model: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Model's name there; a second one for URL2.")
+    ] = None,
+    limit: Annotated[int | None, Option(min=1, metavar="N", help="Number of random prompts.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    output: Annotated[
+        Path | None, Option(metavar="RUN.jsonl", help="Keep every answer's times, in a new file.")
+    ] = None,
+) -> int:
+    """Send many requests at a time to a server, or to two in turn: latency, throughput, useful first lines."""
+    from dg_lsp.bench.load import LoadPlan
+    from dg_lsp.cli.load import measure_load, parse_levels, servers_of
+
+    settings = configure({})
+    servers = servers_of(urls, api or (), fim or (), model or (), settings)
+    plan = LoadPlan(parse_levels(concurrency), rounds, warm_up, max_tokens)
+    return measure_load(servers, prompts, plan, settings, limit, seed, as_json=as_json, output=output)
 
 
 @app.command("steps")

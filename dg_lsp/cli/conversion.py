@@ -1,6 +1,5 @@
 """`dg-lsp models convert` and `dg-lsp models build-runtime`."""
 
-import os
 import re
 import subprocess
 import time
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-import dg_lsp
 from dg_lsp.errors import ModelRuntimeError, UsageError
 
 if TYPE_CHECKING:
@@ -165,9 +163,9 @@ def supports_bidirectional(folder: Path | None) -> bool:
 
 def run_module(name: str, *arguments: str, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     """Runs a module of dg-lsp in a child process with these environment variables; an empty one is removed."""
-    from dg_lsp.system import NEUTRAL_FOLDER, python_command
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
-    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1]), **variables}
+    environment = {**python_environment(), **variables}
     return subprocess.run(
         python_command(name, *arguments),
         env={key: value for key, value in environment.items() if value},

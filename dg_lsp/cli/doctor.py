@@ -174,9 +174,13 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
     from dg_lsp.engine.engine import LocalEngine
     from dg_lsp.models import gpus
+    from dg_lsp.system import system_free
 
     listed, found = devices(), gpus.find_gpus()
     checkup.devices = [dataclasses.asdict(device) for device in listed]
+    for device in checkup.devices:
+        if device["kind"] == "cpu":  # llama.cpp reports all of it as free
+            device["memory_free"] = system_free()
     checkup.gpus = [dataclasses.asdict(gpu) for gpu in found]
     if (unused := gpus.unused_gpu(found, [device.kind for device in listed])) is not None:
         checkup.warnings.append(unused_message(unused))

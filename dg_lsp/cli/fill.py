@@ -11,6 +11,8 @@ from typer import Argument, Option
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, EvenSecret, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
+from dg_lsp.cli.sampling import with_sampler_options
+from dg_lsp.sampler_options import SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from dg_lsp.settings import Settings
 
 
+@with_sampler_options
 def fill(
     position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
     gaps: Annotated[
@@ -39,6 +42,8 @@ def fill(
     even_secret: EvenSecret = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
+    *,
+    sampler: SamplerOptions,
 ) -> int:
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
     import attrs
@@ -57,11 +62,12 @@ def fill(
         source.check_writable()
     settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if not even_secret:
-        loading.check_allowed(source, settings)
+        loading.check_allowed(source, settings, loading.USE_EVEN_SECRET)
     if prompt_format is not None:
         completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         settings = attrs.evolve(settings, completion=completion)
-    command = _Command(source, settings, decoder, deadline, seed, visual=visual, as_json=as_json, write=write)
+    how = {"visual": visual, "as_json": as_json, "write": write}
+    command = _Command(source, settings, decoder, deadline, seed, sampler, **how)
     return command.fill_gaps(start, end) if gaps else command.fill(start, candidates, suffix_lines)
 
 
@@ -74,6 +80,7 @@ class _Command:
     decoder: DecoderName | None
     deadline: float | None
     seed: int
+    sampler: SamplerOptions
     visual: bool
     as_json: bool
     write: bool
@@ -92,8 +99,9 @@ class _Command:
             seed=self.seed,
             decoder=self.decoder,
             priority=Priority.INVOKED,
+            sampler=self.sampler,
         )
-        with loading.timed_engine(self.settings) as (engine, load_ms):
+        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             result = self._run(engine, request)
         if self.write and result.candidates:
             self.source.replace(offset, offset, result.text)
@@ -125,9 +133,16 @@ class _Command:
         if not holes:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         request = RewriteRequest(
-            snapshot, start, end, deadline_ms=wait_ms, seed=self.seed, holes=holes, decoder=self.decoder
+            snapshot,
+            start,
+            end,
+            deadline_ms=wait_ms,
+            seed=self.seed,
+            holes=holes,
+            decoder=self.decoder,
+            sampler=self.sampler,
         )
-        with loading.timed_engine(self.settings) as (engine, load_ms):
+        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             steps = engine.rewrite(request)
             result = watch_gaps(steps, engine.frame, is_json=self.as_json) if self.visual else drain(steps)
         if self.write and not result.rejection:

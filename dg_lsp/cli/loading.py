@@ -14,7 +14,8 @@ import typer
 from typer import Option
 
 from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.errors import escaped
+from dg_lsp.errors import UsageError, escaped
+from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -37,8 +38,19 @@ Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt f
 SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
 Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+USE_EVEN_SECRET = "; use --even-secret to send it anyway"
 EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
+MaxTokens = Annotated[
+    int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
+]
+ContextLength = Annotated[
+    int | None, Option(min=256, metavar="N", help="Tokens of prompt and text together; default: up to 8192.")
+]
+Visual = Annotated[bool, Option("--visual", help="Show the canvas after each denoising step on standard error.")]
+TextDeadline = Annotated[
+    float | None, Option(min=1, metavar="MS", help="Return the settled text this long after the load.")
+]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 
 
@@ -52,6 +64,17 @@ def overrides(
     elif model is not None:
         tree |= {"model": {**tree["model"], "name": model}, "remote": {"url": ""}}
     return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
+
+
+def check_decoder(decoder: DecoderName | None, settings: "Settings") -> None:
+    """Raises UsageError if a decoder is named for a remote server."""
+    if settings.is_remote and decoder is not None:
+        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
+
+
+def with_context_length(over: dict[str, Any], length: int | None) -> dict[str, Any]:
+    """The settings tree with this `model.context_length`, if one is given."""
+    return over if length is None else {**over, "model": {**over.get("model", {}), "context_length": length}}
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
@@ -80,8 +103,8 @@ def configure(over: Mapping[str, Any]) -> "Settings":
     return parse_settings(over, settings)
 
 
-def check_allowed(source: "SourceFile", settings: "Settings") -> None:
-    """Raises InputFileError if the settings exclude a file that would be sent to the model."""
+def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") -> None:
+    """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
     from dg_lsp.context.document import Snapshot
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.errors import InputFileError
@@ -90,12 +113,11 @@ def check_allowed(source: "SourceFile", settings: "Settings") -> None:
     snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
     reason = Exclusion(settings.privacy).reason(snapshot)
     if reason is None and settings.privacy.exclude_gitignored:
-        from dg_lsp.server.workspace_index import WorkspaceExclusion
+        from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
 
-        roots = [folder.as_uri() for folder in path.parents if (folder / ".git").exists()]
-        reason = WorkspaceExclusion(settings.privacy, roots).exclusion_reason(snapshot)
+        reason = WorkspaceExclusion(settings.privacy, repositories_around(path)).exclusion_reason(snapshot)
     if reason is not None:
-        raise InputFileError(f"{source.path} is not sent to the model: {reason}; use --even-secret to send it anyway")
+        raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +136,7 @@ class LoadedModel:
             "path": str(self.path),
             "size_bytes": self.weights.size_bytes,
             "description": self.weights.description,
+            "languages": list(spec.languages) or ["all"],
             "noise": spec.noise,
             "prompt_format": spec.prompt_format.value,
             "fim_family": (spec.fim.family or "unknown") if spec.fim else None,
@@ -124,8 +147,9 @@ class LoadedModel:
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
-            "confidence_threshold": sampling.confidence_threshold if sampling else None,
-            "max_denoising_steps": sampling.max_denoising_steps if sampling else None,
+            "sampler": {
+                name: getattr(sampling, name) for name in SAMPLER_NAMES if sampling and hasattr(sampling, name)
+            },
         }
 
     @property
@@ -158,8 +182,6 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
 
     Raises BackendError if llama.cpp cannot be loaded, unless GPUs are left out.
     """
-    import shutil
-
     from dg_lsp import system
     from dg_lsp.backends import llamacpp
     from dg_lsp.backends.llamacpp.library import physical_cores
@@ -168,9 +190,8 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     kinds = ("gpu", "igpu") if with_gpu else ()
     found = llamacpp.devices() if with_gpu else ()
     gpus = tuple(Gpu(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
-    folder = next(path for path in (system.data_folder(), *system.data_folder().parents) if path.exists())
     cores, free = physical_cores(), system.system_free()
-    return Machine(cores, system.memory_bandwidth(cores), gpus, free, shutil.disk_usage(folder).free)
+    return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
 
 
 def with_model_chosen(settings: "Settings") -> "Settings":
@@ -203,12 +224,14 @@ def load_model(settings: "Settings") -> LoadedModel:
 
 def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) -> LoadedModel:
     """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted."""
+    from dg_lsp.canvas.chat import with_thoughts
     from dg_lsp.models.metadata import describe, read_folder
     from dg_lsp.models.registry import known_names
 
     name = settings.model.name if settings.model.name in known_names() else escaped(path.stem)
     if path.is_dir():
-        return LoadedModel(path, *read_folder(path, name if name == settings.model.name else ""))
+        checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
+        return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings))
 
     from dg_lsp.backends.llamacpp import LlamaModel
 
@@ -216,10 +239,22 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)
+        spec = _with_user_sampler(with_thoughts(spec, weights.tokenizer), settings)
     except BaseException:
         weights.close()
         raise
     return LoadedModel(path, weights, spec)
+
+
+def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
+    """The spec with the sampler options of the user's file; raises SettingsError for one that the model lacks."""
+    from dg_lsp.canvas.sampling import with_sampler
+    from dg_lsp.errors import RequestError, SettingsError
+
+    try:
+        return with_sampler(spec, settings.model.sampler_of(spec.name))
+    except RequestError as error:
+        raise SettingsError(f"model.sampler.{spec.name}: {error}") from error
 
 
 def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser | TransformersDenoiser":
@@ -264,9 +299,14 @@ def open_engine(settings: "Settings") -> "Engine":
 
 
 @contextmanager
-def timed_engine(settings: "Settings") -> "Iterator[tuple[Engine, float]]":
-    """An engine and the milliseconds that loading took; closes the engine at the end."""
+def timed_engine(settings: "Settings", language_id: str | None = None) -> "Iterator[tuple[Engine, float]]":
+    """An engine and the milliseconds that loading took; closes the engine at the end.
+
+    Prints a warning on standard error if the model does not know the language.
+    """
     start = time.perf_counter()
     engine = open_engine(settings)
     with closing(engine):
+        if language_id is not None and (problem := engine.spec.language_problem(language_id)):
+            typer.echo(f"dg-lsp: warning: {problem}", err=True)
         yield engine, 1e3 * (time.perf_counter() - start)

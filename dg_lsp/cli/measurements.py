@@ -31,13 +31,14 @@ from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.languages import LANGUAGE_IDS
-from dg_lsp.engine.audit import read_outcomes, read_records
+from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.models.registry import locate
+from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 from dg_lsp.settings import RemoteSettings, Settings
 
 DIFFUSION, PRETRAINED, REMOTE = "diffusion", "pretrained", "remote"
@@ -138,10 +139,17 @@ def request_options(length: str, max_lines: int | None, *others: Any) -> Request
 
 
 def measure_contenders(
-    cases: Cases, settings: Settings, choice: ContenderChoice, length: str, *, early_stop_ms: float, is_warm: bool
+    cases: Cases,
+    settings: Settings,
+    choice: ContenderChoice,
+    length: str,
+    *,
+    early_stop_ms: float,
+    is_warm: bool,
+    sampler: SamplerOptions,
 ) -> int:
     """Runs `bench compare`; returns the exit code."""
-    options = request_options(length, None, None, 1e3 * ANSWER_SECONDS, early_stop_ms, is_warm)
+    options = request_options(length, None, None, 1e3 * ANSWER_SECONDS, early_stop_ms, is_warm, sampler)
     opening, listed = _open_contenders(settings, choice, options), {**choice.json(), "seed": cases.seed}
     run, films = cases.run("compare", settings, options, opening, listed)
     tree = compare_json(run, cases.seed) if cases.as_json else None
@@ -150,14 +158,19 @@ def measure_contenders(
 
 def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
     """Runs `bench infill`; returns the exit code."""
-    check_decoder(decoder, settings)
+    loading.check_decoder(decoder, settings)
     opening = _open_contender(settings, decoder, options)
     run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
-    summary = summarize(run.attempts)
     known = {"model": run.header.model, "length_knowledge": options.length}
     languages = {name: _language_shares(one) for name, one in by_language(run.attempts).items()}
-    tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known, "languages": languages} if cases.as_json else None
+    tree = {**infill_summary(run.attempts), **known, "languages": languages} if cases.as_json else None
     return finish(run, runner.infill_tables(run), tree, cases.html, films)
+
+
+def infill_summary(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """What `bench infill --json` prints of some attempts."""
+    summary = summarize(attempts)
+    return {key: summary[key] for key in _INFILL_KEYS}
 
 
 def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
@@ -170,10 +183,10 @@ def write_cut(folder: Path, output: Path, languages: Sequence[str], num: int, se
     """Runs `bench cut`; returns the exit code."""
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    from dg_lsp.server.workspace_index import WorkspaceExclusion
+    from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
 
     root = folder.resolve()
-    roots = [one.as_uri() for one in (root, *root.parents) if (one / ".git").exists()] or [root.as_uri()]
+    roots = repositories_around(root) or [root.as_uri()]
     exclusion = WorkspaceExclusion(attrs.evolve(settings.privacy, exclude_gitignored=True), roots)
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
@@ -199,6 +212,7 @@ def _open_contenders(
     settings: Settings, choice: ContenderChoice, options: RequestOptions
 ) -> Iterator[tuple[BenchModel, list[Contender]]]:
     """Opens and starts all contenders, and closes them afterwards. Each engine has its own weights and cache."""
+    without_sampler = replace(options, sampler=NO_OPTIONS)
     with ExitStack() as stack:
         contenders: list[Contender] = []
 
@@ -218,14 +232,16 @@ def _open_contenders(
             own = opened.pop() if opened else loading.open_local(settings)[1]
             needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
             costs = measure_costs(own) if needs_costs else None
-            add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
+            local = LocalEngine(own, own.tokenizer, settings.completion, costs)
+            is_denoised = decoder is DecoderName.AUTO or decoder.needs_final_canvas
+            add(EngineContender(name, local, decoder, options if is_denoised else without_sampler))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
             runtime = attrs.evolve(settings.model, name=choice.pretrained)
             _, other = loading.open_local(attrs.evolve(settings, model=runtime))
             costs = measure_costs(other) if options.early_stop_ms else None
             pretrained = LocalEngine(other, other.tokenizer, settings.completion, costs)
-            add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
+            add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, without_sampler))
         if choice.llama_server is not None:
             more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
             add(LlamaServer(choice.llama_server, model.path, model.spec, options, threads=threads, **more))
@@ -234,17 +250,17 @@ def _open_contenders(
             add(LlamaDiffusionCli(*where, threads=threads, num_steps=choice.diffusion_steps))
         if settings.is_remote:
             remote = loading.open_engine(settings)
-            add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, remote_notes(settings.remote)))
+            add(EngineContender(REMOTE, remote, DecoderName.AUTO, without_sampler, remote_notes(settings.remote)))
         yield BenchModel(engine, model.path, threads), contenders
 
 
 def fill_samples(places: Path, settings: Settings) -> int:
     """Runs `bench samples`; returns the exit code."""
-    positions = read_positions(places)
+    positions, sources = read_samples(places, settings)
     engine = loading.open_engine(settings)
 
     def fill(position: SamplePosition) -> FillResult:
-        source = SourceFile.read(places.parent / position.file)
+        source = sources[position.file]
         offset = source.offset_at(position.line, position.col)
         request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
         return engine.fill(request, deadline=math.inf)
@@ -253,6 +269,15 @@ def fill_samples(places: Path, settings: Settings) -> int:
         typer.echo("\n".join(sample_table(positions, fill).markdown()))
         typer.echo(RequestOptions().time_limits)
     return 0
+
+
+def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition, ...], dict[str, SourceFile]]:
+    """The cursor positions of a TOML file, and the files by name; refuses files that the settings exclude."""
+    positions = read_positions(places)
+    sources = {one.file: SourceFile.read(places.parent / one.file) for one in positions}
+    for source in sources.values():
+        loading.check_allowed(source, settings)
+    return positions, sources
 
 
 def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
@@ -273,7 +298,7 @@ def write_report(log: Path, path: Path) -> int:
     """Writes an audit log as a page; returns the exit code."""
     check_page_path(path)
     try:
-        (records, num_bad), outcomes = read_records(log), read_outcomes(log)
+        records, outcomes, num_bad = read_log(log)
     except OSError as error:
         raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
@@ -345,12 +370,6 @@ def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     sandbox = Sandbox()
     typer.echo("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
     return sandbox
-
-
-def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
-    """Raises UsageError if a decoder is named for a remote server."""
-    if settings.is_remote and decoder is not None:
-        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
 
 
 def _remote_options(settings: RemoteSettings) -> dict[str, Any]:

@@ -143,9 +143,13 @@ def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> 
         result = drain(frames, lambda frame: console.print(plain_row(frame), soft_wrap=True))
         show_fill(result, snapshot, offset, console)
         return result
-    screen = _Screen(snapshot, offset, console)
+    screen = Canvases(console)
+
+    def code(draft: Text, _height: int) -> Text:
+        return excerpt(snapshot, offset, draft, with_carets=not _has_colours(console))
+
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        result = drain(frames, lambda frame: live.update(screen.after(frame), refresh=True))
+        result = drain(frames, lambda frame: live.update(screen.after(frame, code), refresh=True))
     show_fill(result, snapshot, offset, console)
     for row in screen.rows:
         console.print(row)
@@ -224,26 +228,27 @@ def _styled(cell: Cell) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class _Screen:
-    """Content of the terminal after each frame: the code with the draft, and one row a step."""
+class Canvases:
+    """Content of the terminal after each frame: the text with the draft, and one row a step."""
 
-    snapshot: Snapshot
-    offset: int
     console: Console
     rows: list[Text] = field(default_factory=list)
     _block: int = 0
     _settled: str = ""
     _earlier: str = ""
 
-    def after(self, frame: Frame) -> Group:
-        """Content after this frame. If the terminal is too low, the oldest rows are left out."""
+    def after(self, frame: Frame, shown: Callable[[Text, int], Text]) -> Group:
+        """Content after this frame. If the terminal is too low, the oldest rows are left out.
+
+        `shown` makes the text from the draft and the number of lines of the terminal.
+        """
         if frame.block != self._block:
             self._block, self._earlier = frame.block, self._settled
         self._settled = frame.settled_text
         self.rows.append(coloured_row(frame, self.console.width))
-        code = excerpt(self.snapshot, self.offset, self._draft(frame), with_carets=not _has_colours(self.console))
-        free = self.console.height - code.plain.count("\n") - 3  # and a line for the cursor
-        return Group(code, *self.rows[-max(free, 1) :])
+        text = shown(self._draft(frame), self.console.height)
+        free = self.console.height - text.plain.count("\n") - 3  # and a line for the cursor
+        return Group(text, *self.rows[-max(free, 1) :])
 
     def _draft(self, frame: Frame) -> Text:
         """The text of earlier canvases and of this one up to its first end token."""

@@ -137,7 +137,7 @@ class Pull:
 
     def announcement(self) -> Iterator[str]:
         """What is done, and which time, disk and memory it takes."""
-        from dg_lsp.system import system_free
+        from dg_lsp.system import free_disk, system_free
 
         preset, stages = self.preset, self.stages
         size, last = preset.fetched_size, _gigabytes(preset.size)
@@ -154,8 +154,7 @@ class Pull:
             times = f"{fetching} and {_duration(_ENVIRONMENT_SECONDS)} of work"
             texts["convert"] += f" with Python packages of 1 GB or more, fetched once ({times})"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
-        folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
-        free = _gigabytes(shutil.disk_usage(folder).free)
+        free = _gigabytes(free_disk(preset.folder))
         yield f"disk: {_gigabytes(self.disk_bytes())} at most, {last} afterwards; {free} free"
         quantizing = f", {_gigabytes(_QUANTIZING_MEMORY)} to quantize it" if "quantize" in stages else ""
         memory = _gigabytes(preset.memory_bytes)
@@ -249,7 +248,7 @@ def try_model(name: str) -> None:
 
     request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
     try:
-        with loading.timed_engine(configure(overrides(model=name))) as (engine, load_ms):
+        with loading.timed_engine(configure(overrides(model=name)), request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)
     except DgLspError as error:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error

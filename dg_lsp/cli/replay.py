@@ -11,7 +11,8 @@ from dg_lsp.bench import replay as typing
 from dg_lsp.bench.report import check_page_path
 from dg_lsp.bench.timeline import timelines
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
-from dg_lsp.cli.measurements import check_decoder, finish, header_of, open_model, progress_bar, remote_notes
+from dg_lsp.cli import loading
+from dg_lsp.cli.measurements import finish, header_of, open_model, progress_bar, remote_notes
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import Settings
@@ -30,7 +31,7 @@ def measure_replay(
     """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, for the page."""
     if html is not None:
         check_page_path(html)
-    check_decoder(played.decoder, settings)
+    loading.check_decoder(played.decoder, settings)
     lines = [task.lines for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
     listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
@@ -76,9 +77,9 @@ def _rivals(path: Path, header: runner.RunHeader) -> list[metrics.Attempt]:
 
 
 def typing_tasks(
-    files: Iterable[Path], region: str | None, start: int | None, *, bodies: bool
+    files: Iterable[Path], region: str | None, start: int | None, settings: Settings, *, bodies: bool
 ) -> tuple[Selection, list[TypingTask]]:
-    """What the options of `bench replay` select, and the tasks of all files."""
+    """What the options of `bench replay` select, and the tasks of all files, of which the settings exclude none."""
     if (region is not None) + bodies + (start is not None) > 1:
         raise UsageError("--region, --bodies and --start exclude each other: give one of them")
     lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
@@ -88,6 +89,7 @@ def typing_tasks(
     tasks: list[TypingTask] = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
+        loading.check_allowed(file, settings)
         source = (str(path), file.language, file.text)
         if bodies:
             tasks += function_bodies(*source)

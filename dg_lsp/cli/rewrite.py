@@ -43,11 +43,11 @@ def rewrite(
         source.check_writable()
     settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if not even_secret:
-        loading.check_allowed(source, settings)
+        loading.check_allowed(source, settings, loading.USE_EVEN_SECRET)
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 
-    with loading.timed_engine(settings) as (engine, load_ms):
+    with loading.timed_engine(settings, source.language) as (engine, load_ms):
         result = drain(engine.rewrite(request))
     if write and not result.rejection:
         source.replace(result.start, result.end, result.text)

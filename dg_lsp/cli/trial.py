@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-import dg_lsp
 from dg_lsp import errors
 from dg_lsp.errors import DgLspError, ModelCrashedError, RequestError
 from dg_lsp.gguf import map_file_errors
-from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
 
 if TYPE_CHECKING:
     from dg_lsp.settings import ModelSettings
@@ -142,14 +141,14 @@ def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
     import attrs
 
     advice = "it is damaged, or made to do harm: use another file"
-    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
-    tree = {"path": str(path.absolute()), "seconds": seconds, "settings": attrs.asdict(settings)}
+    given = attrs.asdict(attrs.evolve(settings, sampler=()))
+    tree = {"path": str(path.absolute()), "seconds": seconds, "settings": given}
     run = functools.partial(subprocess.run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     try:
         done = run(
             python_command(__name__),
             input=json.dumps(tree).encode(),
-            env=environment,
+            env=python_environment(),
             cwd=NEUTRAL_FOLDER,
             timeout=seconds + _FILL_SECONDS,
         )

@@ -1,9 +1,12 @@
 """An immutable document: snapshot, lines, text style and cursor. Offsets are code points."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Self
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +16,34 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text of a document at one version; positions inside dg-lsp are code-point offsets into it."""
+    """The text of a document at one version; positions inside dg-lsp are code-point offsets into it.
+
+    The text around a cell of a notebook is that of its other cells: context, which no edit changes.
+    """
 
     uri: str
     version: int
     text: str
     language: str = "python"  # LSP language id
+    notebook: str = ""  # URI of the notebook that the document is a cell of
+    num_before: int = 0  # characters of other cells before the document's own text
+    num_after: int = 0  # and after it
+
+    @property
+    def file_uri(self) -> str:
+        """URI of the file that the document is in."""
+        return self.notebook or self.uri
+
+    @property
+    def end(self) -> int:
+        """Offset of the end of the document's own text."""
+        return len(self.text) - self.num_after
+
+    def alone(self) -> Self:
+        """The document without other cells; its offsets are smaller by `num_before`."""
+        if not (self.num_before or self.num_after):
+            return self
+        return replace(self, text=self.text[self.num_before : self.end], num_before=0, num_after=0)
 
 
 class Encoding(StrEnum):
@@ -144,18 +169,24 @@ class TextStyle:
         shown = "\n".join([*(line.rstrip(" ") for line in whole), last])
         return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
-    def from_model(self, text: str, line_prefix: str) -> str:
+    def from_model(self, text: str, line_prefix: str, blanks_of: Mapping[int, str] = MappingProxyType({})) -> str:
         """A fill with the document's line ends and indentation.
 
         `line_prefix` is the text before the cursor on its line. Lines at least as deep begin with exactly its blanks,
-        so mixed indentation stays consistent. Only leading blanks are converted.
+        so mixed indentation stays consistent; `blanks_of` has the blanks of other lines by their width, which lines of
+        that width get. Only leading blanks are converted.
         """
         own = indentation_of(line_prefix)
         uses_tabs = "\t" in own if own else self.uses_tabs
         width = len(own.expandtabs(TAB_WIDTH))
         first, *others = text.split("\n")
         lines = [_indented(first, width, "", uses_tabs) if own == line_prefix else first]
+        if not line_prefix and (known := blanks_of.get(depth_of(first))):
+            lines = [known + first.lstrip(" ")]
         for line in others:
+            if (known := blanks_of.get(depth_of(line))) and depth_of(line) != width:
+                lines.append(known + line.lstrip(" "))
+                continue
             column, blanks = (width, own) if depth_of(line) >= width else (0, "")
             lines.append(_indented(line[column:], column, blanks, uses_tabs))
         return self.line_end.join(lines)
@@ -220,6 +251,13 @@ class Cursor:
         return type(self)(prefix, line[len(prefix) :], above, below)
 
     @property
+    def mixed_blanks(self) -> dict[int, str]:
+        """The leading blanks of the nearest lines with tabs and spaces, by their width in columns."""
+        found = [indentation_of(line) for line in (*reversed(self.below), *self.above) if line.strip()]
+        is_mixed = any("\t" in blanks for blanks in found) and any(" " in blanks for blanks in found)
+        return {len(blanks.expandtabs(TAB_WIDTH)): blanks for blanks in found} if is_mixed else {}
+
+    @property
     def is_blank_line(self) -> bool:
         """Whether the line is blank."""
         return not (self.line_prefix.strip() or self.line_rest.strip())
@@ -249,3 +287,21 @@ def allowed_lines(cursor: Cursor) -> int | None:
 def is_word(char: str) -> bool:
     """True for a letter, a digit or an underscore; False for the empty string."""
     return char.isalnum() or char == "_"
+
+
+_URI = re.compile(r"(?P<scheme>[^:/?#]*):?//(?P<host>[^/?#]*)(?P<path>[^?#]*)")
+
+
+def path_of(uri: str) -> str:
+    """The path of a URI in the form that patterns match: with slashes, without the leading one."""
+    return unquote(split_uri(uri)[2]).lstrip("/")
+
+
+def split_uri(uri: str) -> tuple[str, str, str]:
+    """Scheme, host and path of a URI, also of one whose host is invalid."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        found = _URI.match(uri)
+        return (found["scheme"].lower(), found["host"], found["path"]) if found is not None else ("", "", uri)
+    return parts.scheme, parts.netloc, parts.path

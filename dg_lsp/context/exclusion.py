@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PureWindowsPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pathspec import GitIgnoreSpec
 
-from dg_lsp.context.document import Snapshot
-from dg_lsp.settings import PrivacySettings
+from dg_lsp.context.document import Snapshot, path_of, split_uri
+from dg_lsp.settings import PrivacySettings, is_pattern
 
 SECRET_FILES = (
     ".env*", "*.env", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example",
@@ -44,17 +44,18 @@ SECRET_PATHS = (
     "**/gcloud/*credentials*",
 )  # fmt: skip
 """The same for folders, and for names that are usual elsewhere too."""
+_MAX_PATH, _MAX_NAME = 1 << 16, 255
+"""Characters of a path, some of them encoded, and of a name in it: no system allows more."""
 _BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
 IGNORES_CASE = sys.platform in ("win32", "darwin")
 """Whether two spellings of a path that differ in case usually name the same file."""
 _DRIVE = re.compile(r"[A-Za-z]:")
-_TRAILING = re.compile(r"[. ]+(?=/|$)")  # ignored by Windows
+_TRAILING = re.compile(r"(?<![. ])[. ]++(?=/|$)")  # ignored by Windows
 _STREAM = re.compile(r"[. ]*:[^/]*$")  # of a file on Windows
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")  # some are ignored by macOS
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
-    re.DOTALL,
+    r"(?:(?:[^-]|-(?!----BEGIN ))*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
 )
 _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
     r"(?:^[ \t#*/\"']*[A-Za-z0-9+/]{60,76}(?:\\n)?[\"', +\\]*\n){2,}"
@@ -72,7 +73,7 @@ _TOKEN = re.compile(
     r"|npm_\w{36}|pypi-[\w-]{50,}|dckr_pat_[\w-]{20,}|do[opr]_v1_[a-f0-9]{64}|SG\.[\w-]{16,}\.[\w-]{16,}"
     r"|hv[sbr]\.[\w-]{20,}|dapi[a-f0-9]{32}|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|lin_api_\w{30,}|glsa_\w{32,}"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|\d{8,10}:AA[\w-]{33}"
-    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"  # a JSON web token
+    r"|(?:(?<!-)eyJ[\w-]{8,}+|eyJ[\w-]{8,256}+)\.eyJ[\w-]{8,}\.[\w-]*"  # a JSON web token
     r")|(?<=AccountKey=)[\w+/]{40,}={0,2}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
     r"|(?<=://)[^\s/:@\"']{1,64}:[^\s/@\"']{1,128}(?=@)"  # user and password of an address
 )
@@ -107,7 +108,7 @@ class Exclusion:
         settings = self.settings
         if snapshot.language in settings.exclude_languages:
             return ExclusionReason.LANGUAGE
-        if (by_path := self._uri_reason(snapshot.uri)) is not None:
+        if (by_path := self._uri_reason(snapshot.file_uri)) is not None:
             return by_path
         if len(snapshot.text) > MAX_CHARS:
             return ExclusionReason.GIANT
@@ -133,7 +134,13 @@ class Exclusion:
 @functools.lru_cache(maxsize=1024)
 def is_secret(path: str) -> bool:
     """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
-    path = unicodedata.normalize("NFKC", unquote(path))  # some clients encode a URI twice
+    if len(path) > _MAX_PATH:  # no file has such a path, and matching would take long
+        return True
+    for _ in range(3):  # some clients encode a URI twice
+        path = unquote(path)
+    path = unicodedata.normalize("NFKC", path)
+    if any(len(part) > _MAX_NAME for part in path.split("/")):
+        return True
     path = _TRAILING.sub("", _INVISIBLE.sub("", path).replace("\\", "/").casefold())
     files, name = _compiled(SECRET_FILES), path.rstrip("/").rpartition("/")[2]
     names = (name, _BACKUP.sub("", name), _STREAM.sub("", name))
@@ -147,23 +154,18 @@ def mask_secrets(text: str) -> str:
     return text
 
 
-def path_of(uri: str) -> str:
-    """The path of a URI in the form that patterns match: with slashes, without the leading one."""
-    return unquote(urlsplit(uri).path).lstrip("/")
-
-
 def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
     """The absolute path of a `file` URI in this system's flavour; None for any other URI.
 
     On Windows `file:///c%3A/a` is `C:/a`, and `file://server/share/a` is `//server/share/a`.
     """
-    parts = urlsplit(uri)
-    path = flavour("/" + unquote(parts.path).lstrip("/"))
+    scheme, host, text = split_uri(uri)
+    host, text = unquote(host), unquote(text)
+    path = flavour("/" + text.lstrip("/"))
     if isinstance(path, PureWindowsPath):
-        host, text = unquote(parts.netloc), unquote(parts.path)
         drive = text.lstrip("/\\")
         path = flavour(drive if _DRIVE.match(drive) else f"//{host}{text}" if host else text)
-    return path if parts.scheme == "file" and path.is_absolute() else None
+    return path if scheme == "file" and path.is_absolute() else None
 
 
 def folded(text: str) -> str:
@@ -173,8 +175,8 @@ def folded(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    """Patterns of a .gitignore file or of the settings, for folded paths."""
-    return GitIgnoreSpec.from_lines(map(folded, patterns))
+    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does."""
+    return GitIgnoreSpec.from_lines(folded(one) for one in patterns if is_pattern(one))
 
 
 def is_binary(text: str) -> bool:

@@ -2,18 +2,21 @@
 
 `...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
 A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
-without a grammar has only lines of `...` and TODO lines.
+without a grammar, and a text that is too long to be parsed, have only lines of `...` and TODO lines.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_of, line_start
 from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.syntax_tree import MAX_CHARS
 
 STAND_IN = "..."  # for an argument that is missing: the text parses while other holes are filled
 _TODO = re.compile(r"\W{0,4}\s*TODO\b")
@@ -50,7 +53,7 @@ def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
     text, language = snapshot.text, language_of(snapshot.language)
     if not _ANY.search(text, start, end + 1):
         return ()
-    grammar = grammar_of(language.grammar)
+    grammar = grammar_of(language.grammar) if len(text) <= MAX_CHARS else None
     found = set(_in_tree(text, grammar, range(start, end + 1)) if grammar else ())
     if grammar is None or language.id != "python":
         found |= set(_in_lines(text, language.comment or "#"))
@@ -72,12 +75,13 @@ def _in_lines(text: str, comment: str) -> Iterator[Hole]:
 def _in_tree(text: str, grammar: Grammar, selection: range) -> Iterator[Hole]:
     data = text.encode("utf-8", "replace")
     # offsets of the tree are bytes
-    offset = (lambda at: at) if len(data) == len(text) else (lambda at: len(data[:at].decode()))
+    offsets = np.concatenate(([0], np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80))).tolist()
+    first, last = (bisect_left(offsets, at) for at in (selection.start, selection.stop))
     waiting, calls, texts = [Parser(grammar).parse(data).root_node], list[range](), list[range]()
     while waiting:
         node = waiting.pop()
-        where = range(offset(node.start_byte), offset(node.end_byte))
-        waiting.extend(node.children)
+        where = range(offsets[node.start_byte], offsets[node.end_byte])
+        waiting.extend(child for child in node.children if child.end_byte >= first and child.start_byte <= last)
         if any(name in node.type for name in _TEXTS):
             texts.append(where)
             is_own_line = not text[line_start(text, where.start) : where.start].strip()

@@ -47,6 +47,13 @@ class Language:
 
     None: syntax is not checked.
     """
+    containers: tuple[tuple[str, str, str], ...] = ()
+    """Texts that open and close what a landmark stands in, each after the group of the landmark that requires it."""
+    last_elements: tuple[tuple[str, str], ...] = ()
+    """Brackets, and an element that may precede each of them, where a comma may not."""
+    block_closes: tuple[tuple[str, str], ...] = ()
+    """Patterns of lines that open a block without a bracket, and the word that closes it; the first one counts."""
+    raw_string: str = ""  # pattern of a string that `quotes` do not describe
     checks_broken: bool = False
     """Fills are checked where the text around them has errors; elsewhere they are valid there."""
     fillers: tuple[str, ...] = ("", "a", "a;", "a,")
@@ -55,6 +62,7 @@ class Language:
     """The same before brackets that the code after the gap closes."""
     endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
     continuation: re.Pattern[str] | None = None  # matches a line that continues a statement above it
+    ends_by_depth: bool = False  # a block has no other end than a line that is less deep
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
@@ -79,12 +87,16 @@ _PATTERNS = ("block_end", "landmark", "continuation", "block_header")
 @cache
 def _language(language_id: str) -> Language:
     row = _TABLE[language_id].items()
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row}
+    fields: dict[str, Any] = {name: _frozen(value) for name, value in row}
     for name in _PATTERNS:
         if name in fields:
             # landmarks are searched in a text, the others match one line
             fields[name] = re.compile(f"^{fields[name]}" if name == "landmark" else fields[name], re.MULTILINE)
     return Language(language_id, **fields)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 PLAIN = Language(quotes=('"',), multiline=("`",))

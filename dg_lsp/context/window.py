@@ -2,9 +2,8 @@
 
 import unicodedata
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
-from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
+from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.errors import PositionError
 
@@ -31,7 +30,7 @@ class Prompt:
 
 def shown_path(uri: str) -> str:
     """The last `PATH_PARTS` parts of a document's path on one line: names the file without its location."""
-    return " ".join("/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/").split())
+    return " ".join("/".join(path_of(uri).split("/")[-PATH_PARTS:]).split())
 
 
 def prompt_at(

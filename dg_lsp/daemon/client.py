@@ -87,7 +87,7 @@ class Endpoint:
         if given := environment.get(VARIABLE):
             return cls(Path(given).expanduser().absolute())
         runtime_folder = environment.get("XDG_RUNTIME_DIR")
-        if runtime_folder and not environment.get(DATA_VARIABLE):
+        if runtime_folder and Path(runtime_folder).is_absolute() and not environment.get(DATA_VARIABLE):
             return cls(Path(runtime_folder) / "dg-lsp")
         return cls(data_folder().absolute() / "daemon")
 
@@ -99,7 +99,7 @@ class Endpoint:
                 raise PermissionError(errno.EPERM, "it belongs to another user")
             self.folder.chmod(0o700)
         except OSError as error:
-            raise DaemonError(f"{self.folder} cannot be used ({error.strerror or error}); set {VARIABLE}") from error
+            raise self._unusable(error) from error
 
     def read(self) -> Record | None:
         """The record; None where there is none that can be trusted. The daemon may have died since."""
@@ -115,8 +115,11 @@ class Endpoint:
         return record if isinstance(record.pid, int) and isinstance(record.port, int) else None
 
     def write(self, record: Record) -> None:
-        """Publishes the record, atomically."""
-        write_private(self._record, asdict(record))
+        """Publishes the record, atomically, or raises DaemonError."""
+        try:
+            write_private(self._record, asdict(record))
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def clear(self) -> None:
         """Removes record and socket. The caller holds the lock."""
@@ -136,7 +139,12 @@ class Endpoint:
             except Timeout as error:
                 if self.read() is not None or time.monotonic() > end:
                     raise DaemonRunsError("a daemon runs already: see dg-lsp daemon status") from error
+            except OSError as error:
+                raise self._unusable(error) from error
         return lock
+
+    def _unusable(self, error: OSError) -> DaemonError:
+        return DaemonError(f"{self.folder} cannot be used ({error.strerror or error}); set {VARIABLE}")
 
     def listen(self, *, is_tcp: bool) -> socket.socket:
         """A listening Unix socket; a TCP socket on a free port of loopback where `is_tcp`, or the path is too long."""
@@ -168,9 +176,13 @@ def write_private(path: Path, tree: Any) -> None:
     """Writes JSON that only the user can read, atomically."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(tree, file)
-    draft.replace(path)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(tree, file)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 class Refused(Exception):  # noqa: N818  (an answer, not an error)

@@ -43,9 +43,8 @@ class CrashLog:
     def set_in_use(self, models: Sequence[str]) -> None:
         """Names the models that are at fault if the daemon crashes now."""
         with self._lock:
-            if models != self._in_use and not self._is_closed:
+            if models != self._in_use and not self._is_closed and self._write(models, self.crashes()):
                 self._in_use = models
-                self._write(models, self.crashes())
 
     def close(self) -> None:
         """No model is at fault any more; from now on the file belongs to another daemon."""
@@ -82,9 +81,12 @@ class CrashLog:
         except (OSError, ValueError, TypeError, KeyError):
             return [], []
 
-    def _write(self, in_use: Sequence[str], crashes: Sequence[tuple[float, list[str]]]) -> None:
-        with suppress(OSError):  # models work with a full disk too
+    def _write(self, in_use: Sequence[str], crashes: Sequence[tuple[float, list[str]]]) -> bool:
+        """False on a full disk: models work there too."""
+        with suppress(OSError):
             write_private(self._path, {"in_use": in_use, "crashes": crashes})
+            return True
+        return False
 
 
 @dataclass(slots=True, eq=False)

@@ -89,15 +89,18 @@ class Daemon:
         return self._http.url if self._http is not None else None
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
-        """Serves until a signal, a request or idleness ends it; returns the exit code of the process."""
+        """Serves until a signal, a request or idleness ends it; returns the exit code of the process.
+
+        Raises DaemonError if the folder cannot be written.
+        """
         threading.excepthook = _print_kind
         if threading.current_thread() is threading.main_thread():  # not so in tests
             faulthandler.enable()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.stop())
-        self._endpoint.write(self._record)
         try:
             with self._listener, selectors.DefaultSelector() as selector:
+                self._endpoint.write(self._record)
                 selector.register(self._listener, selectors.EVENT_READ)
                 if self._http is not None:
                     self._http.start()
@@ -124,10 +127,17 @@ class Daemon:
         return self._is_withdrawn or (self._exit_when_idle and is_idle)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # a client that is gone again
+        try:
             connection, _ = self._listener.accept()
-            self._threads[connection] = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+        except OSError:  # a client that is gone again, or no descriptor for it
+            time.sleep(_TICK)
+            return
+        self._threads[connection] = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+        try:
             self._threads[connection].start()
+        except RuntimeError:  # no memory for another thread
+            del self._threads[connection]
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         is_known = False

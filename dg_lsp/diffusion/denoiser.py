@@ -42,7 +42,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory that a model holds."""
+    """Memory that a model holds, and how it runs."""
 
     weights_bytes: int = 0
     cache_bytes: int = 0  # keys and values of prompts, free cells included
@@ -50,6 +50,11 @@ class Footprint:
     cache_limit: int = 0  # tokens that fit after the cache has grown to its limit
     cache_used: int = 0  # tokens of the cached prompts
     devices: tuple[DeviceMemory, ...] = ()  # GPUs that the model runs on
+    context_size: int = 0  # tokens of prompt and canvas that one slot takes; 0: unknown
+    gpu_estimate: int = 0  # bytes on the GPUs as they were estimated before loading, for the present cache
+    backend: str = ""  # `llama.cpp` or `transformers`
+    quantization: str = ""  # of most weights, such as `Q8_0` or `bfloat16`
+    sampling: str = "host"  # where logits become predictions: `host` or `device`
 
 
 class Passes(Protocol):
@@ -112,6 +117,11 @@ class Denoiser(Passes, Protocol):
     @property
     def num_slots(self) -> int:
         """Slots are numbered 0 to `num_slots - 1`."""
+        ...
+
+    @property
+    def num_decodes(self) -> int:
+        """Passes of the runtime so far, those of prompts included. Thread-safe."""
         ...
 
     @property

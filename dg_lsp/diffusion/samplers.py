@@ -38,17 +38,21 @@ class Step:
     canvas_ids: TokenIds  # shape (L,): input of the next forward pass
     draft_ids: TokenIds  # shape (L,): the best guess at every position
     frozen: Flags  # shape (L,): positions given from the start
-    committed: Flags  # shape (L,): positions that do not change any more, frozen ones included
+    committed: Flags
+    """Shape (L,): positions that may be shown, frozen ones included. With mask noise they do not change any more. With
+    uniform noise they are settled, see `renoise`: a later step may still change one until the canvas stops."""
     confidence: Floats
-    """Shape (L,): probability of the draft's token; for a committed one, when it was committed; 1 where frozen."""
-    num_stable: int = 0  # uniform noise: number of consecutive steps with the same draft
+    """Shape (L,): probability of the draft's token; with mask noise that when it was committed; 1 where frozen."""
+    num_stable: npt.NDArray[np.int32]
+    """Uniform noise, shape (L,): number of consecutive steps that did not change the draft's token."""
     stop: Stop | None = None
 
     @classmethod
     def before(cls, canvas: Canvas) -> "Step":
         """The state before the first step."""
         ids, frozen = canvas.canvas_ids, canvas.frozen
-        return cls(0, ids, draft_ids=ids, frozen=frozen, committed=frozen, confidence=frozen.astype(np.float32))
+        confidence, num_stable = frozen.astype(np.float32), np.zeros(len(ids), np.int32)
+        return cls(0, ids, draft_ids=ids, frozen=frozen, committed=frozen, confidence=confidence, num_stable=num_stable)
 
     def take(self, positions: npt.NDArray[np.intp] | slice) -> "Step":
         """The canvas restricted to these positions, in this order; a repeated position is repeated."""
@@ -59,11 +63,12 @@ class Step:
             frozen=self.frozen[positions],
             committed=self.committed[positions],
             confidence=self.confidence[positions],
+            num_stable=self.num_stable[positions],
         )
 
     @property
     def num_settled(self) -> int:
-        """Length of the leading run of committed positions, which may be shown already."""
+        """Length of the leading run of committed positions: what may be shown already."""
         first = int(self.committed.argmin()) if len(self.committed) else 0
         return len(self.committed) if self.committed[first : first + 1].all() else first
 
@@ -206,27 +211,39 @@ def _cut_after(step: Step, ends: Flags) -> Step:
     return step if step.frozen[length:].any() else step.take(np.arange(length))
 
 
+SETTLED_ENTROPY = np.float32(0.02)
+"""Nats below which a position with a stable token is settled. From 0.05 on, first lines change later (docs/log.md)."""
+
+
 def renoise(
     step: Step, prediction: Prediction, sampling: UniformSampling, vocab_size: int, rng: np.random.Generator
 ) -> Step:
-    """The canvas after one forward pass: sampled tokens where accepted, fresh noise elsewhere."""
+    """The canvas after one forward pass: sampled tokens where accepted, fresh noise elsewhere.
+
+    A position is settled when its token has been stable for `stability_threshold` steps and its entropy is below
+    `SETTLED_ENTROPY`. Settled positions are renoised like all others, so the steps do not depend on this.
+    """
     frozen = step.frozen
     draft = np.where(frozen, step.canvas_ids, prediction.argmax_ids)
     entropy = np.where(frozen, np.float32(0), prediction.entropy)
     accepted = frozen | accept(entropy, sampling.entropy_bound)
     noise = rng.integers(0, vocab_size, len(draft), dtype=np.int32)
-    kept = np.where(frozen, step.canvas_ids, prediction.sampled_ids)
-    num_stable = step.num_stable + 1 if step.number and np.array_equal(draft, step.draft_ids) else 0
+    drawn = prediction.argmax_ids if sampling.top_k == 1 else prediction.sampled_ids
+    kept = np.where(frozen, step.canvas_ids, drawn)
+    is_same = (draft == step.draft_ids) & (step.number > 0)
+    num_stable = np.where(is_same, step.num_stable + 1, 0).astype(np.int32)
+    is_stable = num_stable >= sampling.stability_threshold
     stop = Stop.MAX_STEPS if step.number + 1 >= sampling.max_denoising_steps else None
     mean_entropy = float(entropy.sum()) / max(1, int((~frozen).sum()))
-    if mean_entropy < sampling.confidence_threshold and num_stable >= sampling.stability_threshold:
+    if mean_entropy < sampling.confidence_threshold and is_stable.all():
         stop = Stop.STABLE
+    settled = frozen | (is_stable & (entropy < SETTLED_ENTROPY))
     return replace(
         step,
         number=step.number + 1,
         canvas_ids=np.where(accepted, kept, noise) if stop is None else draft,
         draft_ids=draft,
-        committed=frozen if stop is None else np.ones_like(frozen),
+        committed=settled if stop is None else np.ones_like(frozen),
         confidence=np.where(frozen, np.float32(1), prediction.confidence),
         num_stable=num_stable,
         stop=stop,

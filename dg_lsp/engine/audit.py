@@ -5,16 +5,16 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from filelock import FileLock, Timeout
 
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.postprocess.validate import Reason
@@ -41,7 +41,15 @@ class AuditRecord:
     reused_tokens: int = 0  # prompt tokens that were in the KV cache
     requested_tokens: int = 0  # longest answer requested; 0 leaves it to the settings
     output_tokens: int = 0
-    canvas_tokens: int = 0  # of all canvases that the output took
+    canvas_tokens: int = 0  # of all canvases that were denoised
+    blocks: int = 0  # these canvases
+    canvas_length: int = 0
+    context_size: int = 0  # tokens of prompt and canvas that one slot takes
+    backend: str = ""  # `llama.cpp`, `transformers`; empty for a server
+    quantization: str = ""
+    sampling: str = ""  # where logits became predictions: `host` or `device`
+    gpu_estimated_bytes: int = 0  # of model and cache
+    gpu_used_bytes: int = 0  # of the model's GPUs, by all processes
     steps: int = 0
     slot: int = -1  # of the KV cache; -1 where none was taken
     queue_seconds: float = 0.0  # before the model started on it; of a cancelled request its whole time
@@ -76,6 +84,15 @@ class AuditRecord:
             raise ValueError("no object, or a key is missing") from error
 
 
+class ModelHolder(Protocol):
+    """What has a model, such as a scheduler."""
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Denoiser.footprint`; for any thread."""
+        ...
+
+
 class AuditLog:
     """A file of records. Any thread of any process may write.
 
@@ -94,7 +111,12 @@ class AuditLog:
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
 
     def watch(
-        self, future: Future[Any], endpoint: str, requested_tokens: int | None = None, name: str | None = None
+        self,
+        future: Future[Any],
+        endpoint: str,
+        requested_tokens: int | None = None,
+        name: str | None = None,
+        model: ModelHolder | None = None,
     ) -> None:
         """Records this request when it ends. `endpoint` is a path of the HTTP API or a method of LSP."""
         arrival, now = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -102,7 +124,7 @@ class AuditLog:
         def record(done: Future[Any]) -> None:
             total = time.monotonic() - arrival
             facts = {**_outcome(done, total), "requested_tokens": requested_tokens or 0, "total_seconds": total}
-            facts["resident_bytes"] = resident_bytes() or 0
+            facts |= {**_runtime(model.footprint if model else Footprint()), "resident_bytes": resident_bytes() or 0}
             self.write(AuditRecord(now, name or uuid.uuid4().hex, endpoint, **facts))
 
         future.add_done_callback(record)
@@ -133,38 +155,23 @@ def older_log(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def read_records(path: Path) -> tuple[list[AuditRecord], int]:
-    """The records of a log and of the older file beside it, oldest first, and the number of lines that are none.
+def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
+    """Requests and outcomes of a log and of the older file beside it, oldest first, and the number of other lines.
 
     Raises:
         OSError: a file cannot be read.
     """
-    records, num_bad = [], 0
-    for line in _lines(path):
-        try:
-            if Outcome.parse(line) is None:
-                records.append(AuditRecord.parse(line))
-        except ValueError:
-            num_bad += 1
-    return records, num_bad
-
-
-def read_outcomes(path: Path) -> list[Outcome]:
-    """The outcomes of a log and of the older file beside it, oldest first.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    outcomes = []
-    for line in _lines(path):
-        with suppress(ValueError):
-            outcomes.append(Outcome.parse(line))
-    return [one for one in outcomes if one is not None]
-
-
-def _lines(path: Path) -> Iterator[bytes]:
+    records, outcomes, num_bad = list[AuditRecord](), list[Outcome](), 0
     for file in (older_log(path), path) if older_log(path).exists() else (path,):
-        yield from file.read_bytes().splitlines()
+        for line in file.read_bytes().splitlines():
+            try:
+                if (outcome := Outcome.parse(line)) is None:
+                    records.append(AuditRecord.parse(line))
+                else:
+                    outcomes.append(outcome)
+            except ValueError:
+                num_bad += 1
+    return records, outcomes, num_bad
 
 
 def _outcome(future: Future[Any], total: float) -> dict[str, Any]:
@@ -189,8 +196,19 @@ def _outcome(future: Future[Any], total: float) -> dict[str, Any]:
     }
 
 
+def _runtime(footprint: Footprint) -> dict[str, Any]:
+    return {
+        "context_size": footprint.context_size,
+        "backend": footprint.backend,
+        "quantization": footprint.quantization,
+        "sampling": footprint.sampling if footprint.backend else "",
+        "gpu_estimated_bytes": footprint.gpu_estimate,
+        "gpu_used_bytes": sum(device.total - device.free for device in footprint.devices),
+    }
+
+
 def _costs(result: FillResult) -> dict[str, Any]:
-    seconds, canvas_tokens = result.timings.denoise / 1e3, result.num_blocks * result.canvas_length
+    seconds, canvas_tokens = result.timings.denoise / 1e3, result.canvas_tokens
     return {
         "decoder": result.decoder.value,
         "is_cached": result.is_cached,
@@ -198,6 +216,8 @@ def _costs(result: FillResult) -> dict[str, Any]:
         "reused_tokens": result.cached_tokens,
         "output_tokens": result.output_tokens,
         "canvas_tokens": canvas_tokens,
+        "blocks": result.num_blocks,
+        "canvas_length": result.canvas_length,
         "visible_speed": result.output_tokens / seconds if seconds else 0.0,
         "canvas_speed": canvas_tokens / seconds if seconds else 0.0,
         "slot": result.slot,

@@ -56,6 +56,9 @@ class CompletionCache:
                     hidden=(),
                     rejections=(),
                     steps=0,
+                    num_blocks=0,
+                    canvas_tokens=0,
+                    num_decodes=0,
                     output_tokens=0,
                     cached_tokens=entry.result.prompt_tokens,
                     timings=NO_TIME,
@@ -67,7 +70,7 @@ class CompletionCache:
 
 def _key(request: FillRequest) -> tuple[object, ...]:
     document = request.client, request.snapshot.uri, request.snapshot.language
-    return *document, request.max_lines, request.suffix_lines, request.decoder, request.seed
+    return *document, request.max_lines, request.suffix_lines, request.decoder, request.seed, request.sampler
 
 
 def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:

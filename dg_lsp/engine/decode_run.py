@@ -1,7 +1,6 @@
 """A decoder at work for one request: the slot of the KV cache, the clock, and the model as this request sees it."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, token_ids
 from dg_lsp.canvas.repetition import BufferTokens, Repetition, RepetitionMatch
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
@@ -19,6 +18,7 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptL
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
+from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
@@ -30,57 +30,6 @@ Result = TypeVar("Result")
 
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
-
-
-class KVSlots:
-    """Which prompt each slot holds, least recently used first. Not thread-safe: owned by the engine.
-
-    A client's prompt is nothing for the others: what is reused, and how fast, would reveal it.
-    """
-
-    def __init__(self, num_slots: int) -> None:
-        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
-        self._clients: dict[int, Hashable] = {}
-        self._writers: dict[int, Hashable] = {}
-        self.user: object = None  # the request that used the model last
-        self.is_crowded = False  # there was no memory for two prompts at a time
-
-    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = ()) -> int:
-        """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
-
-        Without such a slot, the least recently used.
-        """
-        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in self._held if slot not in taken}
-        best = max(shared, key=lambda slot: shared[slot])
-        if 2 * shared[best] < min(len(prompt_ids), len(self._held[best])):
-            best = next(iter(shared))
-        self._held.move_to_end(best)
-        return best
-
-    def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
-        """Tokens of the prompt that the client's best slot lacks."""
-        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids, client) for slot in self._held)
-
-    def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
-        """How many of the prompt's first tokens the slot holds for the client."""
-        return common_prefix_length(self._of(slot, client), prompt_ids)
-
-    def hold(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> None:
-        """Records that the slot holds this prompt now."""
-        self._held[slot], self._clients[slot] = prompt_ids, client
-
-    def is_foreign(self, slot: int, client: Hashable) -> bool:
-        """Whether another client's prompt must be removed before this client writes to the slot, as it does now."""
-        writer, self._writers[slot] = self._writers.get(slot, client), client
-        return writer != client
-
-    def num_alike(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
-        """First and last tokens that the slot's prompt has in common with this one."""
-        num_shared, held = self.num_shared(slot, prompt_ids, client), self._of(slot, client)
-        return num_shared + common_prefix_length(held[num_shared:][::-1], prompt_ids[num_shared:][::-1])
-
-    def _of(self, slot: int, client: Hashable) -> TokenIds:
-        return self._held[slot] if self._clients.get(slot, client) == client else NOTHING
 
 
 class Stopwatch:
@@ -180,16 +129,15 @@ class RequestDenoiser:
     repetition: Repetition | None = None
     num_known: int = 0  # tokens before the fill, prompt and head together
     client: Hashable = 0
+    num_decodes: int = 0  # passes of the runtime for this request
     _held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Passes.prefill`."""
         self.slots.user, self._held = self, prompt_ids
-        began = time.perf_counter()
-        if self.slots.is_foreign(slot, self.client):
-            self.inner.prefill(slot, NOTHING)
-        num_decoded = self.inner.prefill(slot, prompt_ids)
-        self.watch.prefill += time.perf_counter() - began
+        began, before = time.perf_counter(), self.inner.num_decodes
+        num_decoded = self.slots.prefill(self.inner, slot, prompt_ids, self.client)
+        self._count(began, before, "prefill")
         return num_decoded
 
     def predict(
@@ -197,9 +145,9 @@ class RequestDenoiser:
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self.inner.num_decodes
         predictions = self.inner.predict(slot, canvases, temperature, rng, lanes)
-        self.watch.predict += time.perf_counter() - began
+        self._count(began, before, "predict")
         repetition, sampling = self.repetition, self.spec.sampling
         if repetition is None or not isinstance(sampling, MaskSampling):
             return predictions
@@ -211,9 +159,9 @@ class RequestDenoiser:
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
         self._restore(slot)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self.inner.num_decodes
         prediction = self.inner.extend(slot, ids)
-        self.watch.predict += time.perf_counter() - began
+        self._count(began, before, "predict")
         num_before = len(self._held)
         self._held = np.concatenate([self._held, ids])
         if self.repetition is None:
@@ -222,6 +170,15 @@ class RequestDenoiser:
         positions = range(max(0, num_known - num_before - 1), len(ids))
         matches = [(at, find(self._held[num_known : num_before + at + 1])) for at in positions]
         return _overridden(prediction, [(at, match) for at, match in matches if match])
+
+    @property
+    def num_held(self) -> int:
+        """Tokens that the request's slot holds."""
+        return len(self._held)
+
+    def _count(self, began: float, before: int, stage: Literal["prefill", "predict"]) -> None:
+        setattr(self.watch, stage, getattr(self.watch, stage) + time.perf_counter() - began)
+        self.num_decodes += self.inner.num_decodes - before
 
     def _restore(self, slot: int) -> None:
         if self.slots.user is not self and len(self._held):
@@ -279,8 +236,9 @@ class DecodeRun:
         *,
         seed: int,
         repetition: Repetition | None = None,
+        slot: int = -1,
     ) -> None:
-        """Chooses the slot.
+        """Chooses the slot if there is none with this number.
 
         Raises:
             RequestError: the model lacks what the decoder needs.
@@ -288,8 +246,9 @@ class DecodeRun:
         self._model = model
         self._watch = watch
         prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
-        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids, model.client)
+        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids, model.client, slot=slot)
         denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, repetition, layout.num_known, model.client)
+        self._denoiser = denoiser
         num_kept = slots.num_shared(slot, prompt_ids, model.client)
         self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept)
         self.name = decoder
@@ -298,7 +257,13 @@ class DecodeRun:
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
-        return self._watch.relay(self.decoder.run())
+        with self._model.slots.in_use(self.task.slot):
+            return (yield from self._watch.relay(self.decoder.run()))
+
+    @property
+    def num_decodes(self) -> int:
+        """Passes of the runtime so far."""
+        return self._denoiser.num_decodes
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
@@ -312,13 +277,13 @@ class DecodeRun:
 
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and its costs so far."""
-        num_prompt = len(self.task.layout.prompt_ids)
+        num_prompt, decoder = len(self.task.layout.prompt_ids), self.decoder
         return FillResult(
             model=self._model.spec.name,
             candidates=candidates,
             rejections=rejections,
             canvas_length=self.task.limits.canvas_length,
-            steps=self.decoder.num_passes,
+            steps=decoder.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=num_prompt,
             cached_tokens=num_prompt - self.decoder.num_decoded,
@@ -326,6 +291,11 @@ class DecodeRun:
             decoder=self.name,
             slot=self.task.slot,
             drift=self._model.denoiser.drift(self.task.slot),
+            ending=self.task.stop.ending(best.ids, is_ended=best.is_ended, num_passes=decoder.num_passes),
+            num_blocks=decoder.num_blocks,
+            canvas_tokens=decoder.canvas_tokens,
+            num_decodes=self.num_decodes,
+            slot_tokens=self._denoiser.num_held,
         )
 
 
@@ -342,8 +312,7 @@ def warm_up(
 
     Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
     """
-    slots, denoiser = model.slots, model.denoiser
-    client = model.client
+    slots, client = model.slots, model.client
     slot = slots.choose(prompt_ids, client, taken)
     num_missing = len(prompt_ids) - slots.num_alike(slot, prompt_ids, client)
     if num_missing <= max_lag:
@@ -352,9 +321,7 @@ def warm_up(
     # what the cache holds of the prompt's end is kept only if the prompt is given as a whole
     start = slots.num_shared(slot, prompt_ids, client) if num_missing > WARM_UP_TOKENS else len(prompt_ids)
     for end in [*range(start + WARM_UP_TOKENS, len(prompt_ids), WARM_UP_TOKENS), len(prompt_ids)]:
-        if slots.is_foreign(slot, client):
-            denoiser.prefill(slot, NOTHING)
-        denoiser.prefill(slot, prompt_ids[:end])
+        slots.prefill(model.denoiser, slot, prompt_ids[:end], client)
         slots.hold(slot, prompt_ids[:end], client)
         yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
     return slot

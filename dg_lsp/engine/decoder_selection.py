@@ -108,10 +108,9 @@ class PositionKind(StrEnum):
 class DecoderSelection:
     """Selects decoders for one model on one machine."""
 
-    def __init__(self, spec: ModelSpec, costs: StepCosts | None, *, wanted_length: int = 0) -> None:
-        """Without costs, `auto` is diffusion on one canvas where the model has one. `wanted_length` is of a canvas."""
+    def __init__(self, spec: ModelSpec, costs: StepCosts | None) -> None:
+        """Without costs, `auto` is diffusion on one canvas where the model has one."""
         self._spec = spec
-        self._wanted_length = wanted_length
         self.costs = costs
 
     def choose(
@@ -194,7 +193,7 @@ class DecoderSelection:
         ms += row.singles * costs.extend(1) if row.singles else 0.0
         ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
         if row.canvases:
-            length = canvas_length(self._wanted_length, self._spec, None if kind is PositionKind.BLOCK else 1)
+            length = canvas_length(self._spec, None if kind is PositionKind.BLOCK else 1)
             ms += row.canvases * costs.predict(length * row.num_canvases)
         return ms / row.hits
 

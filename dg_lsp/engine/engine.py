@@ -13,21 +13,26 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.chat import chat_layout, raw_layout
+from dg_lsp.canvas.chat import split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling, UnmaskOrder
+from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
+from dg_lsp.engine.chat import answer
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.gaps import GapsFill
+from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
+from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
+from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 AHEAD_SHARE = 16
@@ -62,6 +67,11 @@ class Engine(ABC):
     @abstractmethod
     def footprint(self) -> Footprint:
         """The model's memory on this machine; for any thread."""
+
+    @property
+    def slots(self) -> tuple[SlotState, ...]:
+        """The slots of the KV cache, none where a server has them; for any thread."""
+        return ()
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
         """Like `run`, but returns only the result."""
@@ -165,34 +175,48 @@ class LocalEngine(Engine):
         settings: CompletionSettings,
         costs: StepCosts | None = None,
         shared: EngineModel | None = None,
+        sampler: SamplerOptions = NO_OPTIONS,
     ) -> None:
         """Without costs, `auto` denoises a canvas where the model has one; `shared` has slots and caches in use.
 
         Raises:
-            RequestError: see `configured`.
+            RequestError: see `configured` and `with_sampler`.
         """
         model = shared or EngineModel.of(denoiser, tokenizer)
-        sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        self.spec = replace(in_format(denoiser.spec, settings.prompt_format), sampling=sampling)
+        spec = with_sampler(in_format(denoiser.spec, settings.prompt_format), sampler)
+        if settings.order and isinstance(spec.sampling, MaskSampling):
+            spec = replace(spec, sampling=replace(spec.sampling, order=UnmaskOrder(settings.order)))
+        self.spec = spec
         self.settings = settings
         self._model = replace(model, spec=self.spec)
         self.follows_instructions = follows_instructions(self._model)
-        self.decoder_selection = DecoderSelection(self.spec, costs, wanted_length=settings.canvas_length)
+        self.decoder_selection = DecoderSelection(self.spec, costs)
 
     @property
     def footprint(self) -> Footprint:
         """See `Engine.footprint`."""
         return self._model.denoiser.footprint
 
+    @property
+    def slots(self) -> tuple[SlotState, ...]:
+        """See `Engine.slots`."""
+        return self._model.slots.states
+
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """See `Engine.run`."""
         watch, wanted = Stopwatch(), request.decoder or DecoderName(self.settings.decoder)
+        if request.sampler != NO_OPTIONS:
+            check_for_code(request.sampler)
+            decoder = decoder_with(request.sampler, wanted, self.spec)
+            own = replace(request, sampler=NO_OPTIONS, decoder=decoder)
+            return (yield from self._sampled(request.sampler).run(own, deadline=deadline))
         kind = PositionKind.of(request.cursor, request.line_limit)
         attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
         rankings, rejections, num_passes, num_decoded = list[tuple[Candidate, ...]](), list[Rejection](), 0, 0
-        missing = self._num_missing(request)
+        missing, runs = self._num_missing(request), list[DecodeRun]()
         for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates, missing):
             run = self._start(request, decoder, kind, deadline, watch)
+            runs.append(run)
             deadline = run.task.limits.deadline  # one for all decoders, as the passes below
             run.decoder.num_passes = num_passes
             drafts = yield from run.drafts()
@@ -206,8 +230,14 @@ class LocalEngine(Engine):
         candidates = merge(rankings)
         best = next((one for one in attempts if candidates and one[2] is candidates[0]), attempts[0])
         result = best[0].result(best[1], candidates[: request.num_candidates], tuple(rejections))
-        num_cached = max(0, result.prompt_tokens - num_decoded)
-        result = replace(result, steps=num_passes, cached_tokens=num_cached)
+        result = replace(
+            result,
+            steps=num_passes,
+            cached_tokens=max(0, result.prompt_tokens - num_decoded),
+            num_blocks=sum(run.decoder.num_blocks for run in runs),
+            canvas_tokens=sum(run.decoder.canvas_tokens for run in runs),
+            num_decodes=sum(run.num_decodes for run in runs),
+        )
         return result.confident(request.min_confidence(self.settings))
 
     def _start(
@@ -226,16 +256,27 @@ class LocalEngine(Engine):
             repetition = None
             if self.settings.repetition and self.spec.repetition_match:
                 repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
-            return DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition)
+            more = {"seed": request.seed, "slot": request.slot}
+            return DecodeRun(model, decoder, layout, limits, watch, repetition=repetition, **more)
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
-        return progress.frame(self._model.tokenizer.decode, token_ids(self.spec.end_ids))
+        tokenizer = self._model.tokenizer
+        frame = progress.frame(tokenizer.decode, token_ids(self.spec.end_ids))
+        if not progress.is_answer:
+            return frame
+        thought, answer = split_thought(progress.draft.ids, tokenizer, is_thinking=progress.is_thinking)
+        return replace(frame, thought=thought, settled_text=answer)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
+        if request.sampler != NO_OPTIONS:
+            check_for_code(request.sampler)
+            decoder = decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
+            own = replace(request, sampler=NO_OPTIONS, decoder=None if decoder is DecoderName.AUTO else decoder)
+            return self._sampled(request.sampler).rewrite(own, deadline=deadline)
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
         model = self._model.for_client(request.client)
         if request.holes:
@@ -244,31 +285,13 @@ class LocalEngine(Engine):
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
-        model, watch = self._model.for_client(request.client), Stopwatch()
-        with watch.stage("prompt"):
-            if request.text is None:
-                layout = chat_layout(request.turns, model.tokenizer, model.spec)
-            else:
-                layout = raw_layout(request.text, model.tokenizer, model.spec)
-            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
-            # the shortest canvas that holds the longest answer, or the longest canvas
-            lengths = model.spec.canvas_lengths if model.spec.sampling else ()
-            longest = max(lengths, default=0)
-            length = min((length for length in lengths if length >= request.max_tokens), default=longest)
-            limits = Limits(
-                length,
-                request.max_tokens,
-                None,
-                deadline=deadline,
-                is_raw=request.text is not None,
-                stops=request.stops,
-            )
-            run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed)
-        (draft, *_) = yield from run.drafts()
-        if draft.is_empty:
-            return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
-        answer = model.decode(draft.ids[: request.max_tokens]).decode("utf-8", "replace")
-        return run.result(draft, (Candidate(answer, draft.score),), ())
+        if request.sampler != NO_OPTIONS:
+            if request.sampler.thinking and request.text is not None:
+                raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
+            decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
+            own = replace(request, sampler=NO_OPTIONS)
+            return (yield from self._sampled(request.sampler).chat(own, deadline=deadline))
+        return (yield from answer(self._model.for_client(request.client), request, deadline))
 
     @property
     def is_exact(self) -> bool:
@@ -338,6 +361,11 @@ class LocalEngine(Engine):
         """See `Engine.close`."""
         self._model.denoiser.close()
 
+    def _sampled(self, options: SamplerOptions) -> Self:
+        """The engine with sampler options of one request; raises as `with_sampler` does."""
+        model, costs = self._model, self.decoder_selection.costs
+        return type(self)(model.denoiser, model.tokenizer, self.settings, costs, model, options)
+
     def _model_for(self, decoder: DecoderName, client: Hashable) -> EngineModel:
         """The model as the client sees it, in the prompt format infill for the decoder that needs it."""
         model = self._model.for_client(client)
@@ -369,14 +397,3 @@ class LocalEngine(Engine):
         text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
         verdict = self._judge_fill(text, request, run.task.limits, draft.score)
         return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
-
-
-def with_overrides(sampling: Sampling | None, confidence_threshold: float, order: str) -> Sampling | None:
-    """The sampling of a mask model with these values; 0 and the empty string leave its own."""
-    if not isinstance(sampling, MaskSampling):
-        return sampling
-    return replace(
-        sampling,
-        confidence_threshold=confidence_threshold or sampling.confidence_threshold,
-        order=UnmaskOrder(order) if order else sampling.order,
-    )

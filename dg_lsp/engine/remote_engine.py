@@ -23,10 +23,10 @@ from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.result import FillResult, Frame, RewriteResult
+from dg_lsp.engine.result import Ending, FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of, meets_stop_criteria
-from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
 from dg_lsp.settings import CompletionSettings
@@ -72,6 +72,7 @@ class RemoteEngine(Engine):
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """See `Engine.run`."""
+        _check_sampler(request)
         watch = Stopwatch()
         with watch.stage("prompt"):
             limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)
@@ -91,7 +92,7 @@ class RemoteEngine(Engine):
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
             candidates, rejections = rank(verdicts)
-        result = self._result(answer, candidates[: request.num_candidates], rejections, watch)
+        result = self._result(answer, candidates[: request.num_candidates], rejections, watch, limits)
         return result.confident(request.min_confidence(self.settings))
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
@@ -106,6 +107,7 @@ class RemoteEngine(Engine):
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
+        _check_sampler(request)
         is_raw = request.text is not None
         if is_raw and not self._model.continues_text:
             raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
@@ -116,16 +118,17 @@ class RemoteEngine(Engine):
         task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
         prompt = Prompt(request.text or "", "")
         query = RemoteQuery(task, prompt, request.max_tokens, 1, request.seed, messages, _session(request))
-        limits = Limits(0, request.max_tokens, None, deadline=deadline)
+        limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
         answer = yield from watch.relay(self._stream(query, limits))
         if text := answer.texts[0] if answer.texts else "":
-            return self._result(answer, (Candidate(text, 0.0),), (), watch)
-        return self._result(answer, (), (Rejection(Reason.UNFINISHED),), watch)
+            return self._result(answer, (Candidate(text, 0.0),), (), watch, limits)
+        return self._result(answer, (), (Rejection(Reason.UNFINISHED),), watch, limits)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
+        _check_sampler(request)
         watch = Stopwatch()
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
         if request.holes:
@@ -172,6 +175,8 @@ class RemoteEngine(Engine):
                     break
                 text = answer.texts[0] if answer.texts else ""
                 yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=text)
+                if limits.is_stopped():
+                    break
         finally:
             answers.close()
         return answer
@@ -201,7 +206,9 @@ class RemoteEngine(Engine):
         candidates: tuple[Candidate, ...],
         rejections: tuple[Rejection, ...],
         watch: Stopwatch,
+        limits: Limits,
     ) -> FillResult:
+        is_full = answer.output_tokens >= limits.max_tokens
         return FillResult(
             model=answer.model or self.spec.name,
             candidates=candidates,
@@ -212,7 +219,16 @@ class RemoteEngine(Engine):
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
             timings=watch.timings(),
+            ending=Ending.TOKENS if is_full else Ending.DEADLINE if limits.is_over() else Ending.END,
+            num_blocks=answer.blocks,
+            canvas_tokens=answer.canvas_tokens,
         )
+
+
+def _check_sampler(request: FillRequest | RewriteRequest | ChatRequest) -> None:
+    """Raises `OptionError` for a sampler option."""
+    for name in request.sampler.values:
+        raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
 
 
 def _session(request: FillRequest | RewriteRequest | ChatRequest) -> str:

@@ -1,6 +1,6 @@
 """Requests to the engine."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
@@ -11,6 +11,7 @@ from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.holes import Hole
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
@@ -34,6 +35,8 @@ class EngineRequest(Generic[Result_co]):
     """What all requests have, by the type of their results."""
 
     client: Hashable = 0  # the session or machine, where several share the model: they share no cache
+    sampler: SamplerOptions = NO_OPTIONS  # in place of the model's own values
+    slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,9 @@ class FillRequest(EngineRequest[FillResult]):
         return allowed_lines(self.cursor) if self.max_lines is None else self.max_lines
 
     def min_confidence(self, settings: CompletionSettings) -> float | None:
-        """See `FillResult.confident`: the setting for automatic requests, None where the user requested candidates."""
-        return settings.min_confidence if self.priority is Priority.TYPED else None
+        """See `FillResult.confident`: None where the user requested candidates in a document with some text."""
+        is_guess = self.priority is Priority.TYPED or not self.snapshot.text.strip()
+        return settings.min_confidence if is_guess else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,9 @@ class ChatRequest(EngineRequest[FillResult]):
     name: str  # of the conversation: a newer request with the same name replaces this one
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
     stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
+    decoder: DecoderName | None = None  # None denoises where the model has a canvas for that
+    ignores_end: bool = False  # end tokens do not end the answer
+    is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
     seed: int = 0

@@ -1,7 +1,7 @@
 """Results of the engine: a frame per denoising step, and one result per request."""
 
-import math
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.holes import Hole
@@ -23,6 +23,21 @@ class Timings:
 NO_TIME = Timings()
 
 
+class Ending(StrEnum):
+    """Why a decoder stopped."""
+
+    END = "end"  # an end token, or all that was wanted is there
+    STOP = "stop"  # a text that the request named
+    TOKENS = "tokens"  # as many as the request allows
+    CONTEXT = "context"  # prompt and text fill the model's context
+    DEADLINE = "deadline"
+
+    @property
+    def is_cut(self) -> bool:
+        """The text might go on."""
+        return self in (Ending.TOKENS, Ending.CONTEXT, Ending.DEADLINE)
+
+
 @dataclass(frozen=True, slots=True)
 class FillResult:
     """Ranked candidates, best first, and their cost."""
@@ -41,6 +56,12 @@ class FillResult:
     slot: int = -1  # of the KV cache; -1 where none was taken
     drift: int = 0  # edits of the prefix that cached states of the suffix have not seen
     hidden: tuple[Candidate, ...] = ()  # improbable or faulty: kept for the keys that the user types next
+    thought: str = ""  # what the model wrote before its answer to a conversation
+    ending: Ending = Ending.END
+    num_blocks: int = 0  # canvases that were denoised, those that share a pass included
+    canvas_tokens: int = 0  # tokens of these canvases
+    num_decodes: int = 0  # passes of the runtime, those of the prompt and of settled canvases included
+    slot_tokens: int = 0  # that the slot of the KV cache holds afterwards
 
     @classmethod
     def unfinished(cls) -> "FillResult":
@@ -76,11 +97,6 @@ class FillResult:
     def tokens_per_forward(self) -> float:
         """Output tokens per forward pass."""
         return self.output_tokens / self.steps if self.steps else 0.0
-
-    @property
-    def num_blocks(self) -> int:
-        """Canvases in a row that the best candidate took."""
-        return max(1, math.ceil(self.output_tokens / self.canvas_length)) if self.canvas_length and self.steps else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +153,4 @@ class Frame:
     step: int  # 1-based, counted over the whole request
     cells: tuple[Cell, ...]
     settled_text: str  # the beginning of the fill that will not change any more
+    thought: str = ""  # of an answer to a conversation, before `settled_text`

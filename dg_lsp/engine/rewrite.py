@@ -179,16 +179,16 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         RequestError: see `Rewrite`.
     """
     text, start, end = request.snapshot.text, request.start, request.end
-    if not 0 <= start < end <= len(text) or not text[start:end].strip():
+    if not 0 <= start < end <= request.snapshot.end or not text[start:end].strip():
         raise RequestError("there is nothing to rewrite: select some code")
     if not 0 < request.strength <= 1:
         raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
     if request.strength < 1 and not spec.has_free_canvas:
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
     if is_instructed:
-        line_end = LINE_END.search(text, end)
+        line_end = LINE_END.search(text, end, request.snapshot.end)
         is_whole = text[end - 1] in "\n\r"
-        end = end if is_whole else line_end.end() if line_end else len(text)
+        end = end if is_whole else line_end.end() if line_end else request.snapshot.end
         return replace(request, start=line_start(text, start), end=end)
     old = text[start:end]
     return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))

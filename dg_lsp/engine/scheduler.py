@@ -22,6 +22,7 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
 from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue
 from dg_lsp.engine.result import FillResult, Frame
@@ -137,6 +138,12 @@ class Scheduler:
         """The model's memory now."""
         engine = self._engine
         return engine.footprint if engine is not None else Footprint()
+
+    @property
+    def slots(self) -> tuple[SlotState, ...]:
+        """See `Engine.slots`; none while the model is closed."""
+        engine = self._engine
+        return engine.slots if engine is not None else ()
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`; for callbacks on the model thread."""
@@ -340,6 +347,11 @@ class SchedulerSession:
     def footprint(self) -> Footprint:
         """See `Scheduler.footprint`."""
         return self._scheduler.footprint
+
+    @property
+    def slots(self) -> tuple[SlotState, ...]:
+        """See `Scheduler.slots`; those of all sessions."""
+        return self._scheduler.slots
 
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""

@@ -9,6 +9,7 @@ from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.result import Ending
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 from dg_lsp.settings import CompletionSettings
@@ -26,10 +27,12 @@ class Limits:
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
     is_raw: bool = False  # the text may repeat itself
     stops: tuple[str, ...] = ()  # texts that end it
+    is_stopped: Callable[[], bool] = bool  # the user has stopped it
+    max_length: int = 0  # tokens of prompt and text that a canvas may follow; 0: those of the longest prompt of a fill
 
     def is_over(self) -> bool:
-        """The deadline has passed."""
-        return time.monotonic() >= self.deadline
+        """The deadline has passed, or the user has stopped it."""
+        return time.monotonic() >= self.deadline or self.is_stopped()
 
 
 def limits_of(
@@ -47,12 +50,12 @@ def limits_of(
     what stands in the canvas beside the fill.
 
     Raises:
-        RequestError: the canvas is longer than the model's longest, or has no room for a fill.
+        RequestError: the canvas has no room for a fill.
     """
     if deadline is None:
         deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
     max_lines = request.line_limit
-    length = canvas_length(settings.canvas_length, spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
+    length = canvas_length(spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
     return Limits(
         canvas_length=length,
         max_tokens=request.max_tokens or settings.max_tokens,
@@ -75,29 +78,23 @@ def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: 
 
 
 def canvas_length(
-    wanted: int,
     spec: ModelSpec,
     max_lines: int | None,
     layout: Layout = OPEN,
     decoder: DecoderName = DecoderName.DIFFUSION,
 ) -> int:
-    """Tokens of a canvas: `wanted`, or with 0 the model's shortest for so many lines and the frozen tokens.
+    """Tokens of a canvas: the spec's, or else the model's shortest for so many lines and the frozen tokens.
 
     Raises:
-        RequestError: it is longer than the model's longest, has no room for a fill, or is not that of a block.
+        RequestError: it has no room for a fill.
     """
-    if wanted > spec.longest_block:
-        raise RequestError(
-            f"canvas length {wanted} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
-        )
     if spec.block_length:
-        if wanted not in (0, spec.block_length):
-            raise RequestError(f"{spec.name} fills blocks of {spec.block_length} tokens; set the canvas length to 0")
         return spec.block_length
+    wanted = spec.canvas_length
     num_frozen = len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
     if 0 < wanted <= num_frozen:
         raise RequestError(
-            f"canvas length {wanted} has no room beside {num_frozen} tokens that are known; choose at least"
+            f"canvas_length {wanted} has no room beside {num_frozen} tokens that are known; choose at least"
             f" {num_frozen + 4}"
         )
     if decoder is DecoderName.INFILL:
@@ -120,12 +117,26 @@ class StopCriteria:
         if is_ended or len(ids) >= self.limits.max_tokens:
             return True
         text = self.decode(ids).decode("utf-8", "replace")
-        if any(stop in text for stop in self.limits.stops if stop):
+        if self.has_stop(text):
             return True
         if self.limits.is_raw:
             return False
         is_early = num_passes >= self.limits.early_stop_passes
         return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
+
+    def has_stop(self, text: str) -> bool:
+        """The text has one of the texts that end it."""
+        return any(stop in text for stop in self.limits.stops if stop)
+
+    def ending(self, ids: TokenIds, *, is_ended: bool, num_passes: int) -> Ending:
+        """Why a fill stopped that is now this."""
+        if self.has_stop(self.decode(ids).decode("utf-8", "replace")):
+            return Ending.STOP
+        if not is_ended and len(ids) >= self.limits.max_tokens:
+            return Ending.TOKENS
+        if self.is_met(ids, is_ended=is_ended, num_passes=num_passes):
+            return Ending.END
+        return Ending.DEADLINE if self.limits.is_over() else Ending.CONTEXT
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""

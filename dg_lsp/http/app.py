@@ -24,11 +24,12 @@ from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DgLspError, UsageError
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.connection import MAX_WAITING, Connection
+from dg_lsp.http.connection import Connection
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
+from dg_lsp.http.response_schemas import ErrorResponse
 from dg_lsp.http.routes import router
-from dg_lsp.http.schemas import ErrorResponse
 from dg_lsp.http.service import Metrics, OpenScheduler, Service
+from dg_lsp.http.status import router as status_router
 from dg_lsp.settings import Settings
 from dg_lsp.system import LOOPBACK
 
@@ -36,13 +37,13 @@ BACKLOG = 128
 BODY_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 MAX_BODY_BYTES = 8 * 2**20
-MAX_CONNECTIONS = 512
-"""Idle ones included; more could use up the files of the process."""
 MAX_HEAD_BYTES = 65_536
 REOPEN_SECONDS = 30.0
 """Between two attempts to open the model."""
 STOP_SECONDS = 5
 """For responses that are being sent."""
+WARNING = "dg-lsp-warning"
+"""Header of a response that is worth less than it looks, with the reason and the next step."""
 _MESSAGES = {
     400: "the request body is not valid JSON",
     404: "unknown path; GET /openapi.json lists all paths",
@@ -168,7 +169,6 @@ class _UvicornServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS + MAX_WAITING,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
@@ -216,6 +216,7 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
         },
     )
     app.include_router(router)
+    app.include_router(status_router)
     app.state.service = service
     return app
 
@@ -230,12 +231,13 @@ class RequestMiddleware:
         self._app = app
         self._metrics = metrics
         self._rules = rules
-        self._paths = {"/openapi.json", *(route.path for route in router.routes if isinstance(route, APIRoute))}
+        routes = (*router.routes, *status_router.routes)
+        self._paths = {"/openapi.json", *(route.path for route in routes if isinstance(route, APIRoute))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
         metrics, start, status = self._metrics, time.monotonic(), 500
-        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": {}}
         headers = MutableHeaders(scope=scope)
         error = self._rules.error(scope["path"], headers)
         is_known = error is None and self._rules.is_known(headers)
@@ -245,6 +247,8 @@ class RequestMiddleware:
             status = message.get("status", status)
             if message["type"] == "http.response.start" and not is_known:
                 MutableHeaders(scope=message)["connection"] = "close"
+            if message["type"] == "http.response.start" and (warning := scope["state"].get("warning")):
+                MutableHeaders(scope=message)[WARNING] = warning.encode("ascii", "replace").decode()
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"

@@ -31,7 +31,7 @@ class AccessRules:
         if origin is not None and origin not in self.origins:
             return ApiError(403, "this Origin is not allowed; start the server with --allow-origin to allow it")
         # a supervisor has no key; llama.cpp's server requires none for this path either
-        if self.api_key and path != "/health" and not self._is_key_in(headers):
+        if self.api_key and path not in ("/health", "/v1/health") and not self._is_key_in(headers):
             return ApiError(401, "this server requires a key; send it as Authorization: Bearer KEY")
         return None
 

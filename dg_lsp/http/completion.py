@@ -10,13 +10,14 @@ from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, mask_secrets
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, mask_secrets
 from dg_lsp.context.languages import language_id_of
-from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
+from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http.errors import ApiError
-from dg_lsp.http.schemas import CompletionBody, FinishReason
+from dg_lsp.http.request_schemas import CompletionBody
+from dg_lsp.http.response_schemas import FinishReason, StopType
 from dg_lsp.settings import Settings
 
 _OTHER_FAMILIES = (
@@ -35,46 +36,56 @@ class Completion:
 
     text: str
     stop: str = ""  # the stop text that ended it, if one did
-    is_full: bool = False  # it has as many tokens as allowed and might go on
+    is_cut: bool = False  # the limit of tokens, the context or the deadline ended it
 
     @property
     def finish_reason(self) -> FinishReason:
         """`stop` or `length`, as OpenAI's API names them."""
-        return "length" if self.is_full and not self.stop else "stop"
+        return "length" if self.is_cut and not self.stop else "stop"
+
+    @property
+    def stop_type(self) -> StopType:
+        """The same as llama.cpp names it."""
+        return "word" if self.stop else "limit" if self.is_cut else "eos"
 
 
-def completions(
-    result: FillResult, max_tokens: int | None, stops: Sequence[str] = (), min_indent: int = 0
-) -> list[Completion]:
+def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int = 0) -> list[Completion]:
     """One completion per candidate, best first; an empty one if there is no candidate.
 
     A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
     """
-    is_full = max_tokens is not None and result.output_tokens >= max_tokens
     texts = [candidate.text for candidate in result.candidates] or [""]
-    return [cut_at_stops(_cut_at_dedent(text, min_indent), stops, is_full=is_full) for text in texts]
+    is_cut = result.ending.is_cut
+    return [cut_at_stops(_cut_at_dedent(text, min_indent), stops, is_cut=is_cut) for text in texts]
 
 
 def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:
     """The snippets that the settings allow, the most important first, under short paths, with secrets masked."""
     if not takes_snippets(spec, settings.context.enabled):
         return NO_SNIPPETS
-    exclusion, allowed = Exclusion(settings.privacy), []
+    allowed, num_left = [], MAX_CHARS
     for snippet in snippets:
         path = snippet.path.replace("\\", "/")
-        # no `file:` URI: the file is one of the client's machine
-        snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, snippet.text, language_id_of(path))
-        if exclusion.reason(snapshot) is None:
+        if exclusion_reason(path, snippet.text, language_id_of(path), settings) is None:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
-            allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(snippet.text)))
+            text = snippet.text[:num_left]
+            num_left -= len(text)
+            allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(text)))
+        if not num_left:
+            break
     return Snippets(tuple(allowed), settings.context.max_fraction)
 
 
-def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completion:
+def exclusion_reason(path: str, text: str, language: str, settings: Settings) -> ExclusionReason | None:
+    """Why the settings exclude a file of the client's machine, or None; `path` is not looked up on this one."""
+    return Exclusion(settings.privacy).reason(Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, text, language))
+
+
+def cut_at_stops(text: str, stops: Sequence[str], *, is_cut: bool) -> Completion:
     """`text` up to the first stop in it."""
     found = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
     offset, stop = min(found, default=(len(text), ""))
-    return Completion(text[:offset], stop, is_full=is_full)
+    return Completion(text[:offset], stop, is_cut=is_cut)
 
 
 def split_fim_prompt(prompt: str) -> tuple[str, str]:

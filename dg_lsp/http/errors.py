@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse, Response
 
-from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, RemoteError, RequestError
+from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, OptionError, RemoteError, RequestError
 
 CANCELLED = 499
 """nginx's status for a request that its client gave up; no client retries because of it."""
@@ -42,6 +42,15 @@ HEADERS = {
 }
 
 
+SAMPLER_FIELDS = {
+    "max_denoising_steps": "n_denoise_steps",
+    "t_max": "temperature_max",
+    "t_min": "temperature_min",
+    "thinking": "chat_template_kwargs.enable_thinking",
+}
+"""Sampler options whose fields have other names: those of llama.cpp's servers, see `request_schemas.SamplerBody`."""
+
+
 class ApiError(HTTPException):
     """A status, a message with the next step for the user, and the invalid field, if one is invalid."""
 
@@ -54,6 +63,9 @@ def api_error(error: BaseException) -> ApiError:
     """The response to an error of the engine. Foreign messages are left out: they may quote a buffer."""
     if not isinstance(error, DgLspError):
         return ApiError(500, f"internal error: {type(error).__name__}")
+    if isinstance(error, OptionError):
+        name = SAMPLER_FIELDS.get(error.option, error.option)
+        return ApiError(400, f"Field '{name}' {error.problem}", field=name)
     statuses = {RequestError: 400, ModelUnsupportedError: 501, ModelError: 503, RemoteError: 503}
     return ApiError(next((status for kind, status in statuses.items() if isinstance(error, kind)), 500), str(error))
 

@@ -15,7 +15,7 @@ from starlette.types import Send
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.http.completion import Completion
 from dg_lsp.http.errors import ApiError, error_object
-from dg_lsp.http.schemas import AssistantText, Choice, FinishReason, OpenAiResponse
+from dg_lsp.http.response_schemas import AssistantText, Choice, FinishReason, OpenAiResponse
 from dg_lsp.http.service import Stream
 
 DONE = b"data: [DONE]\n\n"
@@ -102,6 +102,19 @@ class SettledText:
         return text[self._num_sent :], ""
 
 
+class ThoughtText:
+    """Each event continues the thought of the one before it."""
+
+    def __init__(self) -> None:
+        self._num_sent = 0
+
+    def next(self, thought: str, *, is_whole: bool = False) -> str:
+        """The rest of the thought so far, without the start of a split character."""
+        settled = thought if is_whole else thought.rstrip("\ufffd\n")
+        start, self._num_sent = self._num_sent, max(self._num_sent, len(settled))
+        return settled[start:]
+
+
 class OpenAiAnswer:
     """One answer in the shape of OpenAI's API, whole or as events."""
 
@@ -115,7 +128,17 @@ class OpenAiAnswer:
     def whole(self, completions: Sequence[Completion], result: FillResult) -> OpenAiResponse:
         """One response with all completions."""
         choices = [(one.text, one.finish_reason) for one in completions]
-        return self._object("message", choices, model=result.model, usage=usage(result), **costs(result))
+        whole = self._object("message", choices, model=result.model, usage=usage(result), **costs(result))
+        if result.thought and whole.choices[0].message is not None:
+            whole.choices[0].message.reasoning_content = result.thought
+        return whole
+
+    def thought_event(self, thought: str) -> bytes:
+        """One event of a stream before the answer begins."""
+        tree = self._object("delta", [("", None)])
+        if tree.choices[0].delta is not None:
+            tree.choices[0].delta.reasoning_content = thought
+        return event(tree)
 
     def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **more: Any) -> bytes:
         """One event of a stream."""
@@ -130,8 +153,11 @@ class OpenAiAnswer:
         has_usage: bool,
     ) -> Events:
         """The events of a stream. The finish reason has an event of its own, at which Tabby stops reading."""
+        thoughts = ThoughtText()
         async with aclosing(stream):
             async for item in stream:
+                if thought := thoughts.next(item.thought, is_whole=isinstance(item, FillResult)):
+                    yield self.thought_event(thought)
                 if isinstance(item, Frame):
                     if text := texts.next(item):
                         yield self.event(text)
@@ -171,20 +197,26 @@ def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
 
 def costs(result: FillResult) -> dict[str, Any]:
     """`timings` as llama.cpp names them, and `diffusion`, our own statistics."""
-    ms, length = result.timings.denoise, result.canvas_length
+    ms = result.timings.denoise
+    shared = {
+        "canvas_tokens": result.canvas_tokens,
+        "steps_per_second": _ratio(1e3 * result.steps, ms),
+        "ms_per_step": _ratio(ms, result.steps),
+        "canvas_tokens_per_second": _ratio(1e3 * result.canvas_tokens, ms),
+        "n_decode": result.num_decodes,
+    }
     timings = {
         "cache_n": result.cached_tokens,
         **_stage("prompt", result.prompt_tokens - result.cached_tokens, result.timings.prefill),
         **_stage("predicted", result.output_tokens, ms),
+        "diffusion": {"n_blocks": result.num_blocks, "n_steps": result.steps, **shared},
     }
     diffusion = {
         "decoder": result.decoder,
-        "canvas_length": length,
-        "canvas_tokens": result.num_blocks * length,
+        "canvas_length": result.canvas_length,
         "blocks": result.num_blocks,
         "steps": result.steps,
-        "steps_per_second": _ratio(1e3 * result.steps, ms),
-        "ms_per_step": _ratio(ms, result.steps),
+        **shared,
         "tokens_per_forward": round(result.tokens_per_forward, 3),
         "reused_prompt_tokens": result.cached_tokens,
     }

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import PLAIN_TEXT
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
@@ -31,6 +32,7 @@ from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.engine.ttfue import Usage, Verdict
+from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
 from dg_lsp.settings import Settings
 
@@ -73,6 +75,9 @@ class Metrics:
         self._completions = counter("dg_lsp_completions", "Results by decoder.", ("decoder", "shown"))
         self._tokens = counter("dg_lsp_tokens", "Tokens of results.", ("kind",))
         self._steps = counter("dg_lsp_steps", "Forward passes of results.")
+        self._blocks = counter("dg_lsp_blocks", "Canvases that were denoised for results.")
+        self._canvas_tokens = counter("dg_lsp_canvas_tokens", "Tokens of these canvases.")
+        self._decodes = counter("dg_lsp_decodes", "Passes of the runtime for results, those of prompts included.")
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
     def add_result(self, result: FillResult) -> None:
@@ -81,7 +86,13 @@ class Metrics:
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
         self._tokens.labels("output").inc(result.output_tokens)
-        self._steps.inc(result.steps)
+        for total, number in (
+            (self._steps, result.steps),
+            (self._blocks, result.num_blocks),
+            (self._canvas_tokens, result.canvas_tokens),
+            (self._decodes, result.num_decodes),
+        ):
+            total.inc(number)
         for stage in ("prefill", "denoise", "postprocess"):
             self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)
 
@@ -121,16 +132,18 @@ class _UsageCollector(Collector):
 class Service:
     """Owns the scheduler, which opens the model at once."""
 
-    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report_error: Callable[[str], None]) -> None:
-        """`report_error` receives one message if the audit log cannot be written."""
+    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None]) -> None:
+        """`report` receives one message if the audit log cannot be written or the model does not know a language."""
         self.settings = settings
+        self._report = report
+        self._warning = ""  # the last one
         self.metrics = Metrics(lambda: self.num_active, lambda: self.scheduler.usage)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
         self._open_scheduler = partial(open_scheduler, attrs.evolve(settings, completion=completion))
         self.scheduler = self._open_scheduler()
-        self._audit_log = AuditLog.of(settings.privacy, report_error)
+        self._audit_log = AuditLog.of(settings.privacy, report)
         self._numbers = itertools.count(1)
         self._active: Counter[str] = Counter()  # requests by address of the client; empty for this machine
         self._is_closed = False
@@ -165,12 +178,17 @@ class Service:
         `client` is a name that the client sends; two machines with the same one are two clients.
 
         The path is part of some prompts and never opened. Without a client a request replaces no other one.
+
+        Raises:
+            ApiError: the settings exclude the file.
         """
+        if path and (reason := exclusion_reason(path, text, language, self.settings)):
+            raise ApiError(400, f"this file is not sent to the model: {reason}")
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
 
-    async def run(self, request: FillRequest | ChatRequest, http: Request) -> FillResult:
-        """The engine's result. A disconnect of the client stops the engine within one step.
+    async def run(self, request: FillRequest | ChatRequest, http: Request, *, is_warm_up: bool = False) -> FillResult:
+        """The engine's result, without a text for a warm-up. A disconnect of the client stops it within one step.
 
         Raises:
             ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.
@@ -185,7 +203,7 @@ class Service:
             self._cancel(outcome)
         if disconnect.done() and outcome.cancelled():
             raise ClientDisconnect
-        return self._result(outcome, request)
+        return self._result(outcome, is_warm_up=is_warm_up or request.priority is Priority.WARM_UP)
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """Yields each frame if the client wants them, then the result; closing it stops the engine within one step.
@@ -207,7 +225,7 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        yield self._result(outcome, request)
+        yield self._result(outcome)
 
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
@@ -215,7 +233,9 @@ class Service:
         self.scheduler.close()
 
     def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
-        _ = self.engine  # no request waits for a model that is not open
+        spec = self.engine.spec  # no request waits for a model that is not open
+        if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
+            self._warn(http, spec.language_problem(language))
         address = client_address(http)
         if self.num_active >= self.settings.http.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
@@ -223,11 +243,19 @@ class Service:
             raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")
         future = self._submit(replace(request, client=address), on_step)
         if self._audit_log is not None:
-            self._audit_log.watch(future, http.url.path, request.max_tokens)
+            self._audit_log.watch(future, http.url.path, request.max_tokens, model=self.scheduler)
         outcome = asyncio.wrap_future(future)
         self._active[address] += 1
         outcome.add_done_callback(partial(self._end, address))
         return outcome
+
+    def _warn(self, http: Request, warning: str) -> None:
+        """Sends a warning with the response, and reports it once."""
+        if warning:
+            http.state.warning = warning
+        if warning not in ("", self._warning):
+            self._warning = warning
+            self._report(f"warning: {warning}")
 
     def _submit(self, request: FillRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
         if isinstance(request, ChatRequest):
@@ -244,7 +272,7 @@ class Service:
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, outcome: Outcome, request: FillRequest | ChatRequest) -> FillResult:
+    def _result(self, outcome: Outcome, *, is_warm_up: bool = False) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
@@ -252,7 +280,7 @@ class Service:
         if error := outcome.exception():
             raise api_error(error)
         result = outcome.result()
-        if result.is_unfinished and request.priority is not Priority.WARM_UP:
+        if result.is_unfinished and not is_warm_up:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
         return result
 

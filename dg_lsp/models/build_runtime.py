@@ -16,6 +16,8 @@ from dg_lsp.models.download import working_folder
 from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
+REDUCTION = Path(__file__).with_name("gemma4_reduction.h")
+"""Included by the patched class."""
 _OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
 """Folders with the files that one class includes."""
 
@@ -106,6 +108,7 @@ def _compile(
         return False
     if not is_patched:
         target.write_text(patch.apply(original, installed.version), encoding="utf-8")
+        shutil.copy(REDUCTION, target.parent)
     if backend:
         _compile_whole(llama_cpp, backend, new, log, show_step)
     else:
@@ -189,8 +192,8 @@ def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowSte
 
 _OVERLAY_FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
 _INCLUDE_PATHS = ("src/models", "src", "include", "ggml/include")
-_EXPORTS = "{ global: *18llama_model_gemma4*; local: *; };\n"
-"""Mangled names: exports only the changed class, not the templates that are compiled with it."""
+_EXPORTS = "{ global: *18llama_model_gemma4*; dg_reduction_*; local: *; };\n"
+"""Mangled names: exports only the changed class and the new functions, not the templates compiled with them."""
 _CMAKE_OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp import gguf as v
+from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
@@ -404,7 +405,8 @@ def diffusion_metadata(
     tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
     assert isinstance(tokens, list) and isinstance(kinds, list)
     end_ids = end_ids or tuple(tokens.index(token) for token in _END_TOKENS if token in tokens)
-    banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in end_ids)
+    free_ids = {*end_ids, *(tokens.index(mark) for marks in THOUGHT_MARKS for mark in marks if mark in tokens)}
+    banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in free_ids)
     lengths = (*(length for length in _SHORTER_CANVASES if length < canvas_length), canvas_length)
     return {
         "dg.version": v.uint32(1),

@@ -37,7 +37,7 @@ from dg_lsp.models.checkpoint import (
     read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import CONFIGURATION, Family, find_family
+from dg_lsp.models.registry import BUNDLED, CONFIGURATION, Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
@@ -60,6 +60,7 @@ _DECODERS = {
 _MAX_DISPLAYED_LENGTH = 200
 _BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
 """SDAR's names end with the length of their blocks, if it is not 4."""
+_LANGUAGE_ID = re.compile(r"[a-z][a-z0-9.+#_-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
 _CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
@@ -150,6 +151,16 @@ class _Keys:
             raise self.invalid(key, "ascending lengths from 1, separated by commas")
         return lengths
 
+    def languages(self) -> tuple[str, ...]:
+        """`dg.languages`; without it, those of the bundled model with the same `general.name`, else none."""
+        if "dg.languages" not in self.metadata:
+            name = self.metadata.get("general.name")
+            return next((model.languages for model in BUNDLED if model.name == name), ())
+        names = tuple(name.strip() for name in self.text("dg.languages").split(","))
+        if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
+            raise self.invalid("dg.languages", "LSP language ids, separated by commas")
+        return names
+
     def repetition_match(self) -> int:
         """`dg.echo_match`; 0 if it is missing."""
         value = self.number("dg.echo_match") if "dg.echo_match" in self.metadata else 0
@@ -224,6 +235,7 @@ def _describe_trained(keys: _Keys) -> ModelSpec:
         max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
         has_causal_head=keys.metadata.get("dg.causal") == "true",
         repetition_match=keys.repetition_match(),
+        languages=keys.languages(),
         expectations=keys.expectations(),
         metadata=_displayed(keys.metadata),
     )

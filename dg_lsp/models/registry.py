@@ -312,6 +312,7 @@ class BundledModel:
 
     name: str
     filename: str
+    languages: tuple[str, ...]  # see `ModelSpec.languages`; its metadata does not contain them
 
     @property
     def path(self) -> Path:
@@ -319,7 +320,7 @@ class BundledModel:
         return Path(str(resources.files(__package__) / self.filename))
 
 
-BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
+BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf", ("python",)),)
 
 
 def known_names() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dg_lsp.context.document import Cursor, depth_of
 from dg_lsp.context.languages import Language
-from dg_lsp.postprocess.text_edits import balance
+from dg_lsp.postprocess.brackets import balance
 
 MIN_REPEATED = 8  # letters and digits of a line whose repetition is a fault: `0, 0,` and `self.up()` may repeat
 _EMPTY_STRINGS = ('""""""', "''''''", '""', "''")

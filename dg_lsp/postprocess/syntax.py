@@ -7,7 +7,7 @@ result must not break a file, CPython's own parser decides.
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from textwrap import dedent
@@ -17,12 +17,12 @@ from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
+from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
+from dg_lsp.postprocess.excerpt import REACH, Excerpt
 
-REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
-NEAR = 10  # lines below a gap in which a bracket without its partner is missed by the fill
+NEAR = 10  # lines around a gap in which an error, or a bracket without its partner, is evidence against the fill
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
@@ -54,60 +54,23 @@ def python_validity(text: str) -> Validity:
 class Surroundings:
     """The text around the cursor that is parsed, in the model's style, and its language."""
 
-    above: str  # whole lines, with their ends
-    line_prefix: str
-    line_rest: str
-    below: str  # from the end of the cursor's line
+    excerpt: Excerpt
     language: Language
     parser: Parser
-    is_cut: bool  # the file has text above `above`
-    is_whole: bool  # it begins and ends without indentation, as whole definitions do
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
-        """The text from the last landmark above to the second one below, or about `REACH` characters each way.
-
-        None if the language has no landmarks or no installed grammar, or if no landmark is near: the text could begin
-        inside a string.
-        """
+        """None if nothing can be checked: without an installed grammar, or without a place where a parser can start."""
         grammar = grammar_of(language.grammar)
-        if language.landmark is None or grammar is None:
-            return None
-        is_cut = len(before) > REACH
-        start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
-        line_start = before.rfind("\n") + 1
-        above, line_prefix = before[min(start, line_start) : line_start], before[line_start:]
-        line_rest, line_end, below = after[:REACH].partition("\n")
-        landmarks = list(language.landmark.finditer(above + line_prefix))
-        if is_cut and not landmarks:
-            return None
-        num_below = sum(not match["indentation"] for match in language.landmark.finditer(below))
-        below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
-        # from the last landmark without indentation on, or from a method if the class is cut off
-        at_margin = [match.start() for match in landmarks if not match["indentation"]]
-        first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
-        is_whole = (bool(at_margin) or not is_cut) and (num_below > 1 or len(after) <= REACH)
-        if is_cut and not at_margin and not language.checks_broken:
-            depth = min(len(match["indentation"]) for match in landmarks)
-            first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
-            below, is_whole = _to_depth(below, depth, language.landmark)
-        return cls(
-            above[first:],
-            line_prefix,
-            line_rest,
-            line_end + below,
-            language,
-            Parser(grammar),
-            is_cut or first > 0,
-            is_whole,
-        )
+        excerpt = None if grammar is None else Excerpt.of(before, after, language)
+        return None if excerpt is None or grammar is None else cls(excerpt, language, Parser(grammar))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
-        """The surroundings of `[start, end)` in a buffer."""
+        """The surroundings of `[start, end)` in a buffer. Cells of a notebook are parsed one by one."""
         # twice the reach: tabs and line ends change lengths
-        before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
-        after = style.to_model(snapshot.text[end : end + 2 * REACH])
+        before = style.to_model(snapshot.text[max(snapshot.num_before, start - 2 * REACH) : start])
+        after = style.to_model(snapshot.text[end : min(end + 2 * REACH, snapshot.end)])
         return cls.of(before, after, language_of(snapshot.language))
 
     def keep_valid(self, fill: str) -> str | None:
@@ -117,32 +80,46 @@ class Surroundings:
         cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        num_errors = self.num_errors(fill)
-        if num_errors == 0 or (num_errors > MAX_ERRORS and not self.language.checks_broken):
+        excerpt, is_strict = self.excerpt.with_fill(fill), self.language.checks_broken
+        errors = list(self._errors(excerpt.text(fill)))
+        if not errors or (len(errors) > MAX_ERRORS and not is_strict):
             return fill
-        num_before = self.num_errors("")
-        # True if the existing error is on the cursor's line, which the fill should complete
-        is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
-        is_strict = self.language.checks_broken
-        if self._is_torn(fill):
-            num_allowed = num_before if is_strict and not is_own_line else 0
-            sound = (text for text in self._versions(fill) if not self._is_torn(text))
-            return next((text for text in sound if self.num_errors(text) <= num_allowed), None)
-        is_known = self.is_whole and (not num_before or is_own_line or self._is_sound())
-        if not is_strict and (not is_known or self._is_beyond(fill)):
-            return fill
-        if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
-            return fill
-        num_allowed = num_before if is_strict and not is_own_line else 0
-        return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
+        is_torn = self._is_torn(fill)
+        if is_strict:
+            num_before = self.num_errors("")
+            num_allowed = 0 if self._is_own_line(num_before) else num_before
+            if not is_torn and num_before and self._can_be_finished(fill, alone=num_allowed > 0):
+                return fill
+        else:
+            num_allowed = 0
+            is_excused = not is_torn and (self._is_beyond(fill) or _are_elsewhere(errors, excerpt, fill))
+            if is_excused or (not is_torn and (not self._is_known() or self._can_be_finished(fill))):
+                return fill
+        versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
+        return next((text for text in versions if self.num_errors(text) <= num_allowed), None)
+
+    def _is_own_line(self, num_before: int) -> bool:
+        """True if the existing errors are on the cursor's line, which the fill should complete."""
+        part = self.excerpt
+        return num_before > 0 and self._count(part.head + part.above + part.below + part.tail) == 0
+
+    def _is_known(self) -> bool:
+        """True if the text around the gap has no error of its own: others are the fill's."""
+        if not self.excerpt.is_whole:
+            return False
+        errors = list(self._errors(self.excerpt.text("")))
+        is_balanced = balance(self._before() + self._after(), self.language).num_unmatched == 0
+        if errors and is_balanced and _are_elsewhere(errors, self.excerpt, ""):
+            return False  # no text in the gap can end them
+        return not errors or self._is_own_line(len(errors)) or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
         if self.language.has_macros:
             return False
         for before, after, num in (
-            (self.above + self.line_prefix, self.line_rest + self.below, MAX_FILLERS),
-            (self.above, self.below, 1),
+            (self._before(), self._after(), MAX_FILLERS),
+            (self.excerpt.head + self.excerpt.above, self.excerpt.below + self.excerpt.tail, 1),
         ):
             left = balance(before + after, self.language)
             openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
@@ -158,49 +135,54 @@ class Surroundings:
 
         It ends a block that begins before the parsed text, or, where macros may stand anywhere, its brackets fit.
         """
-        before = self.above + self.line_prefix
+        before, after = self.excerpt.above + self.excerpt.line_prefix, self.excerpt.line_rest + self.excerpt.below
         first = balance(before + fill, self.language).first_stray
-        if self.is_cut and first is not None and first >= len(before) and fill[first - len(before)] == "}":
+        if (
+            self.excerpt.is_cut
+            and first is not None
+            and first >= len(before)
+            and fill[first - len(before)] in f"}}{self.excerpt.head_closer}"
+        ):
             return True
         if not self.language.has_macros:
             return False
         if fill.rstrip().endswith(OPENERS):
             return True
-        after = self.line_rest + self.below
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
-        if self.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
+        if self.excerpt.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
             return True
-        return found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
+        fits = found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
+        return fits and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket or quote of the fill has a wrong partner, or none at all."""
-        start = len(self.above + self.line_prefix)
-        end = start + len(fill)
-        whole = balance(self.above + self.line_prefix + fill + self.line_rest + self.below, self.language)
+        before, after = self._before(), self._after()
+        start, end = len(before), len(before) + len(fill)
+        whole = balance(before + fill + after, self.language)
         if whole.mismatch:
             opening, closing = whole.mismatch
-            if closing < len(self.above):
+            if closing < len(self.excerpt.head + self.excerpt.above):
                 return False  # the language's brackets have other meanings above
             if opening >= start or start <= closing < end:
-                return opening < end + len(self.line_rest)
-            num_lines = self.below.count("\n", 0, max(0, closing - end - len(self.line_rest)))
+                return opening < end + len(self.excerpt.line_rest)
+            num_lines = self.excerpt.below.count("\n", 0, max(0, closing - end - len(self.excerpt.line_rest)))
             if closing >= end and num_lines < NEAR:
                 return not self.language.has_macros
-        closers, quote = self._left_open(fill + self.line_rest)
+        closers, quote = self._left_open(fill + self.excerpt.line_rest)
         if len(quote) == 1:
-            closed = self.above + self.line_prefix + fill + self.line_rest + quote + self.below
+            rest = len(self.excerpt.line_rest)
+            closed = before + fill + after[:rest] + quote + after[rest:]
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
                 return True
-            without = self.above + self.line_prefix + self.line_rest + self.below
-            if whole.quote and not balance(without, self.language).quote:
+            if whole.quote and not balance(before + after, self.language).quote:
                 return True
-        is_open = self.language.has_macros or self.above.startswith(" ")  # blocks may end below the text
+        is_open = self.language.has_macros or self.excerpt.above.startswith(" ")  # blocks may end below the text
         left = whole.closers.replace("}", "") if is_open else whole.closers
-        is_left = self.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
-        if not self.is_whole or is_left or not (left or whole.quote or whole.strays):
+        is_left = self.excerpt.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
+        if not self.excerpt.is_whole or is_left or not (left or whole.quote or whole.strays):
             return False
-        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
-        lines = (self.line_prefix + text + self.line_rest for text in (fill, ""))
+        opens_block = "\n" not in fill and (fill + self.excerpt.line_rest).rstrip().endswith(OPENERS)
+        lines = (self.excerpt.line_prefix + text + self.excerpt.line_rest for text in (fill, ""))
         num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
         return bool(quote) or num_stray > num_typed or len(closers) > opens_block
 
@@ -210,13 +192,13 @@ class Surroundings:
         False inside brackets and strings.
         """
         opener = self.language.indents
-        following = next((line for line in self.below.split("\n") if line.strip()), "")
-        if not opener or self.line_rest.strip() or not following:
+        following = next((line for line in self.excerpt.below.split("\n") if line.strip()), "")
+        if not opener or self.excerpt.line_rest.strip() or not following:
             return False
-        left = balance(self.above + self.line_prefix + fill, self.language)
+        left = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
         if left.closers or left.quote:
             return False
-        lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
+        lines = [line for line in (self.excerpt.line_prefix + fill).split("\n") if line.strip()]
         if not lines:
             return False
         code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
@@ -241,14 +223,14 @@ class Surroundings:
 
     def _inside_block(self, fill: str) -> str:
         """The lines before the one that closes a bracket from above, or empty."""
-        stray = balance(self.line_prefix + fill, self.language).first_stray
+        stray = balance(self.excerpt.line_prefix + fill, self.language).first_stray
         if stray is None or self.language.block_end is None:
             return ""
-        return fill[: max(0, stray - len(self.line_prefix))].rpartition("\n")[0].rstrip()
+        return fill[: max(0, stray - len(self.excerpt.line_prefix))].rpartition("\n")[0].rstrip()
 
     def _closed(self, fill: str, num: int) -> str:
         """The fill with its `num` innermost brackets closed: on lines of their own where a block was opened."""
-        text, shown = self.line_prefix + fill, fill.rstrip()
+        text, shown = self.excerpt.line_prefix + fill, fill.rstrip()
         left = balance(text, self.language)
         for closer, opening in zip(left.closers[:num], left.openings, strict=False):
             rest, _, below = text[opening + 1 :].partition("\n")
@@ -259,19 +241,20 @@ class Surroundings:
 
     def _left_open(self, fill: str) -> tuple[str, str]:
         """Closers of the brackets and of the string that `fill` opens and does not close."""
-        typed = balance(self.line_prefix, self.language)
-        whole = balance(self.line_prefix + fill, self.language)
+        typed = balance(self.excerpt.line_prefix, self.language)
+        whole = balance(self.excerpt.line_prefix + fill, self.language)
         closers = whole.closers[: max(0, len(whole.closers) - len(typed.closers))]
         return closers, "" if whole.quote == typed.quote else whole.quote
 
     def _can_be_finished(self, fill: str, *, alone: bool = False) -> bool:
         """True if the cursor's line is a valid beginning: closing its brackets and a usual ending make it parse."""
-        closers, quote = self._left_open(fill + self.line_rest)
-        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
+        closers, quote = self._left_open(fill + self.excerpt.line_rest)
+        opens_block = "\n" not in fill and (fill + self.excerpt.line_rest).rstrip().endswith(OPENERS)
         if quote or (closers and not (opens_block and self.language.block_end)):
             return False
-        line = self.line_prefix + fill + self.line_rest
-        above, below = ("", "") if alone else (self.above, self.below)
+        line = self.excerpt.line_prefix + fill + self.excerpt.line_rest
+        part = self.excerpt
+        above, below = ("", "") if alone else (part.head + part.above, part.below + part.tail)
         if alone and self.language.continuation and self.language.continuation.match(line):
             return True
         left = balance(line, self.language)
@@ -281,7 +264,13 @@ class Surroundings:
 
     def num_errors(self, fill: str) -> int:
         """Number of syntax errors of the text with `fill` at the cursor."""
-        return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
+        return self._count(self.excerpt.with_fill(fill).text(fill))
+
+    def _before(self) -> str:
+        return self.excerpt.head + self.excerpt.above + self.excerpt.line_prefix
+
+    def _after(self) -> str:
+        return self.excerpt.line_rest + self.excerpt.below + self.excerpt.tail
 
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
@@ -290,8 +279,8 @@ class Surroundings:
         Counted: headers without a body, and bodies of `pass`, `...`, comments and strings only. Not counted: handlers
         of exceptions, and classes with a base.
         """
-        text, num = self.above + self.line_prefix + fill + self.line_rest + self.below, 0
-        waiting = [self._root(text)] if self.language.id == "python" else []
+        num = 0
+        waiting = [self._root(self.excerpt.text(fill))] if self.language.id == "python" else []
         while waiting:
             node = waiting.pop()
             waiting.extend(node.named_children)
@@ -305,11 +294,11 @@ class Surroundings:
 
         False inside brackets, where a string is an element.
         """
-        if self.line_prefix.strip() or (self.line_rest.strip() and not old.endswith("\n")):
+        if self.excerpt.line_prefix.strip() or (self.excerpt.line_rest.strip() and not old.endswith("\n")):
             return False
-        if balance(self.above, self.language).closers:
+        if balance(self.excerpt.above, self.language).closers:
             return False
-        is_hollow = [_is_hollow(self._root(dedent(self.line_prefix + text))) for text in (old, new)]
+        is_hollow = [_is_hollow(self._root(dedent(self.excerpt.line_prefix + text))) for text in (old, new)]
         return is_hollow == [False, True]
 
     def _root(self, text: str) -> Node:
@@ -317,13 +306,23 @@ class Surroundings:
 
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
+        return sum(1 for _ in self._errors(text))
+
+    def _errors(self, text: str) -> Iterator[Node]:
         root = self._root(text)
-        num, waiting = 0, [root] if root.has_error else []
+        waiting = [root] if root.has_error else []
         while waiting:
             node: Node = waiting.pop()
-            num += node.is_error or node.is_missing
+            if node.is_error or node.is_missing:
+                yield node
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
-        return num
+
+
+def _are_elsewhere(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> bool:
+    """True if none of the errors is near the lines of the fill."""
+    first = (excerpt.head + excerpt.above).count("\n")
+    last = first + fill.count("\n")
+    return all(node.end_point.row < first - NEAR or node.start_point.row > last + NEAR for node in errors)
 
 
 def _is_hollow(block: Node) -> bool:
@@ -334,35 +333,3 @@ def _is_hollow(block: Node) -> bool:
         node.child(0) if node.type == "expression_statement" and node.child_count == 1 else node for node in statements
     )
     return all(node is not None and node.type in _NO_EFFECT for node in only)
-
-
-def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
-    """`below` up to its second landmark without indentation (decorators need the first one), or to a method."""
-    found = list(landmark.finditer(below))
-    at_margin = [match.start() for match in found if not match["indentation"]]
-    if len(at_margin) < 2 and not is_cut:
-        return below
-    end = at_margin[1] if len(at_margin) > 1 else found[-1].start() if found else below.rfind("\n") + 1
-    return _without_decorators(below[:end])
-
-
-def _without_decorators(text: str) -> str:
-    """`text` without the decorators or attributes of what followed it."""
-    lines = text.split("\n")
-    while len(lines) > 1 and lines[-2].lstrip().startswith(("@", "#[")):
-        lines = [*lines[:-2], ""]
-    return "\n".join(lines)
-
-
-def _to_depth(below: str, depth: int, landmark: re.Pattern[str]) -> tuple[str, bool]:
-    """`below` up to its first line that is less deep, the end of a class whose beginning is not parsed.
-
-    Else up to its last landmark of this depth; False without one.
-    """
-    lines = below.split("\n")
-    shallow = (number for number, line in enumerate(lines) if line.strip() and depth_of(line) < depth)
-    end = next(shallow, None)
-    if end is not None:
-        return "\n".join([*lines[:end], ""]), True
-    found = [match.start() for match in landmark.finditer(below) if len(match["indentation"]) == depth]
-    return (_without_decorators(below[: found[-1]]), True) if found else (below, False)

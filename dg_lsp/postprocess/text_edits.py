@@ -7,12 +7,12 @@ import codecs
 import itertools
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections import Counter
 from functools import lru_cache
-from typing import Any
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
 from dg_lsp.context.languages import PLAIN, Language
+from dg_lsp.postprocess.brackets import OPENERS, balance
 
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
@@ -44,13 +44,14 @@ def cut_lines(text: str, max_lines: int | None) -> str:
 
 
 def cut_loops(text: str, language: Language = PLAIN) -> str:
-    """`text` up to the first of `NUM_LOOPS` equal consecutive lines; in markup, only if nothing else follows them."""
+    """`text` up to the first of `NUM_LOOPS` equal consecutive lines; elements and markup, if nothing else follows."""
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
         line = lines[i].strip()
         if any(map(str.isalnum, line)) and len({other.strip() for other in lines[i : i + NUM_LOOPS]}) == 1:
             is_end = all(line.startswith(other.strip()) for other in lines[i + NUM_LOOPS :])
-            return text if language.has_tags and not is_end else "\n".join(lines[: i + 1])
+            may_repeat = language.has_tags or line.endswith(",")
+            return text if may_repeat and not is_end else "\n".join(lines[: i + 1])
     return text
 
 
@@ -74,94 +75,25 @@ def trim_blanks(text: str, *, is_line_end: bool) -> str:
     return joined.rstrip() if is_line_end else joined
 
 
-def drop_leading_blanks(fill: str, cursor: Cursor) -> str:
-    """Removes blanks at the start of a fill after an opening bracket, a dot or a blank."""
-    is_extra = bool(cursor.line_prefix.strip()) and cursor.line_prefix.endswith(("(", "[", "{", ".", " "))
-    return fill.lstrip(" ") if is_extra else fill
+def drop_leading_blanks(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
+    """Removes blanks at the start of a fill after a blank, a dot of code, or a bracket, unless others have a blank."""
+    prefix = cursor.line_prefix
+    if not prefix.strip() or not prefix.endswith((*OPENERS, ".", " ")):
+        return fill
+    if prefix[-1] == ".":
+        is_prose = language.landmark is None or prefix.lstrip().startswith((language.comment or "\n", "*", "/*"))
+        return fill if is_prose else fill.lstrip(" ")
+    if prefix[-1] in OPENERS and fill[:1] == " " and fill[1:2].strip():
+        others = "\n".join((*cursor.above, prefix[:-1], cursor.line_rest, *cursor.below))
+        num_blanks, num = others.count(prefix[-1] + " "), others.count(prefix[-1])
+        return fill if 2 * num_blanks > num else fill.lstrip(" ")
+    return fill.lstrip(" ")
 
 
 def expand_indentation(text: str) -> str:
     """Converts leading tabs to spaces; tabs inside a line stay."""
     lines = text.split("\n")
     return "\n".join(indentation_of(line).expandtabs(TAB_WIDTH) + line.lstrip(" \t") for line in lines)
-
-
-_CLOSERS = {"(": ")", "[": "]", "{": "}"}
-OPENERS = tuple(_CLOSERS)
-OPENER_OF = {closer: opener for opener, closer in _CLOSERS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Open brackets and quotes of a text, and closing ones without a partner."""
-
-    closers: str  # brackets that close the open ones, in order
-    quote: str  # the opening quotes of an unfinished string, or empty
-    num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
-    openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
-    strays: str = ""  # closing brackets without an opening one
-    first_stray: int | None = None  # offset of the first one
-    mismatch: tuple[int, int] | None = None
-    """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
-
-    @property
-    def num_unmatched(self) -> int:
-        """Number of brackets and quotes without a partner."""
-        return len(self.closers) + bool(self.quote) + self.num_stray
-
-
-def balance(text: str, language: Language = PLAIN) -> Balance:
-    """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
-    opened: list[tuple[str, int]] = []
-    num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
-    next_piece = _code_piece(language).search
-    while match := next_piece(text, at):
-        piece, at = match[0], match.end()
-        if piece in _CLOSERS:
-            opened.append((_CLOSERS[piece], match.start()))
-        elif piece in language.quotes or piece in language.multiline:
-            end = _string_piece(piece, piece in language.multiline).match(text, at)
-            if end is None:
-                return _balance_of(opened, piece, num_stray, strays, first_stray, mismatch)
-            if end[0][-1] == "\n":
-                num_stray, mismatch = num_stray + 1, mismatch or (match.start(), match.start())
-            at = end.end()
-        elif opened and piece == opened[-1][0]:
-            opened.pop()
-        elif piece in ")]}":
-            num_stray, strays = num_stray + 1, strays + piece
-            first_stray = match.start() if first_stray is None else first_stray
-            if opened:  # otherwise it may begin above the text
-                mismatch = mismatch or (opened[-1][1], match.start())
-    return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
-
-
-def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Balance:
-    closers = "".join(closer for closer, _ in reversed(opened))
-    num_stray, *places = others
-    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
-
-
-@lru_cache(None)
-def _code_piece(language: Language) -> re.Pattern[str]:
-    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
-    parts = [r"\\."]
-    if language.block_comment:
-        start, end = map(re.escape, language.block_comment)
-        parts.append(rf"{start}.*?(?:{end}|\Z)")
-    if language.comment:
-        parts.append(rf"{language.before_comment}{re.escape(language.comment)}[^\n]*")
-    if language.has_chars:
-        parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
-    parts += map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
-    return re.compile("|".join([*parts, r"[()\[\]{}]"]), re.DOTALL)
-
-
-@lru_cache(None)
-def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
-    """Everything up to the end of a string, which may be a line end."""
-    others = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
-    return re.compile(f"(?:{others})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)
 
 
 def skip_blank_lines(fill: str, cursor: Cursor) -> str:
@@ -197,9 +129,14 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
 def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     """Cuts an indented fill before blank lines that are followed by code at the margin.
 
-    A completion inside a function does not include the next function.
+    A completion inside a function does not include the next function. Where only the indentation ends a block, it is
+    cut before the first line that is less deep than the cursor.
     """
     lines = fill.split("\n")
+    if language.ends_by_depth and not cursor.line_prefix.strip():
+        width = depth_of(cursor.line_prefix)
+        end = next((at for at, line in enumerate(lines) if at and line.strip() and depth_of(line) < width), len(lines))
+        return "\n".join(lines[:end]).rstrip() if end < len(lines) else fill
     has_scopes = bool(language.indents) or language.block_end is not None
     if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
@@ -322,14 +259,15 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     below = [line.rstrip() for line in cursor.below if line.strip()]
     if not (cursor.is_line_end and below) or _is_in_run(fill, cursor, language):
         return fill
-    lines, above = fill.split("\n"), {line.rstrip() for line in cursor.above}
+    lines, usual = fill.split("\n"), {line.rstrip() for line in cursor.above}
+    usual.update(line for line, num in Counter(below).items() if num > 1)
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
         # short lines such as `0,` may legitimately occur twice
         is_typed = i == 0 and bool(cursor.line_prefix.strip())
         if (
             lines[i].strip()
-            and _is_copy(merged, below, above, language)
+            and _is_copy(merged, below, usual, language)
             and (not is_typed or _is_distinctive(merged[0]))
         ):
             return "\n".join(lines[:i])
@@ -349,12 +287,19 @@ def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool
 
 
 def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:
-    """True if the first line equals the two lines above, or the ones above and below; in markup, if half is typed."""
+    """True if equal lines usually follow each other here.
+
+    The two lines above or below are equal, or the first line equals the two above, or the ones above and below. In
+    markup, if half of the line is typed.
+    """
     above, below = ([line.rstrip() for line in lines if line.strip()] for lines in (cursor.above, cursor.below))
     first = (cursor.line_prefix + fill.partition("\n")[0]).rstrip()
     if language.has_tags and 2 * len(cursor.line_prefix.strip()) >= len(first.strip()):
         return True
-    return above[-2:] == [first, first] or above[-1:] == below[:1] == [first]
+    if above[-2:] == [first, first] or above[-1:] == below[:1] == [first]:
+        return True
+    pairs = itertools.chain(itertools.pairwise(above), itertools.pairwise(below))
+    return any(one == other and _is_distinctive(one) for one, other in pairs)
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
@@ -363,16 +308,18 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
-def _is_copy(lines: list[str], below: list[str], above: set[str], language: Language) -> bool:
+def _is_copy(lines: list[str], below: list[str], usual: set[str], language: Language) -> bool:
     """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
 
-    First ones that occur `above` too, or in markup, are the usual text of this file.
+    Not if the first ones are `usual` text of this file, or in markup.
     """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
     same = [line for line, _ in pairs]
     if not same or len(same) == min(len(lines), len(below)):
-        return bool(same)
-    is_usual = language.has_tags or above.issuperset(same)
+        is_element = len(same) == 1 and same[0].endswith(",") and len(same[0].strip()) < MIN_COPIED
+        is_remark = len(same) == 1 and bool(language.comment) and same[0].strip() == language.comment
+        return bool(same) and not is_remark and not (is_element and same[0] in usual)
+    is_usual = language.has_tags or usual.issuperset(same)
     return not is_usual and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 

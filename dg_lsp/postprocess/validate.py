@@ -103,14 +103,19 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    fault = next((reason for reason, has_fault in FILTERS if has_fault(valid, cursor, language)), None)
-    return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score, fault=fault)
+    views = [cursor]
+    if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
+        views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
+    faults = (reason for reason, has_fault in FILTERS if any(has_fault(valid, one, language) for one in views))
+    fault = next(faults, None)
+    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
+    return Candidate(text, score, fault=fault)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
-    text = text_edits.drop_leading_blanks(first, cursor) + end + text_edits.expand_indentation(others)
+    text = text_edits.drop_leading_blanks(first, cursor, language) + end + text_edits.expand_indentation(others)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
     text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end), language)
     aligned = text_edits.align(text, cursor, language)
@@ -214,7 +219,8 @@ def _broken(
         num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(shaped)
         if num_new > num_old or (must_fix_errors and num_new >= num_old > 0):
             return Reason.SYNTAX_ERROR
-    if snapshot.language == "python" and _breaks_python(snapshot.text, start, end, new):
+    first = snapshot.num_before
+    if snapshot.language == "python" and _breaks_python(snapshot.alone().text, start - first, end - first, new):
         return Reason.SYNTAX_ERROR
     if surroundings and surroundings.num_hollow(shaped) > surroundings.num_hollow(old):
         return Reason.HOLLOW

@@ -5,13 +5,14 @@ Automatic completion never interrupts the user: errors are written to the client
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
@@ -19,7 +20,10 @@ from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
+from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
+from dg_lsp.server.documents import Notebook
+from dg_lsp.server.explanation import not_requested
 from dg_lsp.server.session import OpenScheduler, Server, accept_command
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
@@ -32,7 +36,9 @@ SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
 USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
-"""Settings that a client cannot change: it would choose which of the user's secrets a server receives."""
+"""Settings that a client cannot change: it would choose which of the user's secrets a server receives.
+
+Neither can it change the samplers of models."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
@@ -46,6 +52,10 @@ def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
     server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
     server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
     server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
+    server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)(did_open_notebook)
+    server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)(did_change_notebook)
+    server.feature(types.NOTEBOOK_DOCUMENT_DID_SAVE)(did_save_notebook)
+    server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)(did_close_notebook)
     server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(did_change_configuration)
     server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(did_change_workspace_folders)
     # pygls declares the capability only if it is given options
@@ -58,7 +68,7 @@ def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
 def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Sets encoding, folders and settings. pygls answers with the capabilities."""
     ls.documents.encoding = Encoding(ls.workspace.position_encoding or Encoding.UTF16)
-    ls.exclusion.set_folders(_folders(ls) or filter(None, [params.root_uri]))
+    ls.exclusion.set_folders(_folders(ls))
     options = params.initialization_options
     trust = options.get(TRUST) if isinstance(options, Mapping) else None
     editor_trusts = trust if isinstance(trust, bool) else None
@@ -90,27 +100,91 @@ def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     """Edits a document, and cancels its rewrite."""
-    document = ls.documents.get(params.text_document.uri)
-    changes = [one for one in params.content_changes if isinstance(one, types.TextDocumentContentChangePartial)]
-    if document is not None and changes:
-        ls.context_provider.record_edit(document, changes[-1].range.start.line)
+    _change(ls, params.text_document, params.content_changes)
+
+
+def _change(
+    ls: Server,
+    identifier: types.VersionedTextDocumentIdentifier,
+    changes: Sequence[types.TextDocumentContentChangeEvent],
+) -> None:
+    document = ls.documents.get(identifier.uri)
+    partial = [one for one in changes if isinstance(one, types.TextDocumentContentChangePartial)]
+    if document is not None and partial:
+        ls.context_provider.record_edit(document, partial[-1].range.start.line)
     ls.settle()
-    applied = ls.documents.change(params.text_document, params.content_changes)
+    applied = ls.documents.change(identifier, changes)
     if applied is not None:
-        ls.acceptance.change(params.text_document.uri, applied)
+        ls.acceptance.change(identifier.uri, applied)
         ls.settle()
     else:
-        ls.log(types.MessageType.Warning, f"change of a document that is not open: {params.text_document.uri}")
-    if (job := ls.rewrites.get(params.text_document.uri)) is not None:
+        ls.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
+    if (job := ls.rewrites.get(identifier.uri)) is not None:
         job.cancel()
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Closes a document."""
-    ls.context_provider.close(params.text_document.uri)
-    ls.acceptance.close(params.text_document.uri)
-    ls.documents.close(params.text_document.uri)
+    _close(ls, params.text_document.uri)
+
+
+def _close(ls: Server, *uris: str) -> None:
+    for uri in uris:
+        ls.context_provider.close(uri)
+        ls.acceptance.close(uri)
+        ls.documents.close(uri)
     ls.settle()
+
+
+def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -> None:
+    """Opens a notebook with its cells, and prepares the first completion in it."""
+    notebook = params.notebook_document
+    did_close_notebook(ls, types.DidCloseNotebookDocumentParams(types.NotebookDocumentIdentifier(notebook.uri), ()))
+    ls.documents.put_notebook(Notebook(notebook.uri, notebook.version, tuple(notebook.cells)))
+    _open_cells(ls, notebook.uri, params.cell_text_documents)
+    code = (cell.document for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
+    ls.warm_up(next(code, ""))
+
+
+def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParams) -> None:
+    """Inserts, deletes, moves and edits cells of a notebook."""
+    uri, changed = params.notebook_document.uri, params.change.cells
+    notebook = ls.documents.notebook(uri)
+    if notebook is None:
+        ls.log(types.MessageType.Warning, f"change of a notebook that is not open: {uri}")
+    if notebook is None or changed is None:
+        return
+    if (structure := changed.structure) is not None:
+        notebook = notebook.spliced(structure.array)
+        ls.documents.put_notebook(notebook)
+        new = structure.did_open or ()
+        _close(ls, *(one.uri for one in structure.did_close or ()))
+        _open_cells(ls, uri, new)
+        if new:
+            ls.warm_up(new[0].uri, 0)
+    if changed.data:
+        ls.documents.put_notebook(notebook.with_data(changed.data))
+    for text in changed.text_content or ():
+        _change(ls, text.document, text.changes)
+
+
+def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams) -> None:
+    """Does nothing: the text is known."""
+
+
+def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
+    """Closes a notebook with its cells."""
+    uri = params.notebook_document.uri
+    notebook = ls.documents.notebook(uri)
+    cells = [cell.document for cell in notebook.cells] if notebook is not None else []
+    _close(ls, *dict.fromkeys([*cells, *(one.uri for one in params.cell_text_documents)]))
+    ls.documents.close_notebook(uri)
+
+
+def _open_cells(ls: Server, notebook: str, items: Sequence[types.TextDocumentItem]) -> None:
+    for item in items:
+        ls.documents.open(item, notebook)
+    ls.update_status()
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
@@ -118,7 +192,9 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     at, nothing = ls.documents.completion_position(params), types.InlineCompletionList(items=[])
     if at is None:
         ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
-    if at is None or ls.is_excluded(at.snapshot):
+    elif at.snapshot.uri != ls.active_document:
+        ls.focus(at.snapshot.uri)
+    if at is None or not at.is_code or not ls.is_served(at.snapshot):
         return nothing
     is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
     request = FillRequest(
@@ -128,7 +204,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )
-    if not is_invoked and (request.cursor.is_deep_inside_word or ls.exclusion.is_outside_code(at.snapshot, at.offset)):
+    if not is_invoked and not_requested(request, ls.exclusion) is not None:
         return nothing
     followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
     result = await ls.fill(request, followed)
@@ -154,7 +230,11 @@ async def did_change_configuration(ls: Server, params: types.DidChangeConfigurat
         if workspace is None or not workspace.configuration:
             return
         requested = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
-        tree = next(iter(await ls.workspace_configuration_async(requested)), None)
+        try:
+            tree = next(iter(await ls.workspace_configuration_async(requested)), None)
+        except JsonRpcException as error:
+            ls.log(types.MessageType.Warning, f"the client sent no settings: {error}")
+            return
     settings, errors = parse_options(tree, ls.settings, _first_folder(ls))
     ls.show_settings_errors(errors)
     if ls.configure(settings):
@@ -200,7 +280,7 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         return base, () if options is None else ("initializationOptions must be an object",)
     errors = []
     for path, value in _leaves({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
-        if path in USER_FILE_KEYS:
+        if path in USER_FILE_KEYS or ".".join(path[:2]) == SAMPLER_KEY:
             errors.append(f"{'.'.join(path)} is not used: set it in {user_file()}")
             continue
         tree = value

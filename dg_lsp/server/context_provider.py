@@ -129,10 +129,10 @@ class ContextProvider:
         def new() -> _Collection:
             found = self._collect(snapshot, offset, settings, imports)
             collected = tuple(replace(one, text=mask_secrets(one.text)) for one in found)
-            return _Collection(snapshot.uri, line, key, collected)
+            return _Collection(snapshot.file_uri, line, key, collected)
 
         def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
-            is_same = known is not None and (known.uri, known.key) == (snapshot.uri, key)
+            is_same = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
             return known if known is not None and is_same and abs(known.line - line) <= num_lines else None
 
         known = near(self._collection) if self._index.is_complete else None
@@ -165,7 +165,7 @@ class ContextProvider:
                 text, language_id = TextStyle().to_model(found.lines), language_id_of(found.path.name)
                 yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), language_id, text)
         if settings.open_files:
-            others = [one for one in reversed(self._documents.all()) if one.uri != snapshot.uri][:MAX_OPEN]
+            others = [one for one in reversed(self._documents.files()) if one.uri != snapshot.file_uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
             ranked = [(*most_similar(self._windows_of(one), words), one) for one in allowed]
             for score, window, document in sorted(ranked, key=lambda one: -one[0]):
@@ -173,7 +173,7 @@ class ContextProvider:
                     text = "\n".join(window.lines)
                     yield _Collected(SnippetSource.OPEN_FILES, document.uri, document.language, text)
         for edit in self._recent_edits.newest_first() if settings.recent_edits else ():
-            if edit.uri != snapshot.uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
+            if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
                 yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
@@ -188,7 +188,7 @@ class ContextProvider:
         near = LINE_END.split(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
         found = [one for one in self._diagnostics.get(snapshot.uri, ()) if one[0] in near][:MAX_DIAGNOSTICS]
         lines = [f"{line.strip()}: {' '.join(message.split())[:MAX_MESSAGE_CHARS]}" for line, message in found]
-        path = f"problems in {shown_path(snapshot.uri)}"
+        path = f"problems in {shown_path(snapshot.file_uri)}"
         text = TextStyle().to_model(mask_secrets("\n".join(lines)))
         return [Snippet(SnippetSource.DIAGNOSTICS, path, text)] if lines else []
 
@@ -201,5 +201,5 @@ class ContextProvider:
         lines = document.lines
         first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
         text = lines.text[lines.span(first)[0] : lines.span(last)[1]]
-        self._recent_edits.add(document.uri, document.language, TextStyle().to_model(text))
+        self._recent_edits.add(document.snapshot().file_uri, document.language, TextStyle().to_model(text))
         self._collection = self._following = None

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 
-from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.server.documents import minimal_changes
+from dg_lsp.server.explanation import Explanation, Outcome, explain, not_requested
 from dg_lsp.server.session import ACCEPTED, Server, accept_command
 
 INLINE_EDIT_MS = 2000.0
@@ -15,7 +17,7 @@ INLINE_EDIT_STRENGTH = 0.5
 
 
 def register(server: Server) -> None:
-    """Registers the handlers, and two requests of ours: `dg-lsp/watch` and `dg-lsp/stats`."""
+    """Registers the handlers, and requests of our own."""
 
     def record(params: Any, event: str, length: int | None = None) -> None:
         # the item's name is the first argument of its command
@@ -42,12 +44,9 @@ def register(server: Server) -> None:
 
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        uri = server.active_document = str(_field(params, "textDocument", "uri"))
-        server.update_status()
-        document = server.documents.get(uri)
-        line, character = _field(params, "position", "line"), _field(params, "position", "character")
-        is_at = document is not None and isinstance(line, int) and isinstance(character, int)
-        at = types.Position(line, character) if is_at else None
+        uri = str(_field(params, "textDocument", "uri"))
+        server.focus(uri)
+        document, at = server.documents.get(uri), _position(server, params)
         server.warm_up(
             uri, server.documents.offsets(document.lines, types.Range(at, at))[0] if document and at else None
         )
@@ -56,33 +55,74 @@ def register(server: Server) -> None:
     async def inline_edit(params: Any) -> dict[str, Any]:
         return {"edits": await _inline_edits(server, params)}
 
+    _register_own(server)
+    # a local model needs no account
+    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
+        server.feature(method)(lambda _params: {"status": "OK", "user": "local"})
+
+
+def _register_own(server: Server) -> None:
+    """Registers what is not Copilot's: `dg-lsp/why`, `dg-lsp/stats` and `dg-lsp/watch`."""
+
+    @server.feature("dg-lsp/why")
+    async def why(params: Any) -> dict[str, Any]:
+        return (await _explanation(server, params)).as_object()
+
     server.feature("dg-lsp/stats")(lambda _params: server.stats())
 
     @server.feature("dg-lsp/watch")
     def watch(params: Any) -> None:
         server.sends_canvases = bool(_field(params, "on"))
 
-    # a local model needs no account
-    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
-        server.feature(method)(lambda _params: {"status": "OK", "user": "local"})
-
 
 def _field(params: Any, *names: str) -> Any:
-    """A nested field of parameters outside the specification, parsed as objects or mappings; None if missing."""
+    """A nested field of parameters outside the specification; None if missing."""
     for name in names:
-        params = params.get(name) if isinstance(params, Mapping) else getattr(params, name, None)
+        params = params.get(name) if isinstance(params, Mapping) else None
     return params
+
+
+def _position(server: Server, params: Any) -> types.Position | None:
+    """The position of parameters outside the specification; None if it is missing or wrong."""
+    try:
+        position: types.Position = server.protocol.structured(_field(params, "position"), types.Position, "position")
+    except JsonRpcInvalidParams:
+        return None
+    return position
+
+
+async def _explanation(server: Server, params: Any) -> Explanation:
+    """What automatic completion does at the position of the parameters."""
+    uri = str(_field(params, "textDocument", "uri"))
+    position, at = _position(server, params), None
+    if position is not None:
+        automatic = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
+        place = types.TextDocumentIdentifier(uri), position
+        at = server.documents.completion_position(types.InlineCompletionParams(automatic, *place))
+    if at is None:
+        return Explanation(Outcome.NOT_REQUESTED, "The document is not open.")
+    request = FillRequest(at.snapshot, at.offset, snippets=server.snippets(at.snapshot, at.offset))
+    found = not_requested(request, server.exclusion, server.engine)
+    if found is not None:
+        return found
+    if not at.is_code:
+        return Explanation(Outcome.NOT_REQUESTED, "The cursor is in a magic of a notebook.")
+    result, engine = await server.fill(request), server.engine
+    if result is None or engine is None:
+        return Explanation(Outcome.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
+    return explain(result, server.settings.completion, engine)
 
 
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     """A rewrite of the cursor's line that keeps half of its tokens; empty if its confidence is too low."""
     document = server.documents.get(str(_field(params, "textDocument", "uri")))
-    line = _field(params, "position", "line")
-    if document is None or not isinstance(line, int) or not 0 <= line < document.lines.num_lines:
+    at = _position(server, params)
+    if document is None or at is None or at.line >= document.lines.num_lines:
         return []
-    snapshot = document.snapshot()
-    start, end = document.lines.span(line)
-    if not snapshot.text[start:end].strip() or server.is_excluded(snapshot):
+    span = document.lines.span(at.line)
+    snapshot = server.documents.snapshot(document, span)
+    start, end = (snapshot.num_before + at for at in span)
+    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]) or not server.is_served(snapshot):
         return []
     request = RewriteRequest(
         snapshot,
@@ -99,7 +139,7 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         return []
     if result.rejection is not None:
         return []
-    identifier = {"uri": document.uri, "version": document.version}
+    identifier, old = {"uri": document.uri, "version": document.version}, snapshot.text[result.start : result.end]
     return [
         {
             "text": change.text,
@@ -107,5 +147,5 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
             "range": server.documents.range(document, change.start, change.end),
             "command": accept_command("Accept inline edit", server.acceptance.offer()),
         }
-        for change in minimal_changes(snapshot.text[result.start : result.end], result.text, result.start)
+        for change in minimal_changes(old, result.text, result.start - snapshot.num_before)
     ]

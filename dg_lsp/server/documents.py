@@ -4,22 +4,26 @@ Replaces the documents of pygls, which split lines at form feeds and are off by 
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 from pathlib import Path
+from typing import Self
 
 from lsprotocol import types
 
-from dg_lsp.context.document import Encoding, LineIndex, Snapshot
-from dg_lsp.context.exclusion import folded, path_of
+from dg_lsp.context.document import Encoding, LineIndex, Snapshot, path_of
+from dg_lsp.context.exclusion import folded
 from dg_lsp.context.languages import opening_of
+from dg_lsp.context.notebook import CellCode, joined
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line with its end."""
 ANNOTATION = "dg-lsp"
+NOTEBOOKS = types.NotebookDocumentSyncOptions([types.NotebookDocumentFilterWithNotebook("jupyter-notebook")])
+"""Notebooks that the client synchronises, with all of their cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,21 +34,61 @@ class Document:
     version: int
     language: str
     lines: LineIndex
+    notebook: str = ""  # URI of the notebook that the document is a cell of
+    code: CellCode = field(init=False, repr=False)
+    """The document without magics, if it is a cell; computed once for all requests in its notebook."""
+
+    def __post_init__(self) -> None:
+        text = self.lines.text
+        code = CellCode.of(text, self.language) if self.notebook else CellCode(text, text, self.language)
+        object.__setattr__(self, "code", code)
 
     def snapshot(self) -> Snapshot:
-        """The document as the engine receives it."""
-        return Snapshot(self.uri, self.version, self.lines.text, self.language)
+        """The document alone; the engine receives it as `DocumentStore.snapshot` returns it."""
+        return Snapshot(self.uri, self.version, self.lines.text, self.language, self.notebook)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Notebook:
+    """One version of an open notebook; its cells are documents."""
+
+    uri: str
+    version: int  # counts the changes of the notebook and its cells
+    cells: tuple[types.NotebookCell, ...]
+
+    def spliced(self, change: types.NotebookCellArrayChange) -> Self:
+        """The notebook after cells are inserted, deleted or moved; numbers beyond its end mean the end."""
+        end = change.start + change.delete_count
+        cells = (*self.cells[: change.start], *(change.cells or ()), *self.cells[end:])
+        return replace(self, version=self.version + 1, cells=cells)
+
+    def with_data(self, changed: Sequence[types.NotebookCell]) -> Self:
+        """The notebook after kinds of cells have changed."""
+        new = {cell.document: cell for cell in changed}
+        cells = tuple(new.get(cell.document, cell) for cell in self.cells)
+        return replace(self, version=self.version + 1, cells=cells)
+
+    def around(self, uri: str) -> tuple[list[str], list[str]]:
+        """URIs of the cells above and below a cell that have its kind, each once; both empty for another document."""
+        kinds: dict[str, object] = {}
+        for cell in self.cells:
+            kinds.setdefault(cell.document, cell.kind)
+        own = kinds.get(uri)
+        uris = [one for one, kind in kinds.items() if kind == own]
+        at = uris.index(uri) if own is not None else len(uris)
+        return uris[:at], uris[at + 1 :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompletionPosition:
     """The position of a completion, and the range that its items replace."""
 
-    snapshot: Snapshot  # the document with `selected` inserted
+    snapshot: Snapshot  # the document with `selected` inserted, among the other cells of its notebook
     offset: int  # offset of the completion in the snapshot's text
     replaced: types.Range
     """What an item replaces in the document; the range is empty at the cursor when no popup is open."""
-    span: tuple[int, int]  # the same in offsets
+    span: tuple[int, int]  # the same in offsets of the document
+    is_code: bool  # False on the line of a magic
     selected: str = ""
     """Text that every item must begin with: the popup's selected item, or the line break and indent of the block."""
 
@@ -59,16 +103,29 @@ class Change:
 
 
 class DocumentStore:
-    """Every open document by its URI, in the position encoding of the client."""
+    """Every open document and notebook by its URI, in the position encoding of the client."""
 
     def __init__(self, encoding: Encoding = Encoding.UTF16) -> None:
         self.encoding = encoding
         self._open: dict[str, Document] = {}
+        self._notebooks: dict[str, Notebook] = {}
 
-    def open(self, item: types.TextDocumentItem) -> None:
-        """Opens a document; one opened twice has the second text."""
+    def open(self, item: types.TextDocumentItem, notebook: str = "") -> None:
+        """Opens a document, or a cell of the notebook with this URI; one opened twice has the second text."""
         lines = LineIndex.of(_without_surrogates(item.text))
-        self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines)
+        self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
+
+    def put_notebook(self, notebook: Notebook) -> None:
+        """Opens a notebook, or replaces it by a newer version. Its cells are opened and closed as documents."""
+        self._notebooks[notebook.uri] = notebook
+
+    def notebook(self, uri: str) -> Notebook | None:
+        """The newest version of a notebook, or None if it is not open."""
+        return self._notebooks.get(uri)
+
+    def close_notebook(self, uri: str) -> None:
+        """Closes a notebook, but none of its cells."""
+        self._notebooks.pop(uri, None)
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
@@ -88,6 +145,8 @@ class DocumentStore:
             applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
+        if (notebook := self._notebooks.get(document.notebook)) is not None:
+            self.put_notebook(replace(notebook, version=notebook.version + 1))
         return applied
 
     def close(self, uri: str) -> None:
@@ -100,12 +159,36 @@ class DocumentStore:
 
     def at_path(self, path: Path) -> Document | None:
         """The newest version of the file at this path, or None if it is not open."""
-        name = folded(path.as_posix().lstrip("/"))
-        return next((one for one in self._open.values() if folded(path_of(one.uri)) == name), None)
+        name, files = folded(path.as_posix().lstrip("/")), (one for one in self._open.values() if not one.notebook)
+        return next((one for one in files if folded(path_of(one.uri)) == name), None)
 
-    def all(self) -> list[Document]:
-        """Every open document, in the order of opening."""
-        return list(self._open.values())
+    def files(self) -> list[Document]:
+        """Every open file in the order of opening; a notebook is one document with the code of its first language."""
+        files = dict.fromkeys(one.snapshot().file_uri for one in self._open.values())
+        found = (self._as_file(uri) if uri in self._notebooks else self._open.get(uri) for uri in files)
+        return [one for one in found if one is not None]
+
+    def _as_file(self, uri: str) -> Document | None:
+        notebook = self._notebooks[uri]
+        cells = (self._open.get(cell.document) for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
+        first = next((cell for cell in cells if cell is not None and cell.notebook == notebook.uri), None)
+        if first is None:
+            return None
+        snapshot = self.snapshot(first)
+        return Document(notebook.uri, notebook.version, snapshot.language, LineIndex.of(snapshot.text))
+
+    def snapshot(self, document: Document, kept: tuple[int, int] | None = None) -> Snapshot:
+        """A version of a document as the engine receives it: a cell without magics, and with the cells around it.
+
+        Magics stay in the lines that the range `kept` touches. Positions differ by the snapshot's `num_before`.
+        """
+        notebook = self._notebooks.get(document.notebook)
+        if notebook is None:
+            return document.snapshot()
+        code = document.code if kept is None else document.code.with_lines(*kept)
+        above, below = (filter(None, map(self._open.get, uris)) for uris in notebook.around(document.uri))
+        cell = replace(document.snapshot(), text=code.text, language=code.language)
+        return joined(cell, (one.code for one in above), (one.code for one in below))
 
     def completion_position(self, params: types.InlineCompletionParams) -> CompletionPosition | None:
         """The position of an inline completion, or None if the document is not open."""
@@ -117,11 +200,13 @@ class DocumentStore:
             text = _without_surrogates(selected.text)
         else:
             start, end = self.offsets(document.lines, types.Range(params.position, params.position))
-            text = opening_of(document.lines.text, start, document.language)
+            text = opening_of(document.lines.text, start, document.code.language)
         replaced = self.range(document, start, end)
         if text or start != end:
             document = replace(document, lines=document.lines.replaced(start, end, text))
-        return CompletionPosition(document.snapshot(), start + len(text), replaced, (start, end), text)
+        snapshot, at = self.snapshot(document), start + len(text)
+        is_code = not document.code.is_magic(at)
+        return CompletionPosition(snapshot, snapshot.num_before + at, replaced, (start, end), is_code, text)
 
     def offsets(self, lines: LineIndex, span: types.Range) -> tuple[int, int]:
         """Start and end of the client's range in ascending order; some clients send them reversed."""

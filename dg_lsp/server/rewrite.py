@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.holes import find_holes
 from dg_lsp.engine.decoders.base import Progress
@@ -21,6 +22,7 @@ from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
+from dg_lsp.server.transport import MAX_POSITION
 
 REWRITE = "dg-lsp.rewrite"
 """`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range; a fix must reduce its syntax errors."""
@@ -66,12 +68,15 @@ def register(server: Server) -> None:
     def register_command(name: str, work: Callable[[Server, Any], Awaitable[None]]) -> None:
         @server.command(name)
         async def command(argument: Any = None) -> dict[str, Any]:
+            server.protocol.follow_cancellation()
             try:
                 await work(server, argument)
             except Refusal as refusal:
                 if str(refusal) != _CANCELLED:
                     server.show(types.MessageType.Warning, f"dg-lsp: {refusal}")
                 return {"applied": False, "reason": str(refusal)}
+            except asyncio.CancelledError:  # pygls would not answer the request
+                return {"applied": False, "reason": _CANCELLED}
             return {"applied": True, "reason": None}
 
     register_command(REWRITE, _rewrite)
@@ -86,15 +91,16 @@ async def _rewrite(ls: Server, argument: Any) -> None:
     instruction, strength = str(argument.get("instruction") or ""), argument.get("strength")
     if not isinstance(strength, int | float | None):
         raise Refusal(_BAD_ARGUMENT)
+    snapshot = ls.documents.snapshot(document, (start, end))
     request = RewriteRequest(
-        document.snapshot(),
-        start,
-        end,
+        snapshot,
+        start + snapshot.num_before,
+        end + snapshot.num_before,
         instruction,
         1.0 if strength is None else strength,
         ls.settings.rewrite.deadline_ms,
         must_fix_errors=argument.get("mustFixErrors") is True,
-        snippets=ls.snippets(document.snapshot(), start),
+        snippets=ls.snippets(snapshot, start + snapshot.num_before),
     )
     title = instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
@@ -102,26 +108,29 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
     if note := instruction_note(request, result):
         ls.log(types.MessageType.Info, note)
-    old = document.lines.text[result.start : result.end]
-    await _apply(ls, document, minimal_changes(old, result.text, result.start), f"dg-lsp: {title}")
+    changes = minimal_changes(snapshot.text[result.start : result.end], result.text, result.start - snapshot.num_before)
+    await _apply(ls, document, changes, f"dg-lsp: {title}")
 
 
 async def _fill_gaps(ls: Server, argument: Any) -> None:
     document, start, end = _span(ls, argument)
-    snapshot = document.snapshot()
+    snapshot = ls.documents.snapshot(document)
+    first = snapshot.num_before
+    start, end = start + first, end + first
     if not (holes := find_holes(snapshot, start, end)):
         raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
     deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, holes[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, holes=holes)
     result = await _with_progress(ls, request, "Filling the gaps")
     missing = [
-        f"line {document.lines.position_at(gap.start, ls.documents.encoding)[0] + 1}: {_MESSAGES[gap.rejection.reason]}"
+        f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
+        f"{_MESSAGES[gap.rejection.reason]}"
         for gap in result.gaps
         if gap.rejection
     ]
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: {'; '.join(missing)}")
-    changes = tuple(Change(gap.start, gap.end, gap.text) for gap in result.gaps if not gap.rejection)
+    changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.rejection)
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
         ls.show(types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are left. {'; '.join(missing)}")
@@ -129,11 +138,14 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
 
 async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
-    snapshot, deadline_ms = document.snapshot(), ls.settings.rewrite.deadline_ms
-    snippets = ls.snippets(snapshot, start)
+    if document.code.is_magic(start):
+        raise Refusal("the line of a magic is not completed")
+    snapshot, deadline_ms = ls.documents.snapshot(document), ls.settings.rewrite.deadline_ms
+    offset = start + snapshot.num_before
+    snippets = ls.snippets(snapshot, offset)
     request = FillRequest(
         snapshot,
-        start,
+        offset,
         deadline_ms=deadline_ms,
         early_stop_ms=0.0,
         snippets=snippets,
@@ -154,12 +166,14 @@ def _span(ls: Server, argument: Any) -> tuple[Document, int, int]:
         raise Refusal(f"{argument['uri']} is not open")
     if ls.is_excluded(document.snapshot()):
         raise Refusal("this file is excluded from completion")
+    if problem := ls.language_problem(document.language):
+        raise Refusal(problem)
     try:
         span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
-        ends = (types.Position(int(span[end]["line"]), int(span[end]["character"])) for end in ("start", "end"))
-        return document, *ls.documents.offsets(document.lines, types.Range(*ends))
-    except (KeyError, TypeError, ValueError) as error:
+        where = ls.protocol.structured(span, types.Range, "range")
+    except (KeyError, JsonRpcException) as error:
         raise Refusal(_BAD_ARGUMENT) from error
+    return document, *ls.documents.offsets(document.lines, where)
 
 
 async def _with_progress(ls: Server, request: RewriteRequest, title: str) -> RewriteResult:
@@ -167,8 +181,11 @@ async def _with_progress(ls: Server, request: RewriteRequest, title: str) -> Rew
     uri, window, progress = request.snapshot.uri, ls.client_capabilities.window, ls.work_done_progress
     token = str(uuid4()) if window is not None and window.work_done_progress else None
     if token is not None:
-        await progress.create_async(token)
-        progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
+        try:
+            await progress.create_async(token)
+            progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
+        except JsonRpcException:  # the client refuses to show it
+            token = None
     job = asyncio.ensure_future(ls.rewrite(request, _step_reporter(ls, token) if token is not None else None))
     if token is not None:
         progress.tokens[token].add_done_callback(lambda _: job.cancel())
@@ -213,15 +230,18 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
     workspace, preview = ls.client_capabilities.workspace, ls.settings.rewrite.preview
     capabilities = workspace.workspace_edit if workspace else None
     edit = ls.documents.workspace_edit(document, changes, capabilities, label=label, preview=preview)
-    answer = await ls.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit, label=label))
+    try:
+        answer = await ls.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit, label=label))
+    except JsonRpcException as error:
+        raise Refusal(f"the editor rejected the change: {error}") from error
     if not answer.applied:
         raise Refusal(answer.failure_reason or "the editor rejected the change")
 
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
-    """The actions for a selection or a cursor; none in an excluded document."""
+    """The actions for a selection or a cursor; none in an excluded document or a language that the model lacks."""
     document = ls.documents.get(params.text_document.uri)
-    if document is None or ls.is_excluded(document.snapshot()):
+    if document is None or not ls.is_served(document.snapshot()):
         return []
     where, context = params.range, params.context
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
@@ -278,7 +298,8 @@ def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
     """Rewrites the range of the diagnostic, or its line if the range is empty."""
     first, where = diagnostic.message.split("\n")[0], diagnostic.range
     if where.start == where.end:
-        where = types.Range(types.Position(where.start.line, 0), types.Position(where.start.line + 1, 0))
+        line = where.start.line
+        where = types.Range(types.Position(line, 0), types.Position(min(line + 1, MAX_POSITION), 0))
     argument = {"uri": document.uri, "range": where, "instruction": f"fix: {first}", "mustFixErrors": True}
     action = _action(f"Fix with dg-lsp: {first[:60]}", REWRITE, argument, types.CodeActionKind.QuickFix)
     action.diagnostics = [diagnostic]

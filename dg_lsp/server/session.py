@@ -2,11 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,10 +24,11 @@ from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
-from dg_lsp.errors import BackendError, DgLspError, RemoteError
+from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
-from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.status import State, Status
 from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings
@@ -40,60 +38,6 @@ ACCEPTED = "dg-lsp.accepted"
 T = TypeVar("T")
 FIRST_CHARS = 2048
 """Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
-
-
-class State(StrEnum):
-    """Whether the server offers completions."""
-
-    LOADING = "loading"
-    READY = "ready"
-    EXCLUDED = "excluded"
-    ERROR = "error"
-
-
-_KINDS = {State.LOADING: "Normal", State.READY: "Normal", State.EXCLUDED: "Inactive", State.ERROR: "Error"}
-
-
-@dataclass(slots=True)
-class Status:
-    """The status that the client displays. Each change is sent once."""
-
-    send: Callable[[str, Any], None]
-    is_enabled: bool = False  # the client displays it: such clients send `editorInfo`
-    state: State = State.LOADING
-    message: str = ""
-    model: str = ""
-    last_ms: float | None = None  # duration of the last request in milliseconds
-    numbers: Callable[[], Mapping[str, Any]] = dict  # counts of the session, and useful edits of the day
-    _num_running: int = 0
-    _last_sent: dict[str, Any] = field(default_factory=dict)
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Reports the server as busy inside, and measures how long it takes if nothing is raised."""
-        start = time.monotonic()
-        self._num_running += 1
-        self.update()
-        try:
-            yield
-            self.last_ms = round(1e3 * (time.monotonic() - start), 1)
-        finally:
-            self._num_running -= 1
-            self.update()
-
-    def update(self, **changes: Any) -> None:
-        """Sets the fields given, and sends the status if it differs from the last one sent."""
-        for name, value in changes.items():
-            setattr(self, name, value)
-        status = {
-            "busy": self._num_running > 0 or self.state is State.LOADING,
-            "message": self.message,
-            "kind": _KINDS[self.state],
-            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.numbers()},
-        }
-        if self.is_enabled and status != self._last_sent:
-            self._last_sent = status
-            self.send("didChangeStatus", status)
 
 
 OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
@@ -106,7 +50,7 @@ class Server(LanguageServer):
     protocol: Protocol
 
     def __init__(self, open_scheduler: OpenScheduler, settings: Settings) -> None:
-        super().__init__("dg-lsp", __version__, protocol_cls=Protocol)
+        super().__init__("dg-lsp", __version__, notebook_document_sync=NOTEBOOKS, protocol_cls=Protocol)
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
         self.documents = DocumentStore()
@@ -129,6 +73,7 @@ class Server(LanguageServer):
         self._cursors: dict[str, int] = {}  # last known offsets by document; one that is too large means the end
         self._shown_errors: set[str] = set()
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
+        self._logged_languages: set[tuple[str, str]] = set()
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
         self._audit_log: AuditLog | None = None
@@ -185,6 +130,8 @@ class Server(LanguageServer):
             if followed is not None:
                 self.acceptance.drop(followed, Verdict.CANCELLED)
             raise
+        if self.language_problem(request.snapshot.language):  # the model was loading at the request
+            result = None
         if result is None and followed is not None:
             self.acceptance.drop(followed, Verdict.FAILED)
         return result
@@ -196,14 +143,15 @@ class Server(LanguageServer):
         with self.status.busy():
             submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             if self._audit_log is not None:
-                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens, name)
+                facts = request.max_tokens, name, self._scheduler
+                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, *facts)
             result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not self._scheduler.ready.exception():
                 self._report_error(result)
             return None
-        self._cursors[request.snapshot.uri] = request.offset
+        self._cursors[request.snapshot.uri] = request.offset - request.snapshot.num_before
         self._report_success(result)
         return result
 
@@ -214,16 +162,16 @@ class Server(LanguageServer):
         before the cursor first, it is the beginning of every prompt there.
         """
         document, engine = self.documents.get(uri), self.engine
-        if document is None or self._scheduler is None or self.is_excluded(document.snapshot()):
+        if document is None or self._scheduler is None or not self.is_served(document.snapshot()):
             return
-        snapshot = document.snapshot()
+        snapshot = self.documents.snapshot(document)
         if offset is None:
             spec = engine.spec if engine is not None else None
             is_suffix_first = spec is not None and spec.fim is not None and spec.fim.order is FimOrder.SUFFIX_FIRST
             offset = self._cursors.get(uri, 0 if is_suffix_first else FIRST_CHARS)
         else:
             self._cursors[uri] = offset
-        offset = min(offset, len(snapshot.text))
+        offset = min(snapshot.num_before + offset, len(snapshot.text))
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
         self._scheduler.warm_up(request)
 
@@ -232,14 +180,18 @@ class Server(LanguageServer):
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
-            RequestError, BackendError, ModelError: as the engine does.
+            RequestError, BackendError, ModelError: as the engine does; RequestError also if the model does not know the
+                language.
         """
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
         submitted = self._scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
-            self._audit_log.watch(submitted, "dg-lsp.rewrite")
-        return await asyncio.wrap_future(submitted)
+            self._audit_log.watch(submitted, "dg-lsp.rewrite", model=self._scheduler)
+        result = await asyncio.wrap_future(submitted)
+        if problem := self.language_problem(request.snapshot.language):  # the model was loading at the request
+            raise RequestError(problem)
+        return result
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
@@ -268,13 +220,25 @@ class Server(LanguageServer):
         return False
 
     def update_status(self) -> None:
-        """Reports whether the active document is excluded."""
+        """Reports whether the active document is excluded, or in a language that the model does not know."""
         document = self.documents.get(self.active_document)
-        if document is not None and self.status.state in (State.READY, State.EXCLUDED):
-            if self.is_excluded(document.snapshot()):
-                self.status.update(state=State.EXCLUDED, message="excluded file")
-            else:
-                self.status.update(state=State.READY, message="")
+        if document is None or not self.status.state.is_usable:
+            return
+        if self.is_excluded(document.snapshot()):
+            self.status.update(state=State.EXCLUDED, message="excluded file")
+        elif problem := self.language_problem(document.language):
+            self.status.update(state=State.UNSUPPORTED, message=problem)
+        else:
+            self.status.update(state=State.READY, message="")
+
+    def focus(self, uri: str) -> None:
+        """Makes a document the active one: the client reports that, or requests a completion in it."""
+        self.active_document = uri
+        self.update_status()
+
+    def is_served(self, snapshot: Snapshot) -> bool:
+        """Whether completions and rewrites are offered in this document. Logs each reason against it once."""
+        return not self.is_excluded(snapshot) and not self.language_problem(snapshot.language)
 
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document. Logs each reason once."""
@@ -285,6 +249,18 @@ class Server(LanguageServer):
             self._logged_exclusions.add((snapshot.uri, reason))
             self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
         return True
+
+    def language_problem(self, language_id: str) -> str:
+        """Why the model completes and rewrites nothing in a language, see `ModelSpec.language_problem`.
+
+        Empty while the model loads. Logs each language once.
+        """
+        engine = self.engine
+        problem = "" if engine is None else engine.spec.language_problem(language_id)
+        if problem and (problem, language_id) not in self._logged_languages:
+            self._logged_languages.add((problem, language_id))
+            self.log(types.MessageType.Info, f"no completions in {language_id} files: {problem}")
+        return problem
 
     @property
     def engine(self) -> Engine | None:
@@ -314,10 +290,12 @@ class Server(LanguageServer):
             self._audit_log.write(outcome)
 
     def stats(self) -> dict[str, Any]:
-        """Counts of the session, seconds of model time, and today's numbers."""
+        """State and counts of the session, seconds of model time, and today's numbers."""
         self.settle()
         time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
         return {
+            "state": self.status.state.value,
+            "message": self.status.message,
             **self.acceptance.counts,
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path, path_of
+from dg_lsp.context.document import Snapshot, path_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
 from dg_lsp.context.languages import language_id_of, language_of
 from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
@@ -20,6 +20,11 @@ from dg_lsp.server.modules import Modules
 from dg_lsp.settings import PrivacySettings
 
 GITIGNORE = ".gitignore"
+
+
+def repositories_around(path: Path) -> list[str]:
+    """URIs of the git repositories that a file or folder is in, the innermost first."""
+    return [one.as_uri() for one in (path, *path.parents) if (one / ".git").exists()]
 
 
 class WorkspaceExclusion:
@@ -44,7 +49,7 @@ class WorkspaceExclusion:
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this document, or None."""
         reason = Exclusion(self.settings).reason(snapshot)
-        if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.uri):
+        if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.file_uri):
             return ExclusionReason.IGNORED
         return reason
 
@@ -57,7 +62,7 @@ class WorkspaceExclusion:
         settings = self.settings
         if not (settings.exclude_comments or settings.exclude_strings):
             return False
-        found = inside(snapshot.text, offset, snapshot.language)
+        found = inside(snapshot.alone().text, offset - snapshot.num_before, snapshot.language)
         excluded = (settings.exclude_comments, Inside.COMMENT), (settings.exclude_strings, Inside.STRING)
         return any(is_set and found is kind for is_set, kind in excluded)
 
@@ -76,21 +81,12 @@ class WorkspaceExclusion:
         """The nearest .gitignore file with a matching pattern decides."""
         if (root := _root_of(path, roots)) is None:
             return False
-        # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
         inside = parts[: parts.index(root)]
-        return any(self._matches(part, root, is_folder=is_folder or part != path) for part in reversed(inside))
-
-    def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
-        for folder in path.parents:
-            if (spec := self._spec(folder / GITIGNORE)) is not None:
-                inside = folded(path.relative_to(folder).as_posix())
-                verdict = spec.check_file(inside + "/" * is_folder).include
-                if verdict is not None:
-                    return verdict
-            if folder == root:
-                break
-        return False
+        folders = [*inside[1:], root]
+        specs = [(one, spec) for one in folders if (spec := self._spec(one / GITIGNORE)) is not None]
+        # from the outside in: nothing inside an ignored folder can be included again
+        return any(_matches(part, specs, is_folder=is_folder or part != path) for part in reversed(inside))
 
     def _spec(self, name: Path) -> GitIgnoreSpec | None:
         path = Path(name)
@@ -103,9 +99,20 @@ class WorkspaceExclusion:
             if known is None or known[0] != modified:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
                 known = self._specs[path] = modified, compiled(tuple(lines))
-        except (OSError, ValueError):  # missing, unreadable, or invalid patterns
+        except (OSError, ValueError):  # missing, unreadable, or a NUL in the name
             return None
         return known[1]
+
+
+def _matches(path: Path, specs: Sequence[tuple[Path, GitIgnoreSpec]], *, is_folder: bool) -> bool:
+    """What the nearest folder above the path whose patterns match decides; the nearest one is the first."""
+    above = [(folder, spec) for folder, spec in specs if len(folder.parts) < len(path.parts)]
+    for folder, spec in above:
+        inside = folded(path.relative_to(folder).as_posix())
+        verdict = spec.check_file(inside + "/" * is_folder).include
+        if verdict is not None:
+            return verdict
+    return False
 
 
 def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
@@ -167,7 +174,7 @@ class WorkspaceIndex:
 
     def definitions(self, snapshot: Snapshot, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
         """Definitions of what a document imports; files with more names in `near` come first."""
-        path = local_path(snapshot.uri) or Path("/" + path_of(snapshot.uri))
+        path = local_path(snapshot.file_uri) or Path("/" + path_of(snapshot.file_uri))
         language_id = language_of(snapshot.language).id
         self._seen, self._num_new_bytes, self.is_complete = {}, 0, True
         words = frozenset(re.findall(r"\w+", near))

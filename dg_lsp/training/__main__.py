@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,9 +14,28 @@ import typer
 from dg_lsp.errors import DgLspError
 
 REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
+WHEELS = {
+    "tokenizers": "tokenizers",
+    "gguf": "gguf",
+    "numpy": "numpy",
+    "tqdm": "tqdm",
+    "pyyaml": "yaml",
+    "tree-sitter": "tree_sitter",
+    "tree-sitter-python": "tree_sitter_python",
+    "typer": "typer",
+    "shellingham": "shellingham",
+    "annotated-doc": "annotated_doc",
+    "pydantic": "pydantic",
+    "pydantic-core": "pydantic_core",
+    "annotated-types": "annotated_types",
+    "typing-inspection": "typing_inspection",
+}
+"""Distributions that `gpu-day run` needs beside torch, and their modules."""
 BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+gpu_day = typer.Typer(no_args_is_help=True, help="Train on a machine without a network that is yours for some minutes.")
+app.add_typer(gpu_day, name="gpu-day")
 
 
 DEFAULT_ROOT = Path.home() / ".cache" / "dg-lsp" / "training"
@@ -52,7 +73,7 @@ def benchmarks(
 @app.command()
 def tokenize(root: Root) -> None:
     """Tokenize a corpus that was copied from another machine: tokenizer.json, train.jsonl.xz and val.jsonl.xz."""
-    from dg_lsp.training.corpus import tokenize_splits
+    from dg_lsp.training.store import tokenize_splits
 
     print(json.dumps({"tokens": tokenize_splits(root)}))
 
@@ -66,8 +87,8 @@ def write_test_cases(
     ] = "report",
 ) -> None:
     """Write 1,000 test cases of the validation packages in the format of HumanEval-Infilling."""
-    from dg_lsp.training.corpus import read_texts
     from dg_lsp.training.evaluate import draw_cases, write_cases
+    from dg_lsp.training.store import read_texts
     from dg_lsp.training.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(root / "tokenizer.json")
@@ -118,16 +139,19 @@ def export(
     statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
 ) -> None:
     """Write the weights of a run as a GGUF file."""
-    from dg_lsp.training.export import ExportMetadata, read_model, write_model
-    from dg_lsp.training.rows import NUM_SENTINELS
+    from dg_lsp.training.export import read_model, write_model
+    from dg_lsp.training.gpu_day import export_metadata
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
     checkpoint, planned = root / "runs" / f"{config}.pt", CONFIGS[config]
-    network, tokens = read_model(start, planned.network) if start else checkpoint_network(checkpoint)
+    if start:
+        network, tokens = read_model(start, planned.network)
+    else:
+        network, progress = checkpoint_network(checkpoint)
+        tokens = progress["tokens"]
     table = json.loads(statistics.read_text()) if statistics else {}
-    prompt_tokens = planned.rows.max_prompt + NUM_SENTINELS
-    metadata = ExportMetadata(config, planned.rows.canvas_lengths, prompt_tokens, tokens, table)
+    metadata = export_metadata(planned, tokens, decoder_statistics=table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
     partial = path.with_name(path.name + ".partial")
     write_model(partial, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
@@ -150,14 +174,23 @@ def evaluate(
 
     `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
     """
-    from dg_lsp.bench.dataset import read_cases, sample_cases
-    from dg_lsp.training.corpus import read_texts
-    from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser, validation_losses
+    from dg_lsp.training.evaluate import validation_losses
     from dg_lsp.training.train import CONFIGS
 
     path = file or root / "runs" / f"{config}-q8_0.gguf"
     if batches:
         print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
+    table = _decoder_statistics(path, root, cases, limit, threads)
+    if statistics:
+        statistics.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _decoder_statistics(path: Path, root: Path, cases: Path | None, limit: int, threads: int) -> dict[str, str]:
+    """Measures every decoder of a GGUF file at test cases, and prints the table."""
+    from dg_lsp.bench.dataset import read_cases, sample_cases
+    from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser
+    from dg_lsp.training.store import read_texts
+
     denoiser, tokenizer = open_denoiser(path, threads)
     found = read_cases(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
     chosen = sample_cases(found, limit, 0)
@@ -165,12 +198,124 @@ def evaluate(
     denoiser.close()
     print(f"{len(chosen)} test cases; causal passes, verifying passes, canvas passes, share of right first lines:")
     print("\n".join(f"{name:<25} {numbers.replace(',', ' ' * 4)}" for name, numbers in table.items()))
-    if statistics:
-        statistics.write_text(json.dumps(table, indent=1) + "\n")
+    return table
+
+
+MiB = Annotated[float, typer.Option(help="In MiB.")]
+
+
+@gpu_day.command()
+def pack(
+    root: Root,
+    to: Annotated[Path, typer.Option(help="The folder of the parts.")],
+    size: Annotated[float, typer.Option(help="Largest part in MiB.")] = 60,
+    most: Annotated[float | None, typer.Option(help="All parts together in MiB; the least used packages stay.")] = None,
+    config: Config = "mini",
+) -> None:
+    """Write the corpus as parts with checksums; make it first if it is not there.
+
+    Each part is of use alone. Packages are taken whole, those first that most files of other packages import.
+    """
+    from dg_lsp.training.gpu_day import UTILISATION, expected_speed
+    from dg_lsp.training.train import CONFIGS
+    from dg_lsp.training.transfer import MEMBERS, MIB, pack_corpus
+
+    started = time.monotonic()
+    if not all((root / name).exists() for name in MEMBERS):
+        print(f"no corpus in {root}: it is made now, which takes some minutes", flush=True)
+        data(root)
+    parts, left_out = pack_corpus(root, to, int(size * MIB), int(most * MIB) if most else None)
+    for part in parts:
+        first = ", ".join(part.packages[:4])
+        print(f"{part.path}: {part.num_bytes / MIB:.1f} MiB, {len(part.packages)} packages: {first}, ...")
+    if left_out:
+        print(f"left out: {len(left_out)} packages: {', '.join(left_out)}")
+    print(f"packed in {time.monotonic() - started:.0f} s")
+    print("a machine that has torch needs these wheels; `pip download --no-deps --dest FOLDER` for its platform:")
+    print(" ".join(f"{name}=={version(name)}" for name in WHEELS))
+    speed = expected_speed(CONFIGS[config])
+    print(f"expected on an H200 at {UTILISATION:.0%} of its peak: {speed:,.0f} clean tokens/s")
+
+
+@gpu_day.command()
+def run(
+    root: Root,
+    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files come back.")],
+    parts: Annotated[list[Path] | None, typer.Option("--corpus", help="A part of the corpus; may be repeated.")] = None,
+    minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 25,
+    part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack and tokenize only.")] = 9.5,
+    every: Annotated[float, typer.Option(help="Minutes from one export to the next.")] = 3,
+    size: Annotated[float, typer.Option(help="Largest file in `out` in MiB.")] = 15,
+    start: Annotated[Path | None, typer.Option(help="A file that came home from another machine.")] = None,
+    config: Config = "mini",
+    device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
+) -> None:
+    """Unpack, tokenize and train; the state of the run stays in the work folder, exports go to `out`."""
+    import torch
+
+    from dg_lsp.training import gpu_day
+    from dg_lsp.training.train import CONFIGS
+    from dg_lsp.training.transfer import MIB
+
+    gpu_day.run(
+        root,
+        gpu_day.with_minutes(CONFIGS[config], minutes, every),
+        parts or [],
+        out,
+        part_minutes=part,
+        part_bytes=int(size * MIB),
+        start=start,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+
+
+@gpu_day.command()
+def collect(
+    root: Root,
+    folders: Annotated[list[Path], typer.Argument(help="Folders that came back, the oldest first.")],
+    out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
+    entry: Annotated[Path, typer.Option(help="The log's entry to write, as Markdown.")] = Path("entry.md"),
+    title: Annotated[str, typer.Option(help="Title of the entry.")] = "A training run on a GPU",
+    cases: Annotated[Path | None, typer.Option(help="Test cases; default: the set `tune` of `test-cases`.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
+    threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
+    config: Config = "mini",
+) -> None:
+    """Join the latest whole export, measure its decoders, write it with their statistics, and the log's entry."""
+    from dg_lsp.training import gpu_day
+    from dg_lsp.training.train import CONFIGS
+
+    path = out or root / "runs" / f"{config}-q8_0.gguf"
+    facts, lines = gpu_day.collect(folders, path)
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, step {facts['steps']}, {facts['tokens'] / 1e6:.2f} M tokens")
+    table = _decoder_statistics(path, root, cases, limit, threads)
+    gpu_day.add_statistics(path, root, CONFIGS[config], facts, table)
+    entry.write_text(gpu_day.log_entry(title, CONFIGS[config], facts, lines, table))
+    print(f"{entry}: {len(table)} measurements of decoders")
+
+
+@gpu_day.command()
+def loader(
+    root: Root,
+    processes: Annotated[int, typer.Option(help="Loader processes; 0: this one.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Length of the measurement.")] = 20,
+    config: Config = "mini",
+) -> None:
+    """Measure the training batches that loader processes make, without a network."""
+    from dg_lsp.training.gpu_day import loader_speed
+    from dg_lsp.training.train import CONFIGS
+
+    speed = loader_speed(root, CONFIGS[config].rows, processes, seconds)
+    print(f"{speed:,.0f} clean tokens/s with {processes} loader processes")
 
 
 def main() -> int:
     """Run the command line. Without the optional dependencies, print how to install them."""
+    if sys.argv[1:3] == ["gpu-day", "run"]:
+        missing = [name for name, module in WHEELS.items() if importlib.util.find_spec(module) is None]
+        if missing:
+            print(f"`gpu-day run` needs the wheels {', '.join(missing)} beside torch", file=sys.stderr)
+            return 2
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         install = "pip install 'dg-lsp[training]' (measured with torch==2.13.0)"

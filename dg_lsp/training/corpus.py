@@ -7,7 +7,6 @@ import functools
 import gzip
 import hashlib
 import json
-import lzma
 import platform
 import re
 import shutil
@@ -19,7 +18,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,21 +28,14 @@ import numpy as np
 import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
 
-from dg_lsp.training.tokenizer import (
-    SPECIAL_TOKENS,
-    build_store,
-    load_tokenizer,
-    tokenizer_from_gguf,
-    train_tokenizer,
-    write_store,
-)
+from dg_lsp.training.store import SPLITS, CorpusFile, tokenize_splits, write_texts
+from dg_lsp.training.tokenizer import SPECIAL_TOKENS, tokenizer_from_gguf, train_tokenizer
 
 Hashes = npt.NDArray[np.uint64]
 Signature = npt.NDArray[np.uint32]
 
 PACKAGES = Path(__file__).with_name("packages.toml")
 MANIFEST = Path(__file__).with_name("manifest.json")  # of this corpus; the bundled weights have their own
-SPLITS = ("train", "val")
 STDLIB = "stdlib"
 MAX_PACKAGE_CHARS = 10_000_000
 TOKENIZER_STRIDE = 3  # the tokenizer is trained on every third file; more files do not change it
@@ -115,15 +107,6 @@ class Package:
             for name in sorted(archive.namelist()):
                 if name.endswith(".py"):
                     yield name, archive.read(name)
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusFile:
-    """One file of a package. The text has LF line ends, no tabs, no trailing spaces, and one newline at the end."""
-
-    package: str
-    path: str
-    text: str
 
 
 def read_package_list(path: Path = PACKAGES) -> tuple[dict[str, str], frozenset[str]]:
@@ -397,25 +380,3 @@ def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package])
         if sizes:
             row = {"package": package.name, "version": package.version, "licence": package.licence}
             yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}
-
-
-def read_texts(path: Path) -> list[CorpusFile]:
-    """Read the files of one split."""
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [CorpusFile(**json.loads(line)) for line in lines]
-
-
-def write_texts(path: Path, files: list[CorpusFile]) -> None:
-    """Write one JSON object a line, compressed by xz."""
-    with lzma.open(path, "wt", preset=1, encoding="utf-8") as out:
-        out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
-
-
-def tokenize_splits(root: Path) -> dict[str, int]:
-    """Tokenize the texts of each split in `root`. Returns the numbers of tokens."""
-    tokenizer, num_tokens = load_tokenizer(root / "tokenizer.json"), {}
-    for split in SPLITS:
-        store = build_store([file.text for file in read_texts(root / f"{split}.jsonl.xz")], tokenizer)
-        write_store(root / split, store)
-        num_tokens[split] = len(store.tokens)
-    return num_tokens

@@ -33,10 +33,10 @@ from dg_lsp.engine.ttfue import first_lines_match
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
-from dg_lsp.training.corpus import CorpusFile
 from dg_lsp.training.export import read_model
 from dg_lsp.training.objective import Objective, validate, validation_batches
 from dg_lsp.training.rows import WORD_START
+from dg_lsp.training.store import CorpusFile
 from dg_lsp.training.train import TrainConfig
 
 

@@ -32,6 +32,8 @@ class ExportMetadata:
     tokens_seen: int
     decoder_statistics: Mapping[str, str] = field(default_factory=dict)
     """As `evaluate.decoder_statistics` returns them: `line-end.causal` -> `5.8,0,0,0.3`."""
+    steps: int = 0
+    seconds: float = 0.0  # of training
 
 
 def write_model(
@@ -72,6 +74,13 @@ def read_model(path: Path, config: NetworkConfig) -> tuple[DiffusionNetwork, int
     network.load_state_dict({name: torch.from_numpy(weight) for name, weight in stored.items()})
     tokens_seen = reader.get_field("dg.tokens_seen")
     return network.eval(), int(tokens_seen.contents()) if tokens_seen else 0
+
+
+def read_progress(path: Path) -> tuple[int, float]:
+    """Steps and seconds of training that a file states, 0 where it does not."""
+    fields = map(gguf.GGUFReader(path).get_field, ("dg.training_steps", "dg.training_seconds"))
+    steps, seconds = (field.contents() if field else 0 for field in fields)
+    return int(steps), float(seconds)
 
 
 def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig) -> None:
@@ -118,6 +127,7 @@ def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
     strings = {
         "noise": "mask",
         "prompt_format": "fim",
+        "languages": "python",
         "banned_token_ids": ",".join(map(str, vocabulary.BANNED_IDS)),
         "canvas_lengths": ",".join(map(str, sorted(m.canvas_lengths))),
         "config": m.config,
@@ -141,3 +151,6 @@ def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
     writer.add_float32("dg.confidence_threshold", CONFIDENCE_THRESHOLD)
     writer.add_bool("dg.causal", True)
     writer.add_uint64("dg.tokens_seen", m.tokens_seen)
+    if m.steps:
+        writer.add_uint32("dg.training_steps", m.steps)
+        writer.add_float32("dg.training_seconds", m.seconds)

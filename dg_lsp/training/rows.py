@@ -1,6 +1,7 @@
 """Training batches: fill-in-the-middle documents packed into rows, and the canvases that are denoised beside them.
 
-A document is `<|suffix|> S <|prefix|> P <|middle|> M <|eom|>`, or plain text. The lengths of prefix and suffix are
+A document is `<|suffix|> S <|prefix|> C P <|middle|> M <|eom|>`, or plain text. C is empty, or code of other files in
+the form of `canvas.fim`. The lengths of prefix and suffix are
 drawn without looking at the middle, and a long document is neither cut nor drawn again: the length of a prompt must not
 predict the length of its middle (tests/training/test_rows.py).
 
@@ -22,14 +23,15 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from dg_lsp.canvas.fim import MIN_ROOM
+from dg_lsp.context.snippets import NO_SNIPPETS
+from dg_lsp.training.store import TokenStore, load_store
 from dg_lsp.training.tokenizer import (
     END_OF_MIDDLE,
     END_OF_TEXT,
     MIDDLE,
     PREFIX,
     SUFFIX,
-    TokenStore,
-    load_store,
     load_tokenizer,
 )
 
@@ -49,6 +51,7 @@ MAX_LOOKAHEAD = 2048  # characters; longer than any middle that fits
 
 NUM_SENTINELS = 3  # special tokens of a prompt
 NO_SUFFIX = 0.10  # share of documents without a suffix
+MIN_SUFFIX, MAX_SUFFIX = 0.05, 1 / 3  # shares of a prompt
 SHORT_PROMPT = 0.25  # share of documents with a prompt of at most SHORT_LENGTH tokens
 SHORT_LENGTH = 64
 MIN_PLAIN = 24  # tokens; less free space of a row stays empty
@@ -131,6 +134,7 @@ class _Cut:
     """From the start of the line to the middle, the middle, and from it to the next line that is not blank."""
     tokens: Ids  # of the file
     lines: npt.NDArray[np.int64]  # where lines start in `tokens`, and the number of tokens
+    file: int
     first: int  # the line that starts at or before the middle
     last: int  # the line that starts at or after its end
 
@@ -148,13 +152,24 @@ class _Cut:
 class DocumentStream:
     """An endless, seeded stream of documents.
 
-    Prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
+    Context, prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
+    `context_share` of the documents show code of other files, where their file imports any.
     """
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, max_prompt: int, max_middle: int, seed: int) -> None:
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        max_prompt: int,
+        max_middle: int,
+        seed: int,
+        context_share: float = 0.0,
+    ) -> None:
         self.store, self.tokenizer = store, tokenizer
-        self.max_prompt, self.max_middle = max_prompt, max_middle
+        self.max_prompt, self.max_middle, self.context_share = max_prompt, max_middle, context_share
         self.rng = np.random.default_rng(seed)
+        pieces = (tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size()))
+        self.ends_line = np.array([piece.endswith("\n") for piece in pieces])
 
     def infill_documents(self, num: int) -> list[TrainingDocument]:
         """`num` documents with a middle."""
@@ -197,18 +212,45 @@ class DocumentStream:
         last = int(np.searchsorted(line_chars[:-1], end))
         parts = (chars[line_chars[first] : start], chars[start:end], chars[end : line_chars[last]])
         before, middle, after = map(_text, parts)
-        return _Cut((before, middle, after), tokens, line_tokens, first, last)
+        return _Cut((before, middle, after), tokens, line_tokens, file, first, last)
 
     def _document(self, cut: _Cut, before: Ids, middle: Ids, after: Ids) -> TrainingDocument:
         """Whole lines around the middle's own, which are cut at their outer ends if they are too long."""
         is_short = self.rng.random() < SHORT_PROMPT
         length = int(self.rng.integers(*((4, SHORT_LENGTH) if is_short else (SHORT_LENGTH, self.max_prompt + 1))))
-        num_after = 0 if self.rng.random() < NO_SUFFIX else int(length * self.rng.uniform(0.05, 0.45))
+        context = np.empty(0, np.uint16)
+        if self.context_share and self.rng.random() < self.context_share:
+            context = self._context(cut.file)
+            length = min(length, self.max_prompt - len(context))
+        num_after = 0 if self.rng.random() < NO_SUFFIX else int(length * self.rng.uniform(MIN_SUFFIX, MAX_SUFFIX))
         num_before = length - num_after
         prefix = [cut.head(max(0, num_before - len(before))), before[-num_before:]]
         suffix = [after[:num_after], cut.tail(max(0, num_after - len(after)))]
-        prompt = np.concatenate([[SUFFIX], *suffix, [PREFIX], *prefix, [MIDDLE]])
+        prompt = np.concatenate([[SUFFIX], *suffix, [PREFIX], context, *prefix, [MIDDLE]])
         return TrainingDocument(np.concatenate([prompt, middle, [END_OF_MIDDLE]]).astype(np.uint16), len(prompt))
+
+    def _context(self, file: int) -> Ids:
+        """Chunks of other files, the most important one last, then the file's own path; empty if no chunk fits."""
+        store = self.store
+        chunks = range(int(store.file_chunks[file]), int(store.file_chunks[file + 1]))
+        own, *others = (store.chunk_tokens[store.chunk_starts[i] : store.chunk_starts[i + 1]] for i in chunks)
+        taken: list[Ids] = []
+        room = int(NO_SNIPPETS.share * self.max_prompt) - len(own)
+        for ids in others:
+            kept = self._whole_lines(ids, room)
+            if len(kept):
+                taken.insert(0, kept)
+                room -= len(kept)
+        return np.concatenate([*taken, own]) if taken else np.empty(0, np.uint16)
+
+    def _whole_lines(self, ids: Ids, room: int) -> Ids:
+        """The path of a chunk and the first lines that fit, at least one, or no tokens."""
+        if room < MIN_ROOM:
+            return ids[:0]
+        if len(ids) <= room:
+            return ids
+        ends = np.flatnonzero(self.ends_line[ids[:room]])
+        return ids[: ends[-1] + 1] if len(ends) > 1 else ids[:0]
 
 
 def _text(chars: npt.NDArray[np.uint32]) -> str:
@@ -225,11 +267,12 @@ class RowConfig:
     max_middle: int  # tokens
     canvas_lengths: tuple[int, ...] = (8, 16, 32, 64)
     canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
+    context_share: float = 0.0  # of the documents, with code of other files before the prefix
     max_copies: int = 4  # how often a middle is denoised in one row, with other canvases and masks
 
     @property
     def max_prompt(self) -> int:
-        """Longest prefix and suffix together, in tokens, so that every document fits a row."""
+        """Longest context, prefix and suffix together, in tokens, so that every document fits a row."""
         return self.num_clean - self.max_middle - 4
 
 
@@ -350,7 +393,8 @@ class BatchStream:
 def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
     """A stream over a split that `data` prepared."""
     store, tokenizer = load_store(root / split), load_tokenizer(root / "tokenizer.json")
-    return BatchStream(DocumentStream(store, tokenizer, config.max_prompt, config.max_middle, seed), config)
+    documents = DocumentStream(store, tokenizer, config.max_prompt, config.max_middle, seed, config.context_share)
+    return BatchStream(documents, config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
-"""The vocabulary, 8,192 byte-level BPE tokens, and the corpus as arrays of its ids.
+"""The vocabulary: 8,192 byte-level BPE tokens.
 
 The first sixteen tokens are special; ids 6 to 15 are reserved.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from gguf import GGUFReader, TokenType
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -85,66 +82,3 @@ def _with_pre_tokenizer(model: models.BPE) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-NEWLINE = 10
-FILES_PER_BATCH = 512  # files tokenized at once; an Encoding takes much more memory than its ids
-
-
-@dataclass(frozen=True, slots=True)
-class TokenStore:
-    """Flat arrays over all files of a split.
-
-    tokens (num_tokens,) uint16; chars (num_chars,) uint32 code points; line_chars, line_tokens (num_lines,) uint32:
-    where each non-blank line starts in its file; token_starts, char_starts, line_starts (num_files + 1,) int64.
-    """
-
-    tokens: npt.NDArray[np.uint16]
-    chars: npt.NDArray[np.uint32]
-    line_chars: npt.NDArray[np.uint32]
-    line_tokens: npt.NDArray[np.uint32]
-    token_starts: npt.NDArray[np.int64]
-    char_starts: npt.NDArray[np.int64]
-    line_starts: npt.NDArray[np.int64]
-
-    @property
-    def num_lines(self) -> int:
-        """Number of non-blank lines."""
-        return len(self.line_chars)
-
-    def file_of_line(self, line: int) -> int:
-        """Index of the file that contains a line."""
-        return int(np.searchsorted(self.line_starts, line, side="right")) - 1
-
-
-def build_store(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
-    """Tokenize every file."""
-    tokens, chars, line_chars, line_tokens = [], [], [], []
-    batches = (texts[i : i + FILES_PER_BATCH] for i in range(0, len(texts), FILES_PER_BATCH))
-    encodings = (e for batch in batches for e in tokenizer.encode_batch(batch, add_special_tokens=False))
-    for text, encoding in zip(texts, encodings, strict=True):
-        points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        token_offsets = np.array([offset[0] for offset in encoding.offsets], np.uint32)
-        is_line_start = np.concatenate([[True], points[:-1] == NEWLINE])[: len(points)]
-        starts = np.flatnonzero(is_line_start & (points != NEWLINE))
-        token = np.searchsorted(token_offsets, starts)
-        is_boundary = token_offsets[np.minimum(token, len(token_offsets) - 1)] == starts
-        tokens.append(np.array(encoding.ids, np.uint16))
-        chars.append(points)
-        line_chars.append(starts[is_boundary].astype(np.uint32))
-        line_tokens.append(token[is_boundary].astype(np.uint32))
-    parts = (tokens, chars, line_chars, line_tokens)
-    starts_of = [np.cumsum([0, *map(len, part)], dtype=np.int64) for part in parts[:3]]
-    return TokenStore(*(np.concatenate(part) for part in parts), *starts_of)
-
-
-def write_store(folder: Path, store: TokenStore) -> None:
-    """Write one .npy file per array, so that several processes can map them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for field in fields(store):
-        np.save(folder / f"{field.name}.npy", getattr(store, field.name))
-
-
-def load_store(folder: Path) -> TokenStore:
-    """Memory-map the arrays in `folder`."""
-    return TokenStore(**{f.name: np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(TokenStore)})

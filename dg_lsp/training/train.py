@@ -17,7 +17,7 @@ import torch._dynamo.config as dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dg_lsp.training.export import read_model
+from dg_lsp.training.export import read_model, read_progress
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 from dg_lsp.training.objective import (
     Objective,
@@ -74,10 +74,22 @@ CONFIGS = {
     "mini": TrainConfig(
         "mini",
         NetworkConfig(width=512, layers=10, heads=8, kv_heads=4, hidden=1408),
-        RowConfig(num_rows=64, num_clean=768, num_noisy=768, max_middle=128, max_copies=6),
+        RowConfig(
+            num_rows=64,
+            num_clean=1152,  # prompts of up to 1,023 tokens
+            num_noisy=768,
+            max_middle=128,
+            canvas_lengths=(8, 16, 32),  # each is compiled once more
+            canvas_shares=(0.35, 0.45, 0.20),
+            context_share=0.2,
+            max_copies=6,
+        ),
         OptimizerConfig(warmup_steps=300, ema_decay=0.999),
+        causal_share=0.8,
+        causal_until=0.5,
         minutes=25.0,
-        loader_processes=14,
+        checkpoint_minutes=3.0,
+        loader_processes=4,
     ),
 }
 """`tiny` trains on CPU cores, `mini` on one GPU."""
@@ -139,6 +151,11 @@ class Trainer:
         self.objective = Objective(self.network, config.objective, compiled=compiled)
         self.validation = validation_batches(root, self.rows, self.device, NUM_VALIDATION)
         self.recent: list[Tensor] = []
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """End `run` after the current step, with a checkpoint; safe in a signal handler."""
+        self.is_stopped = True
 
     @property
     def path(self) -> Path:
@@ -157,9 +174,11 @@ class Trainer:
             generator, self.loader_state = saved["streams"][self.rank]
             self.generator.set_state(generator)
 
-    def start_from(self, path: Path) -> None:
-        """Take the weights of a GGUF file of this configuration."""
+    def start_from(self, path: Path, *, continues: bool = False) -> None:
+        """Take the weights of a GGUF file of this configuration. `continues`: also its place in the planned time."""
         network, self.progress.tokens = read_model(path, self.config.network)
+        if continues:
+            self.progress.step, self.progress.seconds = read_progress(path)
         self.network.load_state_dict(network.state_dict())
         self.average.load_state_dict(network.state_dict())
 
@@ -183,8 +202,18 @@ class Trainer:
         torch.save(content, partial)
         partial.replace(self.path)
 
-    def run(self, show: Show, *, minutes: float | None = None, max_steps: int | None = None) -> TrainingProgress:
-        """Train until the planned time, or for `minutes` or `max_steps`."""
+    def run(
+        self,
+        show: Show,
+        *,
+        minutes: float | None = None,
+        max_steps: int | None = None,
+        on_save: Callable[[], None] = lambda: None,
+    ) -> TrainingProgress:
+        """Train until the planned time, for `minutes` or `max_steps`, or until `stop`.
+
+        `on_save` is called after each checkpoint.
+        """
         config, progress, planned = self.config, self.progress, self.config.minutes * 60
         before, started = progress.seconds, time.monotonic()
         until = min(planned, before + minutes * 60) if minutes else planned
@@ -195,7 +224,7 @@ class Trainer:
         with closing(iter(loader)) as batches:
             for batch in batches:
                 progress.seconds = self._of_first_process(before + time.monotonic() - started)
-                if progress.seconds >= until or progress.step == last_step:
+                if progress.seconds >= until or progress.step == last_step or self.is_stopped:
                     break
                 share = progress.seconds / planned
                 rate = learning_rate(config.optimizer, progress.step, share)
@@ -209,8 +238,10 @@ class Trainer:
                     reported = progress.seconds
                 if progress.seconds >= next_save:
                     self._validate_and_save(show)
+                    on_save()
                     next_save = progress.seconds + config.checkpoint_minutes * 60
         self._validate_and_save(show)
+        on_save()
         return progress
 
     def _of_first_process(self, value: float) -> float:
@@ -282,9 +313,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return dict(torch.load(path, map_location="cpu", weights_only=False))
 
 
-def checkpoint_network(path: Path) -> tuple[DiffusionNetwork, int]:
-    """The averaged network of a checkpoint in float32, and the tokens that it was trained on."""
+def checkpoint_network(path: Path) -> tuple[DiffusionNetwork, dict[str, Any]]:
+    """The averaged network of a checkpoint in float32, and the fields of its `TrainingProgress`."""
     saved = load_checkpoint(path)
     network = DiffusionNetwork(NetworkConfig(**saved["config"]["network"]))
     network.load_state_dict(saved["average"])
-    return network.float().eval(), int(saved["progress"]["tokens"])
+    return network.float().eval(), dict(saved["progress"])

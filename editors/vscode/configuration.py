@@ -34,23 +34,97 @@ OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.languages": {
         "type": "array",
         "items": {"type": "string"},
-        "default": ["python"],
-        "markdownDescription": "Languages whose files are sent to the server. The bundled model supports Python only.",
+        "default": [],
+        "markdownDescription": "Languages whose files are sent to the server; empty: all. The bundled model knows "
+        "Python only; in other languages the status bar shows that.",
     },
     "dg-lsp.server.path": {
         "type": "string",
         "default": "",
         "scope": "machine-overridable",
         "markdownDescription": "The `dg-lsp` to run; may contain `~` and `${workspaceFolder}`. Empty: searched in the "
-        "workspace's `.venv`, `venv` and `env`, then on `PATH`, then in `~/.local/bin`.",
+        "workspace's `.venv`, `venv` and `env`, on `PATH`, in `~/.local/bin`, then where *Install the Server* puts it.",
+    },
+    "dg-lsp.server.package": {
+        "type": "string",
+        "default": "",
+        "scope": "machine",
+        "markdownDescription": "What *Install the Server* installs: a requirement as for `pip install`, or the "
+        "absolute path of a wheel or a clone. Empty: `dg-lsp` in the version of the extension.",
     },
     "dg-lsp.trace.server": {
         "type": "string",
         "enum": ["off", "messages", "verbose"],
+        "enumDescriptions": [
+            "No messages.",
+            "The name and the time of each message.",
+            "Each message with its content.",
+        ],
         "default": "off",
         "markdownDescription": "Log the messages between editor and server, including your code.",
     },
 }
+
+GROUPS = {
+    "Completion": (
+        *("enable", "model.name", "completion.", "languages", "privacy.exclude_languages"),
+        *("privacy.exclude_comments", "privacy.exclude_strings", "rewrite."),
+    ),
+    "Context": ("context.",),
+    "Privacy": ("privacy.",),
+    "Remote": ("remote.url", "remote.api", "remote.model", "remote.fim", "remote."),
+    "Advanced": ("server.path", "server.package", "completion.", "context.", "rewrite.", "model.", "remote.", ""),
+}
+"""Titles, and the settings of each group in the order of their use: keys, and beginnings of keys."""
+ADVANCED = (
+    *("completion.early_stop_ms", "completion.decoder", "completion.speculate", "context.max_fraction"),
+    *("rewrite.deadline_ms", "remote.max_prompt_tokens", "remote.extra"),
+)
+"""Settings that are rarely changed in an editor, although their group is another one."""
+CHOICES = {
+    "completion.decoder": {
+        "auto": "The fastest one of the model, by measured costs.",
+        "diffusion": "Denoises the positions of a canvas together.",
+        "autoregressive": "Decodes token by token.",
+        "speculative": "Drafts a canvas and verifies it in one causal pass; the text is that of autoregressive.",
+        "prompt-lookup": "Drafts from earlier text and verifies; the text is that of autoregressive.",
+        "infill": "Denoises gaps of several lengths between the text before and after the cursor.",
+    },
+    "context.enabled": {
+        "auto": "For models that were trained on several files.",
+        "always": "For every model.",
+        "never": "Only the file at the cursor.",
+    },
+    "model.prompt_attention": {
+        "auto": "As exact.",
+        "exact": "The prompt is read in each step: slowest, exact.",
+        "per_request": "The prompt is read once for each request.",
+        "causal": "The prompt is read causally and cached: fastest, least exact.",
+    },
+    "remote.api": {
+        "completions": "/v1/completions: dg-lsp serve, vLLM, SGLang and others.",
+        "infill": "/infill: the server of llama.cpp.",
+        "chat": "/v1/chat/completions: models that follow instructions.",
+    },
+    "remote.fim": {
+        "suffix": "In the field suffix of the request.",
+        "none": "Not sent.",
+        "qwen": "FIM tokens of Qwen2.5-Coder and Qwen3-Coder.",
+        "codegemma": "FIM tokens of CodeGemma.",
+        "granite": "FIM tokens of Granite 4.",
+        "granite-code": "FIM tokens of Granite 3.3 and Granite Code.",
+        "mellum": "FIM tokens of Mellum.",
+        "starcoder2": "FIM tokens of StarCoder2.",
+        "starcoder": "FIM tokens of StarCoder.",
+        "santacoder": "FIM tokens of SantaCoder.",
+        "deepseek": "FIM tokens of DeepSeek-Coder.",
+        "codestral": "FIM tokens of Codestral.",
+        "codellama": "FIM tokens of Code Llama.",
+        "zeta": "FIM tokens of Zeta.",
+        "seed-coder": "FIM tokens of Seed-Coder.",
+    },
+}
+"""One sentence for each value of a setting, where the setting has a list of them."""
 
 
 def sentences(kind: type) -> dict[str, str]:
@@ -76,7 +150,9 @@ def properties() -> Iterator[tuple[str, dict[str, Any]]]:
         key = f"dg-lsp.{name}"
         if not name.startswith(NOT_IN_EDITORS):
             scope = {"scope": "machine"} if key.startswith(NOT_IN_WORKSPACES) else {}
-            yield key, {**schema(field), **scope, "markdownDescription": sentences(kind)[field.name]}
+            choices = schema(field).get("enum", ())
+            described = {"enumDescriptions": [CHOICES[name][choice] for choice in choices]} if choices else {}
+            yield key, {**schema(field), **described, **scope, "markdownDescription": sentences(kind)[field.name]}
 
 
 def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:
@@ -108,11 +184,26 @@ def bounds(validator: Any) -> dict[str, Any]:
 
 
 def configuration() -> list[dict[str, Any]]:
-    """`contributes.configuration`: one group for the editor, one for the server."""
+    """`contributes.configuration`: the groups, with the settings of each in the order of their use."""
+    placed: dict[str, dict[str, dict[str, Any]]] = {title: {} for title in GROUPS}
+    for key, described in sorted({**OWN, **dict(properties())}.items(), key=lambda item: place(item[0])):
+        group = placed[list(GROUPS)[place(key)[0]]]
+        group[key] = {**described, "order": len(group) + 1}
     return [
-        {"title": "Editor", "order": 1, "properties": OWN},
-        {"title": "Server", "order": 2, "properties": dict(properties())},
+        {"title": title, "order": number, "properties": one} for number, (title, one) in enumerate(placed.items(), 1)
     ]
+
+
+def place(key: str) -> tuple[int, int]:
+    """The number of the group of a setting, and its rank in the group."""
+    name = key.removeprefix("dg-lsp.")
+    return next(
+        (number, rank)
+        for number, (title, beginnings) in enumerate(GROUPS.items())
+        if title == "Advanced" or name not in ADVANCED
+        for rank, beginning in enumerate(beginnings)
+        if name.startswith(beginning)
+    )
 
 
 def generated(package: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dg_lsp.settings import ModelSettings
 SPECIALS = {
     "scripted": {"<mask>": 0, "<end>": 1, "<middle>": 4},
     "llamacpp": {f"<|{name}|>": i for i, name in enumerate(("mask", "end", "prefix", "suffix", "middle"))},
-    "transformers": {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<|channel>": 100, "<|turn>": 105, "<|image>": 509},
+    "transformers": {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<|turn>": 105, "<|image>": 509},
 }
 
 

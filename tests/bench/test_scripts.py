@@ -3,14 +3,19 @@
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from dg_lsp.backends.llamacpp.device_reduction import functions
 from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.engine.engine import LocalEngine
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -87,11 +92,40 @@ def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsy
     assert "of 2 gaps right: a.py:2" in film.read_text()
 
 
+def test_early_lines_are_counted_for_every_rule(script, capsys):
+    module = script("early_lines")
+    module.main(["--number", "2", "--canvas", "8", "--steps", "6"])
+    facts, _, _, *rules = capsys.readouterr().out.splitlines()
+    assert json.loads(facts)["canvases"] == 2
+    assert len(rules) == len(module.STABILITIES) * len(module.BOUNDS)
+
+
+@pytest.mark.parametrize(("last", "num_changed"), [(9, 0), (8, 1)])
+def test_a_line_that_changes_after_it_was_settled_is_counted(script, last, num_changed):
+    module = script("early_lines")
+    drafts = [token_ids(ids) for ids in ([7, 9], [7, 9], [7, last])]
+    course = module.Course(drafts, [np.full(2, 0.01, np.float32)] * 3, "stable")
+    assert course.first_line(1, 0.1, module.LineEnd(MASK_SPEC, 0, token_ids([9]))) == (2, last == 9)
+    assert course.changed(1, 0.1) == (num_changed, 2)
+
+
 @needs_runtime
 def test_self_conditioning_is_a_part_of_a_step(step_parts, tiny_repacked):
     found = step_parts(tiny_repacked)
     assert found["parts"]["self_conditioning"] > 0
     assert found["cache_gains"] == {}
+
+
+@needs_runtime
+@pytest.mark.skipif(functions() is None, reason="the changed llama.cpp is of an earlier version")
+def test_steps_are_measured_by_the_place_of_the_reduction(script, capsys):
+    toy = ["--vocabulary", "2048", "--width", "64", "--canvas", "8", "--rounds", "1"]
+    script("reduction").main(toy)
+    script("reduction").main(["--host-work", *toy])
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 8")]
+    assert [row[1] for row in rows[:2]] == ["sure", "flat"]
+    assert [len(row) for row in rows] == [5, 5, 3]
+    assert all(float(number) > 0 for row in rows for cell in row[-2:] for number in cell.split(" / "))
 
 
 def gigabytes(shape, bits, embedding_bits):
@@ -127,17 +161,59 @@ def check(rows, backend, kind):
     steps = [row for row in rows if "step_ms" in row]
     assert [(row["prompt"], row["canvas"]) for row in steps] == [(24, 8), (24, 16), (100, 8), (100, 16)]
     assert all(row["step_ms"] > 0 and row["floor_ms"] is None for row in steps)
+    assert all(0 < row["host_share"] < 1 and row["sampling"] in ("host", "device") for row in steps)
     assert [row["prompt"] for row in rows if "prefill_ms" in row] == [24, 100]
+    [memory] = [row for row in rows if "gpu_gb" in row]
+    assert (memory["gpu_gb"], memory["gpu_estimate_gb"]) == (0, 0)
+    assert memory["host_peak_gb"] > 0
 
 
 def test_steps_through_transformers_are_measured(script, capsys):
-    script("gpu").main(["--toy", "--rounds", "2", "--backend", "transformers"])
+    script("gpu").main(["--toy", "--rounds", "2", "--backend", "transformers", "--json"])
     check(rows(capsys), "transformers", "bfloat16")
 
 
 @needs_runtime
-def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
+def test_steps_through_llamacpp_are_measured_with_and_without_graphs(script, tmp_path, capsys):
     options = ["--toy", "--rounds", "2", "--backend", "llamacpp", "--type", "Q8_0", "--folder", str(tmp_path)]
-    script("gpu").main(options)
-    check(rows(capsys), "llamacpp", "Q8_0")
+    script("gpu").main([*options, "--json"])
+    found = rows(capsys)
+    for mode in ("graphs", "no graphs"):
+        own = [row for row in found if row["mode"] == mode]
+        check(own, "llamacpp", "Q8_0")
+        causal = [row for row in own if "pass_ms" in row]
+        assert [(row["prompt"], row["tokens"]) for row in causal] == [(24, 1), (24, 8), (100, 1), (100, 8)]
+        assert all(row["pass_ms"] > 0 and list(row["break_even"]) == ["8", "16"] for row in causal)
+        assert [row["draft_break_even"] for row in causal if row["tokens"] == 1] == [1, 1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_is_printed_as_markdown_and_ends_in_time(script, capsys, monkeypatch):
+    module = script("gpu")
+    options = ["--toy", "--rounds", "2", "--backend", "transformers"]
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "PART_SECONDS", -1.0)
+        module.main(options)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("## transformers bfloat16 eager, CPU\n\nMemory:\n")
+    assert "out of time, no prompt of 24 tokens" in printed.err
+    module.main([*options, "--prompt", "24"])
+    lines = capsys.readouterr().out.splitlines()
+    [header] = [line for line in lines if "step ms" in line]
+    assert header == "| sampling | prompt | canvas | step ms | host share | floor ms |"
+    assert sum(line.startswith(("| host | 24 |", "| device | 24 |")) for line in lines) == 2
+
+
+def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path):
+    picture = tmp_path / "typing.svg"
+    script("typing_svg").main([str(SCRIPTS.parent / "samples/bank.py"), "13-14", str(picture)])
+    root = ElementTree.parse(picture).getroot()
+    named = {one.get("id"): one.text for one in root.iter(f"{SVG}text") if one.get("id")}
+    frames = root.findall(f"{SVG}g")
+    last = [named[used.get("href")[1:]] for used in frames[-1].iter(f"{SVG}use")]
+    assert last[-2:] == ["        if amount <= 0:", '            raise ValueError("amount must be positive")']
+    assert [frame.get("visibility") for frame in frames] == ["hidden"] * (len(frames) - 1) + ["visible"]
+    starts = [frame[0].get("keyTimes").split(";")[-2] for frame in frames[1:-1]]
+    assert starts == sorted(set(starts), key=float)
+    assert len(frames) > 20
+    assert "right" in capsys.readouterr().out

@@ -2,10 +2,20 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.chat import MAX_LINE_HEAD, Role, Turn, chat_layout, fence_of, instruct_layout, rewrite_layout
+from dg_lsp.canvas.chat import (
+    MAX_LINE_HEAD,
+    Role,
+    Turn,
+    chat_layout,
+    fence_of,
+    instruct_layout,
+    rewrite_layout,
+    split_thought,
+)
 from dg_lsp.canvas.layout import common_prefix_length, token_ids
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
@@ -53,7 +63,7 @@ def rewrite_text(prompt):
 
 def spelled(ids):
     """The ids as text, special tokens by their spelling."""
-    names = {token: spelling for spelling, token in GEMMA.items()}
+    names = {token: spelling for spelling, token in GEMMA.items()} | {98: "<|think|>"}
     return "".join(names.get(i) or TOKENIZER.decode(token_ids([i])).decode() for i in ids.tolist())
 
 
@@ -250,3 +260,46 @@ def test_a_conversation_must_end_with_a_message_of_the_user(turns):
 def test_a_conversation_longer_than_the_context_is_refused():
     with pytest.raises(RequestError, match="shorten it"):
         chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
+
+
+def test_thinking_opens_the_systems_turn_and_leaves_the_thought_open():
+    tokenizer = GemmaLike({**GEMMA, "<|think|>": 98})
+    spec = replace(SPEC, is_thinking=True)
+
+    def text(*turns):
+        return spelled(chat_layout(turns, tokenizer, spec).prompt_ids)
+
+    assert text(*QUESTION) == "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nhi<turn|>\n<|turn>model\n"
+    system = Turn(Role.SYSTEM, "Be brief.")
+    assert text(system, *QUESTION).startswith("<bos><|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nhi")
+    assert spelled(chat_layout(QUESTION, TOKENIZER, SPEC).prompt_ids).endswith("<|channel>thought\n<channel|>")
+    with pytest.raises(ModelUnsupportedError, match=r"no token <\|think\|>"):
+        chat_layout(QUESTION, TOKENIZER, spec)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([100, "thought\nWhy?\n", 101, "\nSo."], ("Why?", "So.")),
+        ([100, "thought\nWhy"], ("Why", "")),
+        ([100, "thought\n", 101, "So."], ("", "So.")),
+        (["thoughts are free"], ("", "thoughts are free")),
+        (["<think>\nWhy?\n</think>\n\nSo."], ("Why?", "So.")),
+        (["<think>\nWhy"], ("Why", "")),
+        (["<think>\nWhy</thi"], ("Why", "")),
+        (["<thi"], ("", "")),
+        (["Why?\n</think>\nSo."], ("Why?", "So.")),
+        (["a < b"], ("", "a < b")),
+    ],
+)
+def test_a_thought_is_split_from_the_answer(ids, expected):
+    parts = [[one] if isinstance(one, int) else TOKENIZER.encode(one) for one in ids]
+    found = split_thought(token_ids(np.concatenate(parts)), TOKENIZER, is_thinking=True)
+    assert found == expected
+
+
+def test_without_thinking_only_marked_thoughts_are_split():
+    assert split_thought(TOKENIZER.encode("Use </think> here."), TOKENIZER, is_thinking=False) == (
+        "",
+        "Use </think> here.",
+    )

@@ -112,3 +112,16 @@ def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
     outcome = dg_lsp()
     assert outcome.code == 2
     assert "fill" in outcome.out
+
+
+@pytest.mark.parametrize("command", [(), ("fill",), ("models", "pull"), ("bench", "infill")])
+def test_help_names_no_type_at_options_without_a_value(dg_lsp, command):
+    assert "<bool>" not in dg_lsp(*command, "--help").out
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \n\n"])
+def test_an_empty_file_is_not_filled_with_a_guess(dg_lsp, folder, text):
+    (folder / "empty.py").write_text(text)
+    outcome = dg_lsp("fill", "empty.py:1")
+    assert outcome.code == 1
+    assert "no completion" in outcome.out

@@ -184,3 +184,13 @@ def test_samples_are_filled_into_a_table(dg_lsp, script, tmp_path):
     assert "| a.py:2:7 | `x` | `x` | right | " in outcome.out
     assert script.denoiser.is_closed
     assert "gone.toml" in dg_lsp("bench", "samples", "gone.toml").error(2)
+
+
+def test_excluded_files_are_neither_filled_nor_typed_by_benchmarks(dg_lsp, script, tmp_path):
+    (tmp_path / ".env").write_text("KEY=1\n")
+    (tmp_path / "places.toml").write_text('[[places]]\nfile = ".env"\nline = 1\nexpect = [""]\n')
+    for arguments in (("samples", tmp_path / "places.toml"), ("replay", tmp_path / ".env")):
+        message = dg_lsp("bench", *arguments).error(2)
+        assert "usually contain secrets" in message
+        assert "--even-secret" not in message
+    assert script.denoiser is None

@@ -37,6 +37,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
         [],
     )
     assert found["model"]["suffix_while_typing"] == "kept: it comes first"
+    assert found["model"]["languages"] == ["python"]
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")

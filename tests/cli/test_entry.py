@@ -47,6 +47,11 @@ def test_help_and_version_load_nothing_heavy(arguments):
     assert not {module for module in loaded if module.startswith(HEAVY)}
 
 
+def test_a_shell_completes_commands():
+    words = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp mod", "COMP_CWORD": "1"}
+    assert dg_lsp(env=words).stdout == "models\n"
+
+
 def test_version():
     assert dg_lsp("--version").stdout == f"dg-lsp {__version__}\n"
 

@@ -244,3 +244,18 @@ def test_gaps_as_json_have_the_documented_keys(dg_lsp, script, source):
 def test_lines_without_a_gap_are_reported(dg_lsp, script, source):
     assert "there is no gap" in dg_lsp("fill", str(source), "--gaps").error(2)
     assert "no line 9" in dg_lsp("fill", f"{source}:9", "--gaps").error(2)
+
+
+def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tmp_path):
+    script, python = tmp_path / "app.ts", tmp_path / "app.py"
+    script.write_text("const total = \n")
+    python.write_text("total = \n")
+    warning = "dg-lsp: warning: dg-mini knows Python only; choose another model: dg-lsp setup\n"
+    for command, err in (
+        (("fill", f"{script}:1", "--json"), warning),
+        (("rewrite", f"{script}:1-1", "--json"), warning),
+        (("fill", f"{python}:1", "--json"), ""),
+    ):
+        outcome = dg_lsp(*command)
+        assert (outcome.code in (0, 1), outcome.err) == (True, err)
+        assert outcome.json["model"] == "dg-mini"

@@ -39,7 +39,7 @@ def written(tmp_path_factory):
 @pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
 def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, architecture, attention):
     def open_engine(settings, opens=loading.open_engine):
-        completion = attrs.evolve(settings.completion, check_syntax=False, confidence_threshold=0.2)
+        completion = attrs.evolve(settings.completion, check_syntax=False)
         return opens(attrs.evolve(settings, completion=completion))
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
@@ -48,7 +48,7 @@ def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, 
         f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
     )
     path = written(architecture)
-    outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json")
+    outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--confidence-threshold", "0.2")
     if (attention == "causal" and architecture not in CACHED) or (
         attention == "per_request" and architecture == "llada-moe"
     ):
@@ -91,7 +91,7 @@ def dreamon(monkeypatch, tmp_path):
 @pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
 def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch, attention):
     model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0, prompt_attention=attention)
-    completion = CompletionSettings(check_syntax=False, max_tokens=64, confidence_threshold=0.0)
+    completion = CompletionSettings(check_syntax=False, max_tokens=64)
     gaps, changes = [], set()
     with closing(loading.open_engine(Settings(model=model, completion=completion))) as engine:
         predict = type(engine._model.denoiser).predict

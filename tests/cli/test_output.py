@@ -13,6 +13,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
@@ -98,10 +99,10 @@ OFFSET = 14
 UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
 
 
-def frames_of(fill, **settings):
+def frames_of(fill, canvas_length=None, **settings):
     denoiser = ScriptedDenoiser(fill)
     return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
-        FillRequest(SNAPSHOT, OFFSET)
+        FillRequest(SNAPSHOT, OFFSET, sampler=SamplerOptions(canvas_length=canvas_length))
     )
 
 

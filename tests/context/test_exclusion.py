@@ -1,6 +1,7 @@
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
+from hostile import SECRETS
 
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
@@ -15,21 +16,21 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
     return rules.reason(Snapshot(uri, 1, text, language))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["server.key::$DATA", "server.key :s", "server.key%20", "\uff49d_rsa", "server.k\u200bey", "a.zip::.env",
-     ".git/config", "%252Eenv",
-     ".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
-     ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old",
-     "AuthKey_A1.p8", "id_rsa", "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc",
-     ".pypirc", ".boto", ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config",
-     ".kube/config", "kubeconfig.yaml", "prod.tfvars", "prod.auto.tfvars.json", ".docker/config.json",
-     ".Docker/Config.json", "secrets.yaml", "Secrets.YML", "client_secret_42.apps.json", "service-account-1.json",
-     "application_default_credentials.json", "accessKeys.csv", ".git-credentials", ".bash_history",
-     ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv", "huggingface/token", ".vault-token"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", SECRETS)
 def test_files_with_secrets_are_excluded_in_any_spelling(name):
     assert reason_of(f"file:///project/{name}") is ExclusionReason.SECRETS
+
+
+@pytest.mark.parametrize("fragment", [" ", ".", "~", ":", "a/", ".env/", "%25", "secret"])
+def test_a_name_that_no_file_has_is_excluded_without_long_matching(fragment):
+    assert reason_of(f"file:///{fragment * 1_000_000}x") is ExclusionReason.SECRETS
+
+
+@pytest.mark.parametrize(
+    "fragment", ["-----BEGIN PRIVATE KEY-----!\n", "eyJ-", "-----BEGIN ", "aws_secret_access_key = ", "://a:", "/", "-"]
+)
+def test_hostile_text_is_masked_in_linear_time(fragment):
+    assert mask_secrets(fragment * 30_000)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,13 @@ def test_the_path_of_a_uri_decides():
     assert reason_of("file:///a/.env", rules=Exclusion(PrivacySettings(exclude_secrets=False))) is None
 
 
+@pytest.mark.parametrize("host", ["[", "[::1", "]x[", "[x]", "\u2100"])
+def test_a_file_with_secrets_on_an_invalid_host_is_excluded(host):
+    assert path_of(f"file://{host}/home/.env") == "home/.env"
+    assert reason_of(f"file://{host}/home/.env") is ExclusionReason.SECRETS
+    assert reason_of(f"file://{host}/home/a.py") is None
+
+
 @pytest.mark.parametrize(
     ("uri", "windows", "posix"),
     [
@@ -168,7 +176,7 @@ def test_text_is_not_binary(text):
     assert is_binary("\ufffd" * 20 + "x" * 80)  # no text after decoding
 
 
-@pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""]])
+@pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""], ["!"], ["*.py", "[z-a]"]])
 def test_bad_patterns_are_refused(patterns):
     with pytest.raises(SettingsError):
         parse_settings({"privacy": {"exclude_patterns": patterns}})

@@ -1,5 +1,6 @@
 import pytest
 
+from dg_lsp.context import holes
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.holes import find_holes
 
@@ -49,3 +50,10 @@ def test_a_comment_is_what_the_model_sees_before_the_fill():
     text = "def f():\r\n\t# TODO: add\r\n\tpass\r\n"
     [hole] = find_holes(Snapshot("file:///a.py", 1, text), 0, len(text))
     assert hole.lead(text) == "# TODO: add\r\n\t"
+
+
+def test_a_text_that_is_too_long_to_parse_has_lines_only(monkeypatch):
+    monkeypatch.setattr(holes, "Parser", None)
+    minified = "f(...a);" * 60_000
+    assert holes_of(minified, "javascript") == []
+    assert holes_of(f"{minified}\n// TODO: add\n", "javascript") == ["// TODO: add"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -11,6 +12,9 @@ SOURCES = {path.name: path.read_text(encoding="utf-8") for path in sorted((EXTEN
 COMMANDS = {command["command"] for command in PACKAGE["contributes"]["commands"]}
 UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.showMenu"}
 """Commands run only by the server or the status bar."""
+OF_THE_EDITOR = {f"editor.action.inlineSuggest.{name}" for name in ("trigger", "acceptNextLine")}
+"""Commands of VS Code that have no default key."""
+GROUPS = {group["title"]: group["properties"] for group in PACKAGE["contributes"]["configuration"]}
 
 
 def test_the_manifest_has_the_settings_of_the_server(configuration):
@@ -33,6 +37,59 @@ def test_the_manifest_has_the_bounds_of_the_server(configuration):
     assert described["dg-lsp.privacy.exclude_patterns"]["default"] == []
 
 
+def test_the_settings_are_grouped_and_ordered_by_use():
+    assert list(GROUPS) == ["Completion", "Context", "Privacy", "Remote", "Advanced"]
+    for title, properties in GROUPS.items():
+        assert [one["order"] for one in properties.values()] == list(range(1, len(properties) + 1))
+        assert title == "Advanced" or len(properties) <= 12, f"{title} is too long to read"
+    assert next(iter(GROUPS["Completion"])) == "dg-lsp.enable"
+    assert next(iter(GROUPS["Remote"])) == "dg-lsp.remote.url"
+    assert {"dg-lsp.server.path", "dg-lsp.model.threads", "dg-lsp.completion.decoder"} <= GROUPS["Advanced"].keys()
+
+
+def test_the_groups_name_settings_that_exist(configuration):
+    keys = [key.removeprefix("dg-lsp.") for properties in GROUPS.values() for key in properties]
+    assert len(keys) == len(set(keys))
+    for title, beginnings in configuration.GROUPS.items():
+        for beginning in beginnings:
+            assert any(key.startswith(beginning) for key in keys), (title, beginning)
+    assert set(configuration.ADVANCED) <= set(keys)
+
+
+def test_each_choice_of_a_setting_is_described(configuration):
+    described = {key: one for properties in GROUPS.values() for key, one in properties.items() if "enum" in one}
+    for key, one in described.items():
+        assert len(one["enumDescriptions"]) == len(one["enum"]), key
+        assert all(sentence.endswith(".") for sentence in one["enumDescriptions"]), key
+    for key, choices in configuration.CHOICES.items():
+        assert list(choices) == described[f"dg-lsp.{key}"]["enum"], key
+
+
+def test_commands_are_hidden_where_they_have_no_effect():
+    shown_if = {entry["command"]: entry["when"] for entry in PACKAGE["contributes"]["menus"]["commandPalette"]}
+    for command in ("dg-lsp.rewriteSelection", "dg-lsp.fillSelection", "dg-lsp.regenerate"):
+        assert "editorHasSelection" in shown_if[command]
+        assert "dg-lsp.isServed" in shown_if[command]
+    used = set(re.findall(r"dg-lsp\.is\w+", json.dumps(PACKAGE["contributes"])))
+    assert used == set(re.findall(r'"setContext", "(dg-lsp\.\w+)"', "".join(SOURCES.values())))
+
+
+def test_the_gallery_shows_what_the_package_has():
+    for name in ("homepage", "repository", "bugs"):
+        assert "https://github.com/dg-lsp/dg-lsp" in json.dumps(PACKAGE[name])
+    header = (EXTENSION / PACKAGE["icon"]).read_bytes()[:24]
+    assert header.startswith(b"\x89PNG")
+    assert min(struct.unpack(">II", header[16:])) >= 128
+    assert re.fullmatch("#[0-9a-f]{6}", PACKAGE["galleryBanner"]["color"])
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (EXTENSION / "README.md").read_text(encoding="utf-8"))
+    assert pictures
+    for address in pictures:
+        name = address.removeprefix("https://github.com/dg-lsp/dg-lsp/raw/main/")
+        assert name != address
+        assert (ROOT / name).suffix == ".png", "vsce refuses SVG"
+        assert (ROOT / name).exists(), name
+
+
 def test_every_command_is_declared_and_implemented():
     written = {name for text in SOURCES.values() for name in re.findall(r'"(dg-lsp\.\w+)"(?=: |, \()', text)}
     assert written - UNLISTED == COMMANDS
@@ -41,7 +98,7 @@ def test_every_command_is_declared_and_implemented():
         pair for name in COMMANDS for pair in ((name, ""), ("", name))
     }
     for menu in (*PACKAGE["contributes"]["menus"].values(), PACKAGE["contributes"]["keybindings"]):
-        assert {entry["command"] for entry in menu} <= COMMANDS
+        assert {entry["command"] for entry in menu} <= COMMANDS | OF_THE_EDITOR
 
 
 def test_referenced_files_exist():

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from dg_lsp.cli.servers import DAEMON
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import Endpoint, Record
 from dg_lsp.errors import DaemonError
+from dg_lsp.system import data_folder
 
 
 def mode(path):
@@ -87,6 +89,7 @@ def test_a_folder_with_a_long_path_is_served_over_tcp(tmp_path):
 def test_the_folder_comes_from_the_environment(tmp_path):
     assert Endpoint.of_user({"DG_LSP_DAEMON_DIR": str(tmp_path)}).folder == tmp_path
     assert str(Endpoint.of_user({"XDG_RUNTIME_DIR": "/run/user/7"}).folder) == "/run/user/7/dg-lsp"
+    assert Endpoint.of_user({"XDG_RUNTIME_DIR": "run"}).folder.is_relative_to(data_folder())  # not in this folder
     given = {"XDG_RUNTIME_DIR": "/run/user/7", "DG_LSP_DATA_DIR": "/elsewhere"}
     assert Endpoint.of_user(given).folder.name == "daemon"
 
@@ -97,3 +100,15 @@ def test_a_long_log_is_emptied(endpoint):
         with endpoint.open_log() as log:
             assert endpoint.log.stat().st_size in (0, 10)
             log.write(b"x" * size)
+
+
+def test_a_full_disk_leaves_no_draft(tmp_path, monkeypatch):
+    def fail(_tree, _file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    client.write_private(tmp_path / "file", [1])
+    monkeypatch.setattr(client.json, "dump", fail)
+    with pytest.raises(OSError, match="No space left"):
+        client.write_private(tmp_path / "file", [2])
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "[1]"

@@ -197,3 +197,15 @@ def test_a_model_is_at_fault_while_it_is_opened_or_has_requests(scripts, make_po
     crash_log.close()
     early.submit(ask()).result(TIMEOUT)
     assert in_use(crash_log) == []
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_there_is_room(crash_log):
+    path = crash_log._path
+    draft = path.with_name(f"{path.name}.new")
+    crash_log.set_in_use(["bad"])
+    draft.mkdir()  # in place of a full disk
+    crash_log.set_in_use([])
+    assert in_use(crash_log) == ["bad"]
+    draft.rmdir()
+    crash_log.set_in_use([])
+    assert in_use(crash_log) == []

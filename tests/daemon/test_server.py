@@ -1,5 +1,6 @@
 """Connections to a daemon, and its end."""
 
+import errno
 import itertools
 import json
 import socket
@@ -12,8 +13,10 @@ import pytest
 from shared_daemon import wait_until
 
 from dg_lsp import __version__
-from dg_lsp.daemon import client
+from dg_lsp.daemon import client, server
 from dg_lsp.daemon.client import Record, Refused, ask, call
+from dg_lsp.daemon.server import Daemon
+from dg_lsp.errors import DaemonError
 
 
 def open_session(record, **settings):
@@ -123,3 +126,41 @@ def test_a_socket_that_others_can_use_is_not_trusted(start, endpoint):
     endpoint.socket_path.chmod(0o666)
     with pytest.raises(ConnectionError, match="another user"):
         ask(endpoint.read(), "status")
+
+
+def test_a_daemon_that_cannot_write_its_record_ends_with_the_reason(endpoint, scripts):
+    endpoint.prepare()
+    (endpoint.folder / "daemon.json.new").mkdir()  # in place of a full disk
+    daemon = Daemon(endpoint, scripts)
+    with pytest.raises(DaemonError, match=r"cannot be used \(Is a directory\)"):
+        daemon.run()
+    assert not endpoint.socket_path.exists()
+    endpoint.acquire_lock().release()
+
+
+def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_daemon_goes_on(start, endpoint, monkeypatch):
+    def fail(_thread):
+        raise RuntimeError("can't start new thread")
+
+    start()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(ConnectionError):
+        ask(endpoint.read(), "status")
+    monkeypatch.undo()
+    assert ask(endpoint.read(), "status")["sessions"] == 0
+
+
+def test_a_daemon_without_descriptors_waits_before_it_accepts_again(start, endpoint, monkeypatch):
+    pauses, errors, accept = [], [errno.EMFILE, errno.EMFILE], socket.socket.accept
+
+    def fail_first(listener):
+        if errors:
+            raise OSError(errors.pop(), "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_first)
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(server, "time", clock)
+    start()
+    assert ask(endpoint.read(), "status")["sessions"] == 0
+    assert len(pauses) == 2

@@ -106,3 +106,28 @@ def test_the_last_step_ends_with_the_draft():
 def test_temperature_falls_linearly_from_t_max():
     sampling = UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=4)
     assert [temperature(sampling, n) for n in (1, 2, 3, 4)] == pytest.approx([0.8, 0.7, 0.6, 0.5])
+
+
+def test_positions_with_a_stable_token_and_little_entropy_are_settled():
+    first = after(canvas(1, 2, 3, 4, frozen=[0]), predicts([1, 11, 12, 13], [0.0, 0.01, 0.01, 0.01]))
+    second = after(first, predicts([1, 11, 12, 14], [0.0, 0.01, 0.1, 0.01]))
+    assert first.committed.tolist() == [True, False, False, False]  # no token is stable after one step
+    assert second.committed.tolist() == [True, True, False, False]  # stable and sure, unsure, changed
+    assert second.num_settled == 2
+    assert second.stop is None
+
+
+def test_settled_position_is_open_again_when_its_token_changes():
+    step = canvas(1, 2)
+    for token in (10, 10, 20):
+        step = after(step, predicts([token, 11], [0.01, 3.0]))
+    assert not step.committed.any()
+    assert step.num_stable.tolist() == [0, 2]
+
+
+def test_a_position_settles_after_the_models_stability_steps():
+    step, settled = canvas(1, 2), []
+    for _ in range(4):
+        step = after(step, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
+        settled.append(step.num_settled)
+    assert settled == [0, 0, 0, 1]

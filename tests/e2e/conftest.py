@@ -1,210 +1,18 @@
-"""A language client that exchanges bytes with a real server process and keeps every message."""
+"""Servers of one test or module, and clients of them."""
 
-import json
 import os
-import subprocess
 import sys
-import threading
-import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gates import TIMEOUT, wait_until
+from installation import PYTHONPATH
+from language_client import Client
 from shared_daemon import Shared
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
-"""A busy machine must not turn an answer into a deadline."""
-
-
-class Client:
-    """One server process and every message that it sent."""
-
-    URI = "file:///project/main.py"
-    AUTOMATIC, INVOKED = 2, 1
-    CANCELLED, SUPERSEDED = -32800, -32802
-    """By the client, and by the server."""
-
-    def __init__(self, argv, env, directory, *, deaf=False):
-        self.stderr_path = directory / f"stderr-{time.monotonic_ns()}.txt"
-        with self.stderr_path.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, cwd=directory
-            )
-        self.connect(self.process.stdin, self.process.stdout, deaf=deaf)
-
-    def connect(self, out, source, *, deaf=False):
-        self.out = out
-        self.messages = []
-        self.requested = []
-        self.has_ended = False
-        self.encoding = "utf-16"
-        self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
-        if not deaf:
-            self.reader.start()
-
-    def _read(self, source):
-        while header := source.readline():
-            length = int(header.split(b":")[1])
-            while source.readline().strip():
-                pass
-            self.messages.append(json.loads(source.read(length)))
-        self.has_ended = True
-
-    # sending
-
-    def send_bytes(self, data):
-        self.out.write(data)
-        self.out.flush()
-
-    @staticmethod
-    def encode(**message):
-        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        return b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-    def notify(self, method, params):
-        self.send_bytes(self.encode(method=method, params=params))
-
-    def request(self, method, params=None, msg_id=None):
-        msg_id = f"r{len(self.requested)}" if msg_id is None else msg_id
-        self.requested.append(msg_id)
-        self.send_bytes(self.encode(id=msg_id, method=method, params=params))
-        return msg_id
-
-    def cancel(self, msg_id):
-        self.notify("$/cancelRequest", {"id": msg_id})
-
-    def units(self, text):
-        """Length of a text in the client's units."""
-        codec, width = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}[self.encoding]
-        return len(text.encode(codec)) // width
-
-    # receiving
-
-    def wait_until(self, happened):
-        """The first true value of `happened()`."""
-
-        def checked():
-            has_ended, value = self.has_ended, happened()
-            assert value or not has_ended, f"the server ended: {self.stderr}"
-            return value
-
-        return wait_until(checked, lambda: f"timeout; last messages: {self.messages[-5:]}")
-
-    def answers(self, msg_id):
-        return [one for one in self.messages if "method" not in one and one.get("id") == msg_id]
-
-    def answer(self, msg_id):
-        """Waits for the answer to a request."""
-        return self.wait_until(lambda: self.answers(msg_id))[0]
-
-    def result(self, msg_id):
-        answer = self.answer(msg_id)
-        assert "result" in answer, answer
-        return answer["result"]
-
-    def items(self, msg_id):
-        return self.result(msg_id)["items"]
-
-    def is_cancelled(self, msg_id, by=(CANCELLED, SUPERSEDED)):
-        return self.answer(msg_id).get("error", {}).get("code") in by
-
-    def received(self, method):
-        """Parameters of all notifications and requests of a method so far."""
-        return [one["params"] for one in self.messages if one.get("method") == method]
-
-    def wait_request(self, method):
-        """The first request of a method from the server."""
-        return self.wait_until(lambda: [one for one in self.messages if one.get("method") == method])[0]
-
-    def wait_log(self, part):
-        return self.wait_until(lambda: [one for one in self.received("window/logMessage") if part in one["message"]])[0]
-
-    def wait_status(self, holds):
-        """The newest status, once it holds."""
-        self.wait_until(lambda: self.received("didChangeStatus") and holds(self.received("didChangeStatus")[-1]))
-        return self.received("didChangeStatus")[-1]
-
-    @property
-    def stderr(self):
-        return self.stderr_path.read_text(errors="replace")
-
-    # the session
-
-    def handshake(self, capabilities=None, options=None, folder=None):
-        params = {"processId": os.getpid(), "rootUri": None, "capabilities": capabilities or {}}
-        if folder is not None:
-            params["workspaceFolders"] = [{"uri": folder, "name": "project"}]
-        if options is not None:
-            params["initializationOptions"] = options
-        result = self.result(self.request("initialize", params))
-        self.encoding = result["capabilities"]["positionEncoding"]
-        self.notify("initialized", {})
-        return result
-
-    def open(self, text, uri=URI, language="python", version=1):
-        item = {"uri": uri, "languageId": language, "version": version, "text": text}
-        self.notify("textDocument/didOpen", {"textDocument": item})
-
-    def change(self, version, *changes, uri=URI):
-        self.notify(
-            "textDocument/didChange", {"textDocument": {"uri": uri, "version": version}, "contentChanges": [*changes]}
-        )
-
-    def begin(self, text="\n", capabilities=None, folder=None, **options):
-        """Begins a session and opens a document."""
-        self.handshake(capabilities, {**PATIENT, **options}, folder)
-        self.open(text)
-        return self
-
-    def type(self, version, line, character, text, uri=URI):
-        """Inserts a text."""
-        at = {"line": line, "character": character}
-        self.change(version, {"range": {"start": at, "end": at}, "text": text}, uri=uri)
-
-    def completion(self, line, character, *, uri=URI, kind=AUTOMATIC, **context):
-        position = {"line": line, "character": character}
-        return {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": kind, **context}}
-
-    def complete(self, line, character, **more):
-        """Requests an inline completion; returns the id of the request."""
-        return self.request("textDocument/inlineCompletion", self.completion(line, character, **more))
-
-    def texts(self, line, character, **more):
-        """Texts of the completions at a position."""
-        return [item["insertText"] for item in self.items(self.complete(line, character, **more))]
-
-    def leave(self):
-        """Sends `shutdown` and `exit`; returns the exit code."""
-        self.result(self.request("shutdown"))
-        self.notify("exit", None)
-        return self.wait_end()
-
-    def wait_end(self):
-        code = self.process.wait(TIMEOUT)
-        self.reader.join(TIMEOUT)
-        return code
-
-    def check(self, stderr=""):
-        """Ends a session that still runs. Every request has one answer, and standard error has the text expected."""
-        if self.process.poll() is None and not self.has_ended:
-            assert self.leave() == 0
-        self.wait_end()
-        answered = [one.get("id") for one in self.messages if "method" not in one]
-        assert sorted(answered, key=str) == sorted(self.requested, key=str)
-        assert self.stderr == stderr
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        if self.reader.ident:
-            self.reader.join(TIMEOUT)
-        self.process.stdout.close()
 
 
 class Launcher:
@@ -218,7 +26,7 @@ class Launcher:
 
     def launch(self, argv, *, deaf=False, **env):
         """A client of a new process. A client that is `deaf` reads no messages."""
-        inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
+        inherited = {**os.environ, **PYTHONPATH, "DG_TEST_STEPS": str(self.steps_path)}
         no_daemon = str(self.directory / "no-daemon")  # a daemon that the developer runs must not be used
         env = {**inherited, "OMP_WAIT_POLICY": "passive", "DG_LSP_DAEMON_DIR": no_daemon, **env}
         self.clients.append(Client(argv, env, self.directory, deaf=deaf))

@@ -2,12 +2,13 @@
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
 DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing. With DG_TEST_FOLLOWS the model
-counts as one that follows instructions.
+counts as one that follows instructions. DG_TEST_LANGUAGES are the languages that it knows, separated by commas.
 """
 
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
@@ -99,6 +100,8 @@ def open_engine(settings: Settings) -> Engine:
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
+    if languages := os.environ.get("DG_TEST_LANGUAGES"):
+        denoiser.spec = replace(denoiser.spec, languages=tuple(languages.split(",")))
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     engine.follows_instructions = "DG_TEST_FOLLOWS" in os.environ
     return engine

@@ -1,10 +1,9 @@
 """Requests that are answered with nothing or from the cache."""
 
 import pytest
+from language_client import PATIENT
 
-from dg_lsp.engine.audit import read_records
-
-from .conftest import PATIENT
+from dg_lsp.engine.audit import read_log
 
 SECRETS = "file:///project/.env.local"
 
@@ -65,7 +64,7 @@ def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agree
     assert client.texts(0, 4) == []
     assert client.texts(0, 4, kind=client.INVOKED) == ["total"]
     client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 2)
-    records, _ = read_records(log)
+    records, *_ = read_log(log)
     assert [(one.outcome, one.reason) for one in records] == [("nothing", "low-confidence"), ("shown", "")]
 
 

@@ -3,13 +3,13 @@
 import json
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
+from installation import PYTHON
 
 CAPTURED = Path(__file__).parent / "capabilities"
-COMMAND = [sys.executable, "-m", "dg_lsp", "lsp"]
+COMMAND = [PYTHON, "-m", "dg_lsp", "lsp"]
 SOURCE = """\
 # é😋
 class Basket:

@@ -162,7 +162,8 @@ def test_the_stats_of_a_session_contain_its_model_time(editor):
         return stats if stats["modelSeconds"] > 0 else None
 
     stats = client.wait_until(stats_with_model_time)
-    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds", "today"}
+    counts = {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds", "today"}
+    assert set(stats) == {"state", "message", *counts}
     assert stats["staleSeconds"] == 0
 
 
@@ -181,3 +182,19 @@ def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path)
     assert (outcome["verdict"], outcome["is_reported"]) == ("useful", True)
     assert request["request"] == outcome["request"]
     assert "return" not in log.read_text() and "main.py" not in log.read_text()
+
+
+def test_a_user_can_ask_why_nothing_is_shown(editor):
+    client = editor(text="x = \n")
+
+    def why(uri, line, character):
+        at = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
+        return client.result(client.request("dg-lsp/why", at))
+
+    shown = why(client.URI, 0, 4)
+    assert (shown["outcome"], shown["text"]) == ("refused", "return total")
+    assert "syntax error" in shown["sentence"]
+    client.open("KEY=\n", uri=SECRET)
+    assert why(SECRET, 0, 4)["outcome"] == "excluded"
+    assert why("file:///unknown.py", 0, 0)["sentence"] == "The document is not open."
+    assert client.result(client.request("dg-lsp/why", {"textDocument": []}))["outcome"] == "not-requested"

@@ -1,4 +1,7 @@
-"""Python files in the folder that an editor opens are executed neither by a server nor by its child processes."""
+"""Python files in the folder that an editor opens are executed neither by a server nor by its child processes.
+
+`soak/traps.py` has the commands and the servers of editors; here are the parts that it does not reach.
+"""
 
 import os
 import subprocess
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hostile import executed, make_hostile
-from shared_daemon import TIMEOUT, is_gone, wait_until
+from shared_daemon import TIMEOUT
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import conversion
@@ -19,6 +22,7 @@ from dg_lsp.models.download import _download_wheel
 from dg_lsp.models.registry import Wheel
 from dg_lsp.system import python_command
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = "from dg_lsp.cli import main\nmain()\n"
 """What pip installs as `dg-lsp`: its own folder is on `sys.path`, the working directory is not."""
 SOURCE = "class A:\n    def __init__(self, owner):\n        self.owner = \n"
@@ -61,35 +65,25 @@ def check_session(client, workspace):
     assert client.leave() == 0
 
 
-@pytest.mark.parametrize("use", ["never", "auto", "start"])
-def test_a_session_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks, use):
-    def call(*arguments):
-        subprocess.run(
-            [*program, *arguments],
-            cwd=workspace,
-            env={**os.environ, **shared.env},
-            check=True,
-            capture_output=True,
-            timeout=TIMEOUT,
-        )
-
-    if use == "auto":
-        call("daemon", "start")
-    check_session(launcher.launch([*program, "lsp", "--daemon", use], **shared.env), workspace)
-    if use != "never":
-        pid = shared.pid
-        assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
-        call("daemon", "stop")
-        wait_until(lambda: is_gone(pid))
-    assert executed(marks) == []
-
-
 def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks):
     shared.endpoint.folder.write_text("no daemon can be started here")
     client = launcher.launch([*program, "lsp", "--daemon", "start"], **shared.env)
     check_session(client, workspace)
     assert "cannot be used" in client.stderr
     assert client.stderr.endswith("this editor gets a model of its own\n")
+    assert executed(marks) == []
+
+
+def test_python_m_executes_only_what_python_itself_imports_before(launcher, marks):
+    """A `dg_lsp/` in the folder is executed by Python: this cannot be prevented."""
+    names = ("json.py", "queue.py", "typing.py", "numpy/__init__.py", "llama_cpp/__init__.py")
+    make_hostile(launcher.directory, marks, names)
+    command = [sys.executable, "-m", "dg_lsp", "models", "show"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=launcher.directory, env=environment, capture_output=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr
     assert executed(marks) == []
 
 

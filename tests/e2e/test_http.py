@@ -2,10 +2,10 @@
 
 import re
 import signal
-import sys
 
 import pytest
 from http_server import Client
+from installation import PYTHON
 
 SETTINGS = "[completion]\ndeadline_ms = 60000\nearly_stop_ms = 0\n"
 """Completions must not depend on the load of the machine."""
@@ -22,7 +22,7 @@ def serve(launcher):
 
     def call(line="ready after"):
         (launcher.directory / "dg-lsp.toml").write_text(SETTINGS)
-        process = launcher.launch([sys.executable, "-P", "-m", "dg_lsp", "serve", "--port", "0"])
+        process = launcher.launch([PYTHON, "-P", "-m", "dg_lsp", "serve", "--port", "0"])
         process.wait_until(lambda: line in process.stderr)
         return process, Client(int(re.search(r"http://127\.0\.0\.1:(\d+)\n", process.stderr)[1]))
 

@@ -7,7 +7,7 @@ from gates import LONG, TIMEOUT, Gate
 from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.context.document import Snapshot
-from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.denoiser import Footprint, Prediction
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.scheduler import Scheduler
@@ -58,6 +58,8 @@ class Reciter:
     """
 
     num_slots = 2
+    num_decodes = 0
+    footprint = Footprint()
 
     def __init__(self, text, spec, start=0, confidence=0.99):
         self.spec = spec

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 import pytest
 
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 from dg_lsp.engine import audit
-from dg_lsp.engine.audit import AuditLog, AuditRecord, read_records
+from dg_lsp.engine.audit import AuditLog, AuditRecord, read_log
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
@@ -37,14 +38,14 @@ def test_line_that_is_no_record_is_refused(line):
 def recorded(tmp_path, outcome=None, error=None, cancels=False):
     path = tmp_path / "audit.jsonl"
     future = Future()
-    AuditLog.of(PrivacySettings(audit_log=str(path))).watch(future, "/infill", 32)
+    AuditLog.of(PrivacySettings(audit_log=str(path))).watch(future, "/infill", 32, model=Held())
     if cancels:
         future.cancel()
     elif error is not None:
         future.set_exception(error)
     else:
         future.set_result(outcome)
-    [record], num_bad = read_records(path)
+    [record], _, num_bad = read_log(path)
     assert num_bad == 0
     assert (record.endpoint, record.requested_tokens) == ("/infill", 32)
     return record
@@ -53,7 +54,21 @@ def recorded(tmp_path, outcome=None, error=None, cancels=False):
 def result(candidates, *reasons):
     rejections = tuple(Rejection(reason) for reason in reasons)
     timings = Timings(1.0, 500.0, 1.0, 502.0, 400.0)
-    return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, slot=2)
+    counts = {"slot": 2, "num_blocks": 2, "canvas_tokens": 32}
+    return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, **counts)
+
+
+class Held:
+    """A model on a GPU."""
+
+    footprint = Footprint(
+        devices=(DeviceMemory("RTX", 3, 10), DeviceMemory("RTX", 4, 10)),
+        context_size=8192,
+        gpu_estimate=12,
+        backend="llama.cpp",
+        quantization="Q8_0",
+        sampling="device",
+    )
 
 
 def test_fill_leaves_its_numbers_and_no_text(tmp_path):
@@ -63,6 +78,9 @@ def test_fill_leaves_its_numbers_and_no_text(tmp_path):
     assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
     assert (record.prefill_seconds, record.generation_seconds) == (0.001, 0.5)
     assert (record.visible_speed, record.canvas_speed) == (40.0, 64.0)
+    assert (record.blocks, record.canvas_length, record.context_size) == (2, 16, 8192)
+    assert (record.backend, record.quantization, record.sampling) == ("llama.cpp", "Q8_0", "device")
+    assert (record.gpu_estimated_bytes, record.gpu_used_bytes) == (12, 13)
     assert record.resident_bytes > 0
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
 
@@ -96,7 +114,7 @@ def test_full_file_is_renamed_in_place_of_the_older_one(tmp_path, monkeypatch):
         log.write(RECORD)
     sizes = {p.name: p.stat().st_size // SIZE for p in tmp_path.iterdir() if p.suffix != ".lock"}
     assert sizes == {"a.jsonl": 1, "a.jsonl.1": 2}
-    assert len(read_records(tmp_path / "a.jsonl")[0]) == 3
+    assert len(read_log(tmp_path / "a.jsonl")[0]) == 3
 
 
 def test_file_that_cannot_be_written_is_reported_once(tmp_path):
@@ -108,7 +126,7 @@ def test_file_that_cannot_be_written_is_reported_once(tmp_path):
     assert "a.jsonl cannot be written" in errors[0]
     (tmp_path / "no").mkdir()
     log.write(RECORD)
-    assert len(read_records(tmp_path / "no" / "a.jsonl")[0]) == 1
+    assert len(read_log(tmp_path / "no" / "a.jsonl")[0]) == 1
 
 
 def write_many(path, num, max_bytes):
@@ -131,4 +149,4 @@ def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
         thread.join()
     process.join(60)
     assert process.exitcode == 0
-    assert len(read_records(path)[0]) == 200
+    assert len(read_log(path)[0]) == 200

@@ -6,7 +6,8 @@ from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.decode_run import KVSlots, RequestDenoiser, Stopwatch
+from dg_lsp.engine.decode_run import RequestDenoiser, Stopwatch
+from dg_lsp.engine.kv_slots import KVSlots
 
 MASK = MASK_SPEC.sampling.mask_id
 PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
@@ -14,6 +15,8 @@ PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 
 class Constant:
     """Predicts 50 everywhere, and records its calls."""
+
+    num_decodes = 0
 
     def __init__(self):
         self.held = []

@@ -10,6 +10,7 @@ from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.request import Priority
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
+from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 
@@ -96,11 +97,11 @@ def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
     assert engine.fill(ask("a = |\n"), deadline=2).text == "abcd"
 
 
-def test_canvas_length_of_the_settings_is_used_up_to_the_models_longest(engine_of, ask):
-    engine, _ = engine_of("x", CompletionSettings(canvas_length=16))
-    assert engine.fill(ask("a = |\n")).canvas_length == 16
+def test_canvas_length_of_a_request_is_used_up_to_the_models_longest(engine_of, ask):
+    engine, _ = engine_of("x")
+    assert engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=16))).canvas_length == 16
     with pytest.raises(RequestError, match="at most 64"):
-        engine.configured(CompletionSettings(canvas_length=65)).fill(ask("a = |\n"))
+        engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=65)))
 
 
 def test_model_sees_the_suffix_as_far_as_the_request_allows(engine_of, ask):

@@ -132,3 +132,11 @@ def test_range_grows_to_whole_lines_for_an_instruction_and_else_loses_its_blanks
         request = RewriteRequest(Snapshot("file:///a.py", 1, text), *where)
         checked = checked_request(request, MASK_SPEC, is_instructed=is_instructed)
         assert text[checked.start : checked.end] == expected
+
+
+def test_a_range_of_a_notebook_ends_with_its_cell():
+    snapshot = Snapshot("file:///a.ipynb#1", 1, "a\n\nb c\n\nd", num_before=3, num_after=3)
+    checked = checked_request(RewriteRequest(snapshot, 5, 6), MASK_SPEC, is_instructed=True)
+    assert (checked.start, checked.end) == (3, 6)
+    with pytest.raises(RequestError, match="select some code"):
+        checked_request(RewriteRequest(snapshot, 5, 9), MASK_SPEC, is_instructed=True)

@@ -67,7 +67,8 @@ def test_a_model_without_instructions_is_not_implemented(module_client, path):
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_long_conversation_is_refused_before_a_stream_begins(post, is_streamed):
-    reply = post("x", {"messages": [{"role": "user", "content": "x" * 1000}], "stream": is_streamed})
+    body = {"messages": [{"role": "user", "content": "x" * 1000}], "stream": is_streamed}
+    reply = post("x", body, context_length=512 + 64)
     assert reply.status == 400
     assert "512" in reply.error["message"]
 

@@ -51,7 +51,7 @@ def test_without_a_language_the_text_is_the_models_own_continuation(complete, mo
 
 
 @pytest.mark.parametrize(
-    ("body", "word"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 600}, "shorten")]
+    ("body", "word"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 4096}, "shorten")]
 )
 def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client, body, word):
     reply = module_client.post("/v1/completions", body)

@@ -1,5 +1,6 @@
 """Requests that no endpoint can take, and the forms of HTTP that every endpoint takes."""
 
+import http.client
 import json
 import socket
 from contextlib import ExitStack, suppress
@@ -154,6 +155,7 @@ def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
 
 def test_connections_without_a_request_take_no_places(start, monkeypatch):
     monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
     client = start(ScriptedDenoiser("x"))
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port))) for _ in range(9)]
@@ -161,6 +163,49 @@ def test_connections_without_a_request_take_no_places(start, monkeypatch):
         idle[0].settimeout(TIMEOUT)
         with suppress(ConnectionError):
             assert idle[0].recv(1) == b""
+
+
+def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 0)
+    with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as refused:
+        reply = http.client.HTTPResponse(refused)
+        reply.begin()
+        assert (reply.status, reply.getheader("retry-after")) == (503, "1")
+        assert json.loads(reply.read())["error"]["type"] == "unavailable_error"
+    monkeypatch.undo()
+    assert module_client.get("/health").status == 200
+
+
+def test_many_clients_at_once_are_all_answered(start, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", TIMEOUT)
+    client = start(ScriptedDenoiser("x"))
+    with ExitStack() as stack:
+        address = ("127.0.0.1", client.port)
+        clients = [stack.enter_context(socket.create_connection(address, timeout=TIMEOUT)) for _ in range(20)]
+        for one in clients:
+            one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert [one.recv(12) for one in clients] == [b"HTTP/1.1 200"] * 20
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET /" + b"a" * 100_000, 431),
+        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    ],
+)
+def test_what_is_no_http_gets_an_error_in_json_and_is_closed(module_client, sent, status):
+    with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as broken:
+        broken.sendall(sent)
+        reply = http.client.HTTPResponse(broken)
+        reply.begin()
+        assert (reply.status, reply.getheader("content-type")) == (status, "application/json")
+        assert json.loads(reply.read())["error"]["code"] == status
+        assert broken.recv(1) == b""
 
 
 def test_a_compressed_body_is_refused(module_client):

@@ -3,6 +3,7 @@
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.http import completion
 
 GAP = {"input_prefix": "x = ", "input_suffix": "\n"}
 EXTRA = [
@@ -47,6 +48,29 @@ def test_the_newest_snippets_are_kept_when_not_all_fit(prefix_of):
 @pytest.mark.parametrize("name", ["/home/me/.ssh/deep/down/in/it.py", "a\\.env", ".env", "x/service-account-1.json"])
 def test_an_excluded_file_is_left_out(prefix_of, name):
     assert prefix_of([{"text": "key = 'hunter2'\n", "filename": name}]) == "x = "
+
+
+@pytest.mark.parametrize("name", ["a\\.env", "/home/me/.ssh/config.py", "prod.env"])
+def test_an_excluded_file_is_not_completed(start, name):
+    def fill(prefix, suffix):
+        raise AssertionError(prefix + suffix)
+
+    client = start(ScriptedDenoiser(fill))
+    template = (
+        f"<|current_file_content|>\ncurrent_file_path: {name}\n<|code_to_edit|>\na = <|cursor|>\n<|/code_to_edit|>"
+    )
+    edit = {"messages": [{"role": "user", "content": f"{template}\n<|/current_file_content|>"}]}
+    tabby = {"segments": {"prefix": "a = ", "filepath": name}}
+    for path, body in (("/v1/completions", tabby), ("/v1/edit/completions", edit)):
+        reply = client.post(path, body)
+        assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
+        assert "usually contain secrets" in reply.error["message"]
+
+
+def test_more_snippets_than_any_prompt_holds_are_not_looked_at(prefix_of, monkeypatch):
+    monkeypatch.setattr(completion, "MAX_CHARS", 9)
+    shown = prefix_of([{"text": f"v{number} = 1\n", "filename": f"{number}.py"} for number in range(4)])
+    assert ("v3 = 1" in shown, "v2" in shown, "v1" in shown) == (True, True, False)
 
 
 def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):

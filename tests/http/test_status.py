@@ -11,29 +11,39 @@ from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 def test_models_and_props_describe_the_model(module_client):
     [model] = module_client.get("/v1/models").tree["data"]
     assert (model["id"], model["object"], model["meta"]["noise"]) == ("scripted", "model", "mask")
+    assert module_client.get("/models").tree == module_client.get("/v1/models").tree
+    assert module_client.get("/v1/health").tree == {"status": "ok"}
     props = module_client.get("/props").tree
-    assert props["default_generation_settings"]["n_ctx"] > 0
+    assert props["default_generation_settings"]["n_ctx"] == 4096
+    params = props["default_generation_settings"]["params"]
+    assert (params["n_denoise_steps"], params["confidence_threshold"], params["canvas_length"]) == (128, 0.9, 64)
     assert (props["total_slots"], props["model_alias"]) == (4, "scripted")
 
 
-def test_one_slot_is_processing_while_the_model_runs(start, gated):
-    denoiser = gated("x")
-    client = start(denoiser, model={"num_slots": 2})
+def test_the_slot_of_a_running_request_is_processing(start, gated):
+    denoiser = gated("x", num_slots=3, context_length=400)
+    client = start(denoiser)
     with ThreadPoolExecutor() as pool:
-        reply = pool.submit(client.post, "/infill", {"input_prefix": "a = "})
+        reply = pool.submit(client.post, "/infill", {"input_prefix": "a = ", "id_slot": 1})
         assert denoiser.is_inside.wait(TIMEOUT)
-        assert [(one["id"], one["is_processing"]) for one in client.get("/slots").tree] == [(0, True), (1, False)]
+        slots = client.get("/slots").tree
+        assert [(one["id"], one["is_processing"]) for one in slots] == [(0, False), (1, True), (2, False)]
+        assert [one["n_ctx"] for one in slots] == [400] * 3
+        assert slots[1]["n_prompt_tokens"] > slots[0]["n_prompt_tokens"] == 0
         denoiser.go_on.set()
-        reply.result(TIMEOUT)
+        assert reply.result(TIMEOUT).tree["id_slot"] == 1
     wait_until(lambda: not any(one["is_processing"] for one in client.get("/slots").tree))
 
 
 def test_numbers_that_show_what_others_do_are_for_this_machine_only(start, monkeypatch):
     monkeypatch.setattr("dg_lsp.http.service.client_address", lambda http: http.headers.get("x-test-address", ""))
     client = start(ScriptedDenoiser("x"))
+    monkeypatch.setattr("dg_lsp.http.status.client_address", lambda http: http.headers.get("x-test-address", ""))
     for path, status in (("/memory", 403), ("/metrics", 403), ("/slots", 200), ("/props", 200)):
         assert client.get(path).status == 200
         assert client.get(path, **{"X-Test-Address": "10.0.0.1"}).status == status
+    assert "n_prompt_tokens" in client.get("/slots").tree[0]
+    assert "n_prompt_tokens" not in client.get("/slots", **{"X-Test-Address": "10.0.0.1"}).tree[0]
 
 
 def test_machines_do_not_see_each_others_cached_prompts(start, monkeypatch):

@@ -29,10 +29,19 @@ struct llama_model { struct { int non_causal_type; } hparams; virtual void load(
 struct llama_model_gemma4 : llama_model { void load() override; };
 """
 CHANGED_LINE = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;"
-CONTEXT_LINE = "    auto * inp_attn = build_attn_inp_kv_iswa();"
-"""The patch adds lines after this one, which this source could not compile; so it stands in an `#if 0`."""
+CONTEXT_LINES = """
+#include "models.h"
+#include "llama-impl.h"
+    auto * inp_attn = build_attn_inp_kv_iswa();
+
+    cb(cur, "result_output", -1);
+    res->t_logits = cur;
+
+    ggml_build_forward_expand(gf, cur);
+"""
+"""The patch adds lines to these, which this source could not compile; so they stand in an `#if 0`."""
 GEMMA4_SOURCE = (
-    f'#include "models.h"\nvoid llama_model_gemma4::load() {{\n{CHANGED_LINE}\n}}\n#if 0\n{CONTEXT_LINE}\n\n#endif\n'
+    f'#include "models.h"\nvoid llama_model_gemma4::load() {{\n{CHANGED_LINE}\n}}\n#if 0\n{CONTEXT_LINES}\n#endif\n'
 )
 LLAMA = """
 #include "models/models.h"

@@ -104,6 +104,12 @@ def test_the_repetition_length_is_read():
     assert trained({"dg.echo_match": "0"}).repetition_match == 0
 
 
+def test_the_languages_of_the_training_data_are_read():
+    assert trained({"dg.languages": "python, typescriptreact"}).languages == ("python", "typescriptreact")
+    assert trained().languages == ("python",)  # the bundled model, also under another file name
+    assert trained({"general.name": "mine"}).languages == ()
+
+
 def test_expected_passes_are_read_under_old_and_new_decoder_names():
     rows = {
         "block.draft-verify": "0,4,4.5,0.25",
@@ -144,6 +150,7 @@ def test_a_missing_key_is_named(described, key, advice):
         ("dg.banned_token_ids", "0,9000"),
         ("dg.banned_token_ids", "0,1"),
         ("dg.canvas_lengths", "0,8"),
+        ("dg.languages", "python,"),
         ("dg.canvas_lengths", "8,x"),
         ("dg.canvas_lengths", "16,8"),
         ("dg.confidence_threshold", "nan"),

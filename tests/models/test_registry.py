@@ -66,7 +66,7 @@ def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_missing_bundled_file_is_reported(monkeypatch):
-    monkeypatch.setattr(registry, "BUNDLED", (BundledModel("dg-mini", "gone.gguf"),))
+    monkeypatch.setattr(registry, "BUNDLED", (BundledModel("dg-mini", "gone.gguf", ()),))
     with pytest.raises(ModelNotFoundError, match="install dg-lsp again"):
         locate("dg-mini")
 

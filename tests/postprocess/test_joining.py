@@ -87,3 +87,57 @@ def test_tags_brackets_and_quotes_with_a_wrong_partner_are_refused(language, mar
 )
 def test_usual_text_of_a_language_is_kept(language, marked, fill):
     assert judged(language, marked, fill).text == fill
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill", "expected"),
+    [
+        # the blanks of the lines around it, where tabs and spaces are mixed
+        ("sql", "SELECT\n\ta,\n\t    f(b),\n¦\nFROM c;\n", "        g(d)\n", "\t    g(d)"),
+        (
+            "go",
+            "func f() {\n\tif a {\n\t\tb()\n\t}\n¦\n}\n",
+            "    if c {\n        d()\n    }",
+            "\tif c {\n\t\td()\n\t}",
+        ),
+        # blanks inside brackets, as the file has them
+        ("javascript", "f( a );\ng( b );\nh(¦\n", " c );", " c );"),
+        ("javascript", "f(a);\ng(b);\nh(¦\n", " c);", "c);"),
+        ("javascript", "// One sentence.¦\n", " Another one", " Another one"),
+        ("javascript", "a.¦\n", " b()", "b()"),
+        # equal elements of a list
+        ("kotlin", "val a = listOf(\n    0f,\n    b,\n    ¦\n    0f,\n    c,\n)\n", "0f,", "0f,"),
+        ("sql", "SELECT a FROM x;\nSELECT a FROM x;\n\nSELECT b FROM x;\n¦\n", "SELECT b FROM x;", "SELECT b FROM x;"),
+    ],
+)
+def test_the_habits_of_a_file_are_kept(language, marked, fill, expected):
+    assert judged(language, marked, fill).text == expected
+
+
+METHODS = "".join(f"    int f{i}(int a) {{\n        return a + {i};\n    }}\n\n" for i in range(300))
+CLASS = f"class A {{\n{METHODS}    int g() {{\n        ¦\n    }}\n\n{METHODS}}}\n"
+ITEMS = '    {"b": 1},\n' * 900
+ARRAY = f'{{\n  "a": [\n{ITEMS}    ¦\n{ITEMS}    {{}}\n  ]\n}}\n'
+DEFS = "  def f\n    1\n  end\n\n" * 500
+MODULE = f"module A\n{DEFS}  def g\n    ¦\n  end\n\n{DEFS}end\n"
+NAMESPACE = "namespace a {\n\nint f() {\n  return 1;\n}\n\nint g() {\n  ¦\n}\n\n}  // namespace a\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill", "is_kept"),
+    [
+        ("java", CLASS, "return 1;", True),
+        ("java", CLASS, "return 1 2;", False),
+        ("java", f"¦\n{METHODS}}}\n", "class A {", True),
+        ("java", f"class A {{\n{METHODS}¦\n\nclass B {{\n}}\n", "}", True),
+        ("json", ARRAY, '{"c": 2},', True),
+        ("json", ARRAY, '{"c" 2},', False),
+        ("ruby", MODULE, "x = 1", True),
+        ("ruby", MODULE, "x = = 1", False),
+        ("cpp", NAMESPACE, "return f();", True),
+        ("cpp", NAMESPACE, "return f(;", False),
+    ],
+)
+def test_a_part_of_a_long_file_is_judged_as_the_whole_would_be(language, marked, fill, is_kept):
+    result = judged(language, marked, fill)
+    assert (result == Candidate(fill, 0.0)) == is_kept

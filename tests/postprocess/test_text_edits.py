@@ -2,9 +2,9 @@ import pytest
 
 from dg_lsp.context.document import Cursor
 from dg_lsp.context.languages import PLAIN, language_of
+from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import (
     align,
-    balance,
     cut_at_margin,
     cut_loops,
     drop_below,

@@ -141,6 +141,36 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
     assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
 
 
+@pytest.mark.parametrize(
+    ("above", "marked", "below", "fill", "expected"),
+    [
+        pytest.param("def f(:", "x = [|", "y = )", "1]", Candidate("1]", -0.5), id="errors in other cells"),
+        pytest.param("x = 1", "y = |", ")", "f(1", Candidate("f(1)", -0.5), id="a bracket of another cell"),
+        pytest.param("", "|", "b = a\nprint(b)", "a = 1\nb = a", Candidate("a = 1", -0.5), id="the next cell"),
+        pytest.param("import os", "|", "", "import os", Reason.REPEATS_PREFIX, id="the cell above"),
+        pytest.param("import os\nx", "|", "", "import os", Reason.EXISTS, id="a name of a cell above"),
+        pytest.param("def f():\n    a = 1", "|", "", "    return a", Reason.INDENTATION, id="a block of a cell above"),
+    ],
+)
+def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, expected):
+    cell, at, (head, tail) = marked.replace("|", ""), marked.index("|"), (f"{above}\n\n", f"\n\n{below}")
+    text, offset = head + cell + tail, len(head) + at
+    snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=len(head), num_after=len(tail))
+    cursor, options = Cursor.at(text, offset), {"max_lines": None, "score": -0.5, "check_syntax": True}
+    found = judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **options)
+    assert expected in (found, getattr(found, "reason", None), getattr(found, "fault", None))
+
+
+@pytest.mark.parametrize("below", ["y = )", ")"])
+def test_a_rewrite_of_a_cell_is_judged_by_the_cell(below):
+    text, after = f"def f(:\n\nx = 1\n\n{below}", len(f"\n\n{below}")
+    snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=9, num_after=after)
+    options = {"snapshot": snapshot, "start": 9, "end": 14, "score": -0.5, "check_syntax": True}
+    assert judge_rewrite(b"x = 2", **options) == Candidate("x = 2", -0.5)
+    for broken in (b"x = = 2", b"x = (2"):
+        assert judge_rewrite(broken, **options).reason is Reason.SYNTAX_ERROR
+
+
 def test_candidates_are_ranked_without_duplicates():
     empty, wrong, best = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate("a + 1\n", -1.0)
     results = [Candidate("b", -2.0), empty, best, wrong, Candidate(" a + 1", -2.5), Candidate("a+1", -3.0)]

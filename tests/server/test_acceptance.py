@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 from lsprotocol import types
 
-from dg_lsp.engine.audit import AuditLog, read_outcomes, read_records
+from dg_lsp.engine.audit import AuditLog, read_log
 from dg_lsp.engine.ttfue import Usage, Verdict, summarize_outcomes
 from dg_lsp.server import acceptance
 from dg_lsp.server.acceptance import Acceptance
@@ -236,8 +236,9 @@ def test_records_follow_the_schema_of_the_specification_and_have_no_text(tmp_pat
     for broken in ({"verdict": "good"}, {"answer_ms": -1}, {"text": "return"}):
         assert not validator.is_valid({**json.loads(lines[0]), **broken})
     assert "return" not in "".join(lines) and "sesame" not in "".join(lines)
-    assert read_outcomes(tmp_path / "a.jsonl")[0].verdict == editor.outcomes[0].verdict
-    assert read_records(tmp_path / "a.jsonl") == ([], 0)
+    records, outcomes, num_bad = read_log(tmp_path / "a.jsonl")
+    assert outcomes[0].verdict == editor.outcomes[0].verdict
+    assert (records, num_bad) == ([], 0)
 
 
 def test_no_timer_outlives_the_session():

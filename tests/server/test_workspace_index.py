@@ -78,6 +78,20 @@ def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
     assert not exclusion.is_ignored(uri)
 
 
+def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda _, name: looked.append(name))
+    path = tmp_path.joinpath(*"a" * 200, "main.py")
+    assert not exclusion.is_ignored(path.as_uri())
+    assert len(looked) == len(set(looked)) == 201
+
+
+def test_invalid_patterns_of_a_gitignore_file_are_skipped(exclusion, tmp_path):
+    (tmp_path / ".gitignore").write_text("!\n[z-a]\nmain.py\n")
+    assert exclusion.is_ignored((tmp_path / "main.py").as_uri())
+    assert not exclusion.is_ignored((tmp_path / "other.py").as_uri())
+
+
 def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_path):
     uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
     file.rename(tmp_path / "patterns")
@@ -281,6 +295,11 @@ def test_in_no_language_excluded_files_and_links_out_of_the_workspace_are_read(f
 def test_a_large_file_is_not_parsed(found):
     minified = "export function f(a){}" + "var a=1;" * (5_000_000 // 8)
     assert found({"big.js": minified}, "import { f } from './big'\n", "main.js") == []
+
+
+def test_a_binary_file_with_a_known_suffix_is_not_read(found):
+    assert found({"x.py": "\0" * 100 + "\ndef f(): pass\n"}, "from x import f\n", "main.py") == []
+    assert found({"x.py": "\ndef f(): pass\n"}, "from x import f\n", "main.py") == [("x.py", "def f(): ...")]
 
 
 def test_many_new_files_are_parsed_in_several_requests(index, tmp_path):

@@ -1,4 +1,1 @@
-"""Campaigns of hostile input: each module has `run(seconds, seed, most)`, which returns its figures.
-
-`make soak` runs all of them; docs/benchmarks.md explains the figures.
-"""
+"""Campaigns of hostile input, with independent models of what must happen. `make soak` runs all of them."""

@@ -1,5 +1,6 @@
 """Free memory under the limits of Linux control groups, and the data folder on every system."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from dg_lsp import system
 from dg_lsp.models.registry import PRESETS
-from dg_lsp.system import config_folder, data_folder, system_free
+from dg_lsp.system import config_folder, data_folder, leave_out_relative_programs, system_free
 
 LOTS = 1 << 50
 
@@ -111,6 +112,26 @@ def test_the_variable_of_the_system_moves_the_data_folder(home, platform, variab
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv(variable, "/elsewhere")
     assert data_folder() == Path("/elsewhere/dg-lsp")
+
+
+def test_without_a_home_no_folder_is_relative(monkeypatch):
+    def expanduser(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "DG_LSP_DATA_DIR", "DG_LSP_CONFIG_DIR", "LOCALAPPDATA", "APPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    assert data_folder().is_absolute()
+    assert config_folder().is_absolute()
+
+
+def test_relative_entries_of_the_search_path_are_left_out(monkeypatch):
+    monkeypatch.setenv("PATH", os.pathsep.join((".", "", "bin", "/bin", "/usr/bin")))
+    leave_out_relative_programs()
+    assert os.environ["PATH"] == os.pathsep.join(("/bin", "/usr/bin"))
+    monkeypatch.setenv("PATH", ".")
+    leave_out_relative_programs()
+    assert os.environ["PATH"] == os.defpath
 
 
 def test_dg_lsps_variable_has_priority(home, monkeypatch):

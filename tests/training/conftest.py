@@ -42,7 +42,7 @@ def one_thread():
 @pytest.fixture(scope="session")
 def sample_files():
     """2 MB of real code from the corpus; sample/licences.json holds the licences of its packages."""
-    from dg_lsp.training.corpus import CorpusFile
+    from dg_lsp.training.store import CorpusFile
 
     with lzma.open(SAMPLE / "sample.jsonl.xz", "rt", encoding="utf-8") as lines:
         return [CorpusFile(**json.loads(line)) for line in lines]
@@ -53,7 +53,8 @@ def toy(tmp_path_factory):
     """Texts, their tokenizer, a configuration, and a `root` with tokenizer.json, train/ and val/."""
     from dg_lsp.training.network import NetworkConfig
     from dg_lsp.training.rows import RowConfig
-    from dg_lsp.training.tokenizer import build_store, train_tokenizer, write_store
+    from dg_lsp.training.store import build_store, write_store
+    from dg_lsp.training.tokenizer import train_tokenizer
     from dg_lsp.training.train import OptimizerConfig, TrainConfig
 
     texts = [toy_source(seed, 20 + 3 * seed) for seed in range(60)]

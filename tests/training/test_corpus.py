@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dg_lsp.training import corpus
-from dg_lsp.training.corpus import CorpusFile, is_allowed
-from dg_lsp.training.tokenizer import load_store
+from dg_lsp.training.corpus import is_allowed
+from dg_lsp.training.store import CorpusFile, load_store, read_texts
 
 from .conftest import SAMPLE, toy_source
 
@@ -181,7 +181,7 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     assert manifest["dropped"]["path"] == 2
     assert json.loads((tmp_path / "manifest.json").read_text()) == manifest
     for split in ("train", "val"):
-        store, files = load_store(tmp_path / split), corpus.read_texts(tmp_path / f"{split}.jsonl.xz")
+        store, files = load_store(tmp_path / split), read_texts(tmp_path / f"{split}.jsonl.xz")
         assert len(store.token_starts) - 1 == len(files) == 2
         assert store.chars.tobytes().decode("utf-32-le") == "".join(file.text for file in files)
         assert manifest["tokens"][split] == len(store.tokens)

@@ -7,8 +7,8 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.errors import InputFileError
 from dg_lsp.training import evaluate
-from dg_lsp.training.corpus import CorpusFile
 from dg_lsp.training.evaluate import CASE_SETS, CaseKind, draw_cases, write_cases
+from dg_lsp.training.store import CorpusFile
 
 NUM_CASES = {CaseKind.LINE_END: 50, CaseKind.WHOLE_LINE: 30, CaseKind.BLOCK: 20}
 

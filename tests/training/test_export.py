@@ -96,6 +96,8 @@ def test_the_product_reads_the_metadata(folder):
     assert spec.banned_ids == vocabulary.BANNED_IDS
     assert spec.has_causal_head
     assert spec.repetition_match == 3
+    assert model.metadata["dg.languages"] == "python"
+    assert spec.languages == ("python",)
     assert spec.expectations == (
         ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 9.5, 0.2),
         ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 5.8, 0.0, 0.0, 0.31),

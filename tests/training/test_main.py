@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import dg_lsp.training.__main__ as command_line
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.training import train
-from dg_lsp.training.corpus import write_texts
 from dg_lsp.training.evaluate import write_cases
+from dg_lsp.training.store import write_texts
 
 
 def test_missing_dependencies_are_reported_in_one_line(monkeypatch, capsys):
@@ -36,7 +36,7 @@ def invoke(*arguments):
 
 def test_help_lists_the_commands():
     output = invoke("--help")
-    names = ("data", "benchmarks", "tokenize", "test-cases", "train", "export", "eval")
+    names = ("data", "benchmarks", "tokenize", "test-cases", "train", "export", "eval", "gpu-day")
     assert all(f" {name} " in output for name in names)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dg_lsp.training.rows import BatchLoader, BatchStream, DocumentStream, RowConfig, open_stream, pick_span
-from dg_lsp.training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX, build_store, load_store
+from dg_lsp.training.store import build_store, load_store
+from dg_lsp.training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX
 
 from .conftest import toy_source
 

@@ -12,7 +12,7 @@ import torch
 from dg_lsp.training import train
 from dg_lsp.training.export import ExportMetadata, write_model
 from dg_lsp.training.network import DiffusionNetwork
-from dg_lsp.training.tokenizer import build_store, write_store
+from dg_lsp.training.store import build_store, write_store
 from dg_lsp.training.train import OptimizerConfig, Trainer, learning_rate
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dg_lsp.backends.llamacpp.library import devices, ggml_functions
-from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, Mixture, SelfConditioning
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import F16, F32, TensorType
@@ -167,14 +167,15 @@ class DeviceFeedback:
         """
         self._device = device
         self._network = network
-        self._vocab_size, self._width = table.shape
-        self._scale = table.scale
+        self._vocab_size, self.width = table.shape
+        self.scale = table.scale
+        """Factor of the sums."""
         self._graphs: dict[tuple[Callable[[int, DeviceGraph], object], int], DeviceGraph] = {}
         """By the function that declares it, and canvas length."""
         self._is_closed = False
         parts = (network.pre_norm, network.gate_up, network.down)
         try:
-            if device.memory_free < F16.row_bytes(self._vocab_size) * self._width + _SPARE_BYTES:
+            if device.memory_free < F16.row_bytes(self._vocab_size) * self.width + _SPARE_BYTES:
                 raise BackendError("the device has no memory for a second embedding table")
             weights = self._graphs[self._declare_weights, 0] = DeviceGraph(device, partial(self._declare_weights, 0))
             for tensor, part in zip(self._parts, parts, strict=True):
@@ -188,7 +189,13 @@ class DeviceFeedback:
 
     def record(self, weights: Floats, prediction: Prediction) -> Floats:
         """See `HostFeedback.record`: the mean embedding, shape (L, H)."""
-        return self.sums(weights) * (prediction.confidence[:, None] * self._scale)
+        return self.sums(weights) * (prediction.confidence[:, None] * self.scale)
+
+    def mix(self, kept: Mixture) -> Floats:
+        """The record of a prediction of which these tokens are kept."""
+        weights: Floats = np.zeros((len(kept), self._vocab_size), dtype=np.float32)
+        weights[:, slice(None) if kept.ids is None else kept.ids] = kept.shares
+        return self.sums(weights) * self.scale
 
     def condition(self, embedded: Floats, record: Floats) -> Floats:
         """See `HostFeedback.condition`."""
@@ -196,7 +203,11 @@ class DeviceFeedback:
 
     def sums(self, weights: Floats) -> Floats:
         """Weighted sums of all embeddings, shape (L, H), by weights of shape (L, V)."""
-        return self._computed(self._declare_sums, weights)
+        length = len(weights)
+        padded = 1 << max(0, length - 1).bit_length()  # every length has memory of its own
+        if padded != length:
+            weights = np.concatenate([weights, np.zeros((padded - length, self._vocab_size), np.float32)])
+        return self._computed(self._declare_sums, weights)[:length]
 
     def close(self) -> None:
         """Frees its memory. Idempotent."""
@@ -213,11 +224,11 @@ class DeviceFeedback:
         if graph is None:
             graph = self._graphs[declare, length] = DeviceGraph(self._device, partial(declare, length))
         graph.compute(*values)
-        return graph.result(length, self._width)
+        return graph.result(length, self.width)
 
     def _declare_weights(self, _length: int, graph: DeviceGraph) -> None:
         network = self._network
-        self._columns = graph.tensor(self._width, self._vocab_size, F16)
+        self._columns = graph.tensor(self.width, self._vocab_size, F16)
         self._parts = [graph.tensor(*part.shape) for part in (network.pre_norm, network.gate_up, network.down)]
 
     def _declare_sums(self, length: int, graph: DeviceGraph) -> None:
@@ -227,11 +238,11 @@ class DeviceFeedback:
         """The same as `SelfConditioning.condition`."""
         pre_norm, gate_up, down = self._parts
         epsilon, inner = float(self._network.epsilon), self._network.down.shape[1]
-        embedded, soft = graph.input(length, self._width), graph.input(length, self._width)
+        embedded, soft = graph.input(length, self.width), graph.input(length, self.width)
         normed = graph.apply("mul", graph.apply("rms_norm", soft, epsilon), pre_norm)
-        row_bytes = 4 * self._width
+        row_bytes = 4 * self.width
         gate, up = (
-            graph.apply("mul_mat", graph.view(gate_up, inner, self._width, row_bytes=row_bytes, start=start), normed)
+            graph.apply("mul_mat", graph.view(gate_up, inner, self.width, row_bytes=row_bytes, start=start), normed)
             for start in (0, inner * row_bytes)
         )
         signal = graph.apply("mul_mat", down, graph.apply("mul", graph.apply("gelu", gate), up))
@@ -242,7 +253,7 @@ class DeviceFeedback:
 
         def declare(graph: DeviceGraph) -> None:
             row_bytes = F16.row_bytes(self._vocab_size)
-            target = graph.view(self._columns, self._width, len(rows), row_bytes=row_bytes, start=2 * first)
+            target = graph.view(self._columns, self.width, len(rows), row_bytes=row_bytes, start=2 * first)
             graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
 
         graph = DeviceGraph(self._device, declare)
@@ -259,7 +270,7 @@ class DeviceFeedback:
         )
         weights = np.zeros((_TRIED_LENGTH, self._vocab_size), dtype=np.float32)
         weights[:, ids] = rng.random((_TRIED_LENGTH, len(ids)), dtype=np.float32)
-        rows = rng.standard_normal((2, _TRIED_LENGTH, self._width), dtype=np.float32)
+        rows = rng.standard_normal((2, _TRIED_LENGTH, self.width), dtype=np.float32)
         for found, expected in (
             (self.sums(weights), table.mix(ids, weights[:, ids])),
             (self.condition(*rows), self._network.condition(*rows)),

@@ -6,10 +6,13 @@ The model reads embeddings that include its last prediction of the canvas. The c
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +20,33 @@ import numpy as np
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.context import LlamaContext
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser, Reduce, take
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, choose_feedback
+from dg_lsp.backends.llamacpp.device_reduction import (
+    Decode,
+    GraphReduction,
+    HostReduction,
+    Mode,
+    Reduction,
+    choose_reduction,
+    functions,
+)
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.library import library, physical_cores
 from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Footprint, Lanes, Prediction, check_temperature
 from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError, ModelUnsupportedError, RequestError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 from dg_lsp.settings import ModelSettings
 
+_log = logging.getLogger(__name__)
+_TRIED_TOKENS = 16
+"""Length of the canvas that is reduced at load, on a CPU; on a GPU the longest, so that its memory is known to do."""
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
 
@@ -49,11 +65,13 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         *,
         mass: float = MASS,
         kinds: tuple[str, ...] = GPU_KINDS,
+        reduction: Mode | None = None,
     ) -> None:
         """Reads the side file, makes the context and measures the threads. See `LlamaDenoiser`.
 
         The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
-        GPU, a device of one of these `kinds` may do it instead.
+        GPU, a device of one of these `kinds` may do it instead. Logits are reduced where it is fastest, or where
+        `reduction` asks for it.
         """
         if spec.self_conditioning is None:
             raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
@@ -66,6 +84,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._feedback = choose_feedback(self._table, self._network, mass=mass, kinds=kinds if model.on_gpu else ())
         self._records: dict[int, dict[int, Any]] = {}
         """See `HostFeedback.record`; of the last pass, by slot, then lane."""
+        self._host = HostReduction(self._context, self._reducer, self._feedback)
+        self._reduction = self._choose_reduction(reduction)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; forgets the slot's predictions."""
@@ -83,36 +103,70 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._table.close()
         super().close()
 
-    def _predict(
-        self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
+    def predict(
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
-        """Predicts all positions; the lanes must be one for each canvas."""
-        chosen = list(lanes) or list(range(len(canvases)))
-        if len(chosen) != len(canvases) or len({*chosen}) != len(chosen):
-            raise RequestError(f"{len(canvases)} canvases need as many different lanes, not {chosen}")
-        last, lengths = self._records.get(slot, {}), [len(canvas) for canvas in canvases]
-        rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(canvases, chosen, strict=True)]
-        content = np.concatenate(rows)
+        """See `Denoiser.predict`. Predicts all positions; the lanes must be one for each canvas."""
+        check_temperature(temperature)
+        checked = self._checked_canvases(slot, canvases)
+        chosen = list(lanes) or list(range(len(checked)))
+        if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
+            raise RequestError(f"{len(checked)} canvases need as many different lanes, not {chosen}")
+        last, lengths = self._records.get(slot, {}), [len(canvas) for canvas in checked]
+        rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(checked, chosen, strict=True)]
+        content = rows[0] if len(rows) == 1 else np.concatenate(rows)
         if not np.isfinite(content).all():
             raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
-        self._decode_canvases(slot, content, lengths)
-        reduced = reduce(self._context.logits(len(content)))
+        decode = partial(self._decode_canvases, slot, content, lengths)
+        reduced = self._reduce(decode, len(content), temperature, rng)
         parts = [slice(stop - size, stop) for size, stop in zip(lengths, np.cumsum(lengths).tolist(), strict=True)]
         predictions = [take(reduced, part) for part in parts]
-        records = map(self._record, parts, predictions)
+        records = map(self._reduction.record, parts, predictions)
         self._records[slot] = {**last, **dict(zip(chosen, records, strict=True))}
         return predictions
 
+    def _reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
+        """A decode and its predictions. If the device fails, the host is used from then on."""
+        try:
+            return self._reduction.reduce(decode, num_rows, temperature, rng)
+        except BackendError as error:
+            if self._reduction is self._host:
+                raise
+            _log.warning("logits are reduced on the host from now on: %s", error)
+            self._reduction = self._host
+        return self._reduction.reduce(decode, num_rows, temperature, rng)
+
     def _input_rows(self, ids: TokenIds, record: Any) -> Floats:
         """The model's input instead of the canvas's ids, shape (L, H)."""
-        embedded = self._table.rows(ids) * self._table.scale
+        embedded = self._table.rows(ids)
+        embedded *= self._table.scale
         if record is None or len(record) != len(ids):
             return self._network.condition(embedded, None)
         return self._feedback.condition(embedded, record)
 
-    def _record(self, rows: slice, prediction: Prediction) -> Any:
-        """The record of a canvas at these rows of the last reduction."""
-        return self._feedback.record(self._reducer.weights(rows.stop)[rows], prediction)
+    @property
+    def footprint(self) -> Footprint:
+        """See `Denoiser.footprint`."""
+        return replace(super().footprint, sampling="host" if self._reduction is self._host else "device")
+
+    def _choose_reduction(self, mode: Mode | None) -> Reduction:
+        """The reduction of this mode; None measures a step with each that the device may have."""
+        on_gpu, limit = self._model.on_gpu, self._budget.canvas_tokens
+        modes = (mode,) if mode is not None else (Mode.OPS, Mode.ROWS) if on_gpu else (Mode.ROWS,)
+        parts = (self._context, self._reducer, self._feedback, self.spec)
+        found = [GraphReduction(*parts, each) for each in modes if each is not Mode.HOST and functions() is not None]
+        if mode is not None or not found:
+            return found[0] if found else self._host
+        length = limit if on_gpu else min(limit, _TRIED_TOKENS)
+        ids = np.arange(length, dtype=np.int32) % np.int32(self.spec.vocab_size)
+        decode = partial(self._decode_canvases, 0, self._input_rows(ids, None), [length])
+
+        def run(reduction: Reduction) -> Prediction:
+            prediction = reduction.reduce(decode, length, 1.0, np.random.default_rng(0))
+            reduction.record(slice(0, length), prediction)
+            return prediction
+
+        return choose_reduction(self._host, found, run)
 
 
 NO = 10

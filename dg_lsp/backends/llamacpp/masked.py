@@ -13,12 +13,11 @@ from dg_lsp.backends.llamacpp.denoiser import (
     LlamaDenoiser,
     OpenCanvas,
     Reduce,
-    join,
-    take,
 )
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases

@@ -21,6 +21,8 @@ _CACHE_BYTES = 1 << 30
 """Soft limit of an automatic KV cache: beyond it, slots get fewer tokens of their own."""
 _LOGITS_BYTES = 256 << 20
 """Soft limit of a step's logits; it limits the canvas tokens of a step."""
+CONVERSATION_TOKENS = 8192
+"""Tokens of a text or conversation with its answer that a slot may grow to, within the soft limit of the cache."""
 FIRST_TOKENS = 2048
 """Tokens of a slot when the context is made; longer prompts make the context grow."""
 _FIRST_EXACT_TOKENS = 512
@@ -98,10 +100,13 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
     longest = spec.longest_block
     canvas_tokens = min(max(256, 4 * longest), max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size)))
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
-    slot_limit = min(settings.context_length or spec.max_prompt_tokens + 2 * longest, sizes.trained_length)
-    shared = max(slot_limit + canvas_tokens, _CACHE_BYTES // max(1, sizes.kv_bytes_per_token))
+    of_fills = spec.max_prompt_tokens + 2 * longest
+    soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
+    of_texts = 0 if spec.is_bidirectional else min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
+    slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
+    shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
-    first_length = padded(max(_UBATCH, min(slot_limit, FIRST_TOKENS) + canvas_tokens))
+    first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + canvas_tokens))
     batch_tokens = max(_UBATCH, canvas_tokens)
     if spec.is_bidirectional and settings.prompt_attention == "per_request":
         batch_tokens = max(batch_tokens, slot_limit)  # prompt and canvas see each other: they are one batch

@@ -8,11 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import dg_lsp
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import ModelUnsupportedError, UsageError
 from dg_lsp.gguf import ProgressCallback, read_header
-from dg_lsp.system import NEUTRAL_FOLDER, python_command
+from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
 _BUFFER_BYTES = 1 << 30
 """Buffer for rows; llama.cpp's default is eight times that."""
@@ -62,11 +61,10 @@ def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCa
     Runs in a child process: Ctrl-C ends it at once, and an abort of llama.cpp ends only the child. Raises `ModelError`.
     """
     sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
-    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
     command = python_command(__name__, str(source.absolute()), str(target.absolute()), kind.name)
     reason = ""
     with subprocess.Popen(
-        command, env=environment, cwd=NEUTRAL_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, env=python_environment(), cwd=NEUTRAL_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout
         try:

@@ -166,6 +166,46 @@ def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixt
     return Mixture(None if is_dense else ids, kept / kept.sum(axis=1, keepdims=True))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TopTokens:
+    """The most probable tokens of L positions."""
+
+    ids: TokenIds  # shape (L, K)
+    shares: Floats  # shape (L, K): their probabilities, the highest first
+
+
+def top_mixture(
+    top: TopTokens,
+    short: npt.NDArray[np.intp],
+    weights: Floats,
+    prediction: Prediction,
+    mass: float,
+    vocab_size: int,
+) -> Mixture:
+    """The same from the most probable tokens alone, with the smallest number of tokens at each position.
+
+    At the positions `short`, shape (S,), they hold less than `mass`: `weights` and `prediction` are of those, see
+    `mixture`.
+    """
+    if len(short) == len(top.ids):
+        return mixture(weights, prediction, mass)
+    kept = np.cumsum(top.shares, axis=1, dtype=np.float32) - top.shares < mass
+    kept[short] = False
+    rows, tokens = np.nonzero(kept)[0], top.ids[kept]
+    needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
+    needed[tokens] = True
+    for row, position in enumerate(weights):
+        total = 1 / prediction.confidence[row]
+        needed[_most_probable(position, total, prediction.entropy[row], mass)] = True
+    ids = np.flatnonzero(needed).astype(np.int32)
+    is_dense = len(ids) > _DENSE_SHARE * vocab_size
+    shares: Floats = np.zeros((len(top.ids), vocab_size if is_dense else len(ids)), dtype=np.float32)
+    shares[rows, tokens if is_dense else ids.searchsorted(tokens)] = top.shares[kept]
+    shares[short] = weights if is_dense else weights[:, ids]
+    shares /= shares.sum(axis=1, keepdims=True)
+    return Mixture(None if is_dense else ids, shares)
+
+
 def _most_probable(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
     """The fewest tokens with this mass, or somewhat more if they are very many."""
     wanted = mass * float(total)
@@ -244,11 +284,12 @@ class HostFeedback:
     def __init__(self, table: EmbeddingTable, network: SelfConditioning, mass: float = MASS) -> None:
         self._table = table
         self._network = network
-        self._mass = mass
+        self.mass = mass
+        """Probability mass that is fed back."""
 
     def record(self, weights: Floats, prediction: Prediction) -> Mixture:
         """What the next pass needs of a prediction, of its length; weights relative to the best token, shape (L, V)."""
-        return mixture(weights, prediction, self._mass)
+        return mixture(weights, prediction, self.mass)
 
     def condition(self, embedded: Floats, record: Mixture) -> Floats:
         """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""

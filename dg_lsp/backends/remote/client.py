@@ -103,8 +103,13 @@ class AnswerBuilder:
 class RemoteModel:
     """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
-    def __init__(self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate."""
+    def __init__(
+        self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS, is_measured: bool = False
+    ) -> None:
+        """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate.
+
+        For a measurement every query is sent once, whatever failed before, and read to its end with the counts.
+        """
         if not settings.url:
             raise SettingsError("remote.url is empty; set it to the address of the server")
         address = urlsplit(settings.url)
@@ -127,6 +132,7 @@ class RemoteModel:
         self.continues_text = self._dialect.continues_text
         """Whether the server continues a text as it is."""
         self._breaker = CircuitBreaker(pause_seconds)
+        self._is_measured = is_measured
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
@@ -141,7 +147,7 @@ class RemoteModel:
         """
         if time.monotonic() >= deadline:  # a request that only warms a prompt cache
             return
-        if seconds := self._breaker.seconds_left:
+        if not self._is_measured and (seconds := self._breaker.seconds_left):
             raise RemoteError(f"{self._host} {self._breaker.reason}; the next request is possible in {seconds:.0f} s")
         updates: queue.SimpleQueue[RemoteAnswer | None] = queue.SimpleQueue()
         builder = AnswerBuilder(self._dialect, query.num_answers, updates.put)
@@ -184,14 +190,14 @@ class RemoteModel:
         seconds = deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                await self._send_with_retry(query, deadline, builder)
+                await (self._send if self._is_measured else self._send_with_retry)(query, deadline, builder)
         except TimeoutError:  # the pieces so far are the answer
             if not builder.has_text and seconds >= MIN_SECONDS:
                 self._breaker.record_failure("sends no answer within the deadline")
         except RemoteError as error:
             retry_after = error.retry_after if isinstance(error, RemoteRequestError) else 0.0
             self._breaker.record_failure(str(error), retry_after)
-            raise RemoteError(f"{self._host} {error}") from None
+            raise RemoteRequestError.at(self._host, error) from None
         else:
             self._breaker.record_success()
         builder.publish(is_over=True)
@@ -217,7 +223,7 @@ class RemoteModel:
                 async with aclosing(self._events(response, query)) as events:
                     async for event in events:
                         builder.add(event)
-                        if builder.is_complete:
+                        if builder.is_complete and not self._is_measured:
                             return  # only counts may follow
             if not builder.has_text:
                 raise RemoteRequestError("ends the response without an answer", is_transient=True)
@@ -280,6 +286,8 @@ class RemoteModel:
         tree = self._dialect.body(query, temperature, 1e3 * (deadline - time.monotonic()))
         if self._settings.model:
             tree["model"] = self._settings.model
+        if self._is_measured:
+            tree |= self._dialect.count_options
         # JSON escapes a lone surrogate, which UTF-8 cannot encode
         return json.dumps({**tree, **self._extra}, separators=(",", ":")).encode()
 
@@ -329,6 +337,7 @@ def _client(settings: RemoteSettings) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             verify=ssl.create_default_context(cafile=certificates) if certificates else True,
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # the deadline limits everything else
+            limits=httpx2.Limits(),  # none: a load test opens as many connections as it names
             follow_redirects=False,
             trust_env=urlsplit(settings.url).hostname not in LOOPBACK,  # proxies
         )

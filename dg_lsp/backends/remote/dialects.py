@@ -73,6 +73,8 @@ class RemoteAnswer:
     output_tokens: int = 0  # of all answers
     steps: int = 0  # forward passes
     canvas_length: int = 0
+    blocks: int = 0  # canvases, and their tokens
+    canvas_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Dialect:
     path: ClassVar[str] = "/v1/completions"  # below the address of the server
     follows_instructions: ClassVar[bool] = False
     continues_text: ClassVar[bool] = True
+    count_options: ClassVar[Json] = {"stream_options": {"include_usage": True}}
+    """Fields that request the counts of a stream, which otherwise may have none."""
 
     def __init__(self, fim: str = "suffix") -> None:
         """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
@@ -128,6 +132,7 @@ class InfillDialect(Dialect):
 
     path: ClassVar[str] = "/infill"
     continues_text: ClassVar[bool] = False
+    count_options: ClassVar[Json] = {}
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
         """See `Dialect.body`."""
@@ -248,6 +253,8 @@ def usage_of(tree: Json) -> dict[str, int]:
         "output_tokens": count("usage", "completion_tokens") or count("timings", "predicted_n"),
         "steps": count("diffusion", "steps"),
         "canvas_length": count("diffusion", "canvas_length"),
+        "blocks": count("diffusion", "blocks"),
+        "canvas_tokens": count("diffusion", "canvas_tokens"),
     }
     return {name: number for name, number in counts.items() if number}
 

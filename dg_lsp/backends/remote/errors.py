@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Self
 
 from dg_lsp.errors import RemoteError
 
 MAX_FAILURES = 3
 """Failures in a row that open the circuit breaker."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_REFUSALS = (429, 503)
 _MAX_RETRY_AFTER = 60.0
 _TOO_LONG = re.compile(rb"exceed_context|context_length|context (length|size|window)|too (long|large)", re.IGNORECASE)
 """How llama-server, vLLM, SGLang and OpenAI report a prompt that is longer than the context."""
@@ -45,11 +47,19 @@ _CERTIFICATES = {
 class RemoteRequestError(RemoteError):
     """A request without an answer."""
 
-    def __init__(self, message: str, *, is_transient: bool = False, retry_after: float = 0.0) -> None:
-        """`retry_after` are the seconds that the server asks for."""
+    def __init__(
+        self, message: str, *, is_transient: bool = False, retry_after: float = 0.0, is_refusal: bool = False
+    ) -> None:
+        """`retry_after` are the seconds that the server asks for; `is_refusal` where the server has too much work."""
         super().__init__(message)
         self.is_transient = is_transient
         self.retry_after = retry_after
+        self.is_refusal = is_refusal
+
+    @classmethod
+    def at(cls, host: str, error: RemoteError) -> Self:
+        """The error with the name of the server before its message."""
+        return cls(f"{host} {error}", is_refusal=isinstance(error, RemoteRequestError) and error.is_refusal)
 
 
 def status_error(status: int, headers: Mapping[str, str], path: str, body: bytes = b"") -> RemoteRequestError:
@@ -60,7 +70,8 @@ def status_error(status: int, headers: Mapping[str, str], path: str, body: bytes
     message = _MESSAGES.get(status, redirection).format(status=status, path=path)
     if status not in _TRANSIENT:
         return RemoteRequestError(message)
-    return RemoteRequestError(message, is_transient=True, retry_after=_retry_after(headers.get("retry-after", "")))
+    retry_after = _retry_after(headers.get("retry-after", ""))
+    return RemoteRequestError(message, is_transient=True, retry_after=retry_after, is_refusal=status in _REFUSALS)
 
 
 def connection_error(error: Exception) -> RemoteRequestError:

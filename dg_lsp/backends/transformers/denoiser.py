@@ -52,6 +52,8 @@ class TransformersDenoiser:
         """The slot whose present prompt is in the stepper's buffers."""
         self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
         """By slot and lane, shape (L, hidden)."""
+        self.num_decodes = 0
+        """See `Denoiser.num_decodes`."""
         self._is_closed = False
 
     @property
@@ -71,6 +73,10 @@ class TransformersDenoiser:
             cache_limit=self.num_slots * self.spec.max_prompt_tokens,
             cache_used=sum(lengths),
             devices=(gpu_memory(self._device),) if self._device.type == "cuda" else (),
+            context_size=self.spec.max_prompt_tokens + self.spec.longest_block,
+            backend="transformers",
+            quantization=str(self._network.embedding.dtype).removeprefix("torch."),
+            sampling="device",
         )
 
     @torch.inference_mode()
@@ -89,6 +95,7 @@ class TransformersDenoiser:
             with map_step_errors("prefill"):
                 kept = self._prefixes[slot].crop(shared)
                 if kept < len(prompt):
+                    self.num_decodes += 1
                     self._network.encode(self._prefixes[slot], self._tensor(prompt[kept:]))
         except BackendError:
             self._prefixes[slot].crop(0)
@@ -125,6 +132,7 @@ class TransformersDenoiser:
                 self.stepper.buffers.load(self._prefixes[slot])
                 self._loaded_slot = slot
             rows_on_device, conditioning = self.stepper.run(inputs, len(self._prompts[slot]))
+            self.num_decodes += 1
             for key, part in zip(keys, conditioning.split(lengths), strict=True):
                 self._conditioning[key] = part.clone()
             rows = rows_on_device.cpu().numpy()

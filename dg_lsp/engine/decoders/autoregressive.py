@@ -149,6 +149,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         else:
             task.denoiser.prefill(task.slot, known_ids)
             canvas = open_canvas(known_ids, task.spec, length, task.rng)
+        self._count_canvases([canvas])
         step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
         self.num_passes += 1
         ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)

@@ -1,12 +1,12 @@
 """Interface of the decoders, and the values that they take and return."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, among
+from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, among
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import Floats, Passes
@@ -38,7 +38,8 @@ class Draft:
     def settle(self, step: Step, end_ids: frozenset[int]) -> "Draft":
         """This draft and the settled beginning of the canvas after it."""
         settled = step.num_settled
-        return self.grow(step.canvas_ids[:settled], step.confidence[:settled], end_ids)
+        # with uniform noise the canvas may hold noise at a settled position
+        return self.grow(step.draft_ids[:settled], step.confidence[:settled], end_ids)
 
     def cut(self, length: int) -> "Draft":
         """The first tokens, as a complete fill."""
@@ -67,12 +68,14 @@ class Progress:
     block: int
     """0 for the first canvas; a longer fill continues in further ones. Always 0 without canvases."""
     number: int  # passes so far, counted over the whole request
-    draft: Draft
+    draft: Draft  # tokens that do not change any more
     ids: TokenIds
     """Shape (N,): the canvas, or its gap where parts are frozen; without a canvas, the fill and the drafted tokens."""
     confidence: Floats  # shape (N,)
-    committed: Flags | None = None  # shape (N,): tokens that do not change any more; None: those of the draft
+    committed: Flags | None = None  # shape (N,): see `Step.committed`; None: the tokens of the draft
     frozen: Flags | None = None  # shape (N,): tokens of the buffer between the gaps of one canvas; None: no token
+    is_answer: bool = False  # to a conversation: a thought may come first
+    is_thinking: bool = False  # see `ModelSpec.is_thinking`
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft) -> "Progress":
@@ -121,8 +124,8 @@ class DecodeTask:
 
     @property
     def max_length(self) -> int:
-        """Most tokens of prompt and fill together."""
-        return self.spec.max_prompt_tokens + self.spec.longest_block
+        """Most tokens of prompt and fill together that a canvas may follow."""
+        return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
 
     def is_done(self, draft: Draft, num_passes: int) -> bool:
         """The draft after so many passes meets the stop criteria."""
@@ -135,12 +138,18 @@ class Decoder(ABC):
     def __init__(self, task: DecodeTask) -> None:
         self.num_decoded = 0  # prompt tokens that the slot lacked
         self.num_passes = 0  # so far, those of the prompt left out
+        self.num_blocks = self.canvas_tokens = 0  # canvases that were denoised, and their tokens
         self._task = task
         self._end_ids = frozenset(task.spec.end_ids)
 
     @abstractmethod
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates. Raises what the denoiser raises."""
+
+    def _count_canvases(self, canvases: Sequence[Canvas]) -> None:
+        """Counts canvases of which a pass has begun."""
+        self.num_blocks += len(canvases)
+        self.canvas_tokens += sum(len(canvas.canvas_ids) for canvas in canvases)
 
 
 def gap_of(step: Step) -> Step:

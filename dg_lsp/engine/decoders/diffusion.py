@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from dg_lsp.canvas.layout import Canvas, Layout, token_ids
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
@@ -58,13 +59,14 @@ class DiffusionDecoder(Decoder):
         task, limits, drafts = self._task, self._task.limits, (before,) * len(canvases)
         if limits.is_over():
             return drafts
+        self._count_canvases(canvases)
         for steps in race(task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=self._explores):
             gaps = tuple(map(gap_of, steps))
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps
-            yield self._progress(block, gaps, drafts)
-            num = self.num_passes
+            num = self.num_passes = self.num_passes + 1
             is_done = all(gap.stop or task.is_done(draft, num) for gap, draft in zip(gaps, drafts, strict=True))
+            yield self._progress(block, gaps, drafts, before if self._may_change and not is_done else None)
             if is_done or limits.is_over():
                 break
         return drafts
@@ -73,11 +75,15 @@ class DiffusionDecoder(Decoder):
         """The settled fill of a canvas after the draft before it."""
         return before.settle(gap, self._end_ids)
 
-    def _progress(self, block: int, gaps: Sequence[Step], drafts: Drafts) -> Progress:
-        """The candidate to show after one more pass."""
-        self.num_passes += 1
+    @property
+    def _may_change(self) -> bool:
+        """A later step may change settled tokens."""
+        return isinstance(self._task.sampling, UniformSampling)
+
+    def _progress(self, block: int, gaps: Sequence[Step], drafts: Drafts, lasting: Draft | None = None) -> Progress:
+        """The candidate to show after a pass; `lasting` is the part of its draft that does not change any more."""
         best = self._best(drafts)
-        return Progress.of(block, self.num_passes, gaps[best], drafts[best])
+        return Progress.of(block, self.num_passes, gaps[best], lasting or drafts[best])
 
     def _best(self, drafts: Drafts) -> int:
         """Number of the candidate to show."""

@@ -55,6 +55,7 @@ class InfillDecoder(DiffusionDecoder):
         drafts = yield from self._denoise(block, canvases)
         if len(layout.tail_ids) and not task.limits.is_over():
             joins = self._joins(self._steps)
+            self.num_passes += 1
             drafts = tuple(replace(draft, join=join) for draft, join in zip(drafts, joins, strict=True))
             yield self._progress(block, tuple(map(gap_of, self._steps)), drafts)
         return drafts

@@ -7,8 +7,13 @@ return {
   cmd = { "dg-lsp", "lsp", "--stdio" },
   -- outside the workspace, where a `json.py` could be imported in place of Python's own
   cmd_cwd = home and vim.fn.isdirectory(home) == 1 and home or "/",
-  -- the bundled model completes Python; add file types for other models
-  filetypes = { "python" },
+  -- no `filetypes`: all of them
+  root_dir = function(bufnr, on_dir)
+    -- Neovim 0.12 would start it for help files, too
+    if vim.bo[bufnr].buftype == "" then
+      on_dir(nil) -- found by `root_markers`
+    end
+  end,
   root_markers = { "dg-lsp.toml", "pyproject.toml", ".git" },
   capabilities = {
     -- not declared by Neovim 0.11 and older

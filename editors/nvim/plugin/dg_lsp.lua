@@ -51,6 +51,18 @@ local commands = {
     end,
     { desc = "Turn ghost text on or off" },
   },
+  DgSnooze = {
+    function(options)
+      require("dg_lsp").snooze(options.args ~= "" and (tonumber(options.args) or options.args) or nil)
+    end,
+    { nargs = "?", desc = "Turn ghost text off for some minutes" },
+  },
+  DgWhy = {
+    function()
+      require("dg_lsp.status").explain()
+    end,
+    { desc = "Show why there is no ghost text at the cursor" },
+  },
   DgStatus = {
     function()
       require("dg_lsp.status").print()
@@ -69,6 +81,7 @@ for name, action in pairs({
   next = "Next suggestion",
   previous = "Previous suggestion",
   dismiss = "Hide the ghost text",
+  trigger = "Request a completion",
 }) do
   vim.keymap.set("i", "<Plug>(dg-lsp-" .. name .. ")", function()
     require("dg_lsp")[name:gsub("-", "_")]()

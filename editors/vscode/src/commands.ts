@@ -1,8 +1,9 @@
 /** The commands of the palette, the context menu and the status bar. */
 
 import * as vscode from "vscode";
-import { install, offerInstallation } from "./installation";
+import type { Installation } from "./installation";
 import { ASK, type Session } from "./session";
+import type { Snooze } from "./snooze";
 
 const REWRITE = "dg-lsp.rewrite";
 
@@ -15,16 +16,28 @@ const STRENGTHS = [
 /** The menu of the status bar; the settings are added at the end. */
 const MENU = [
   ["$(circle-slash) Turn Completions On or Off", "dg-lsp.toggle"],
+  ["$(bell-slash) Snooze Completions…", "dg-lsp.snooze"],
   ["$(edit) Rewrite Selection…", "dg-lsp.rewriteSelection"],
   ["$(symbol-snippet) Complete This Block", "dg-lsp.completeBlockHere"],
+  ["$(question) Why Is There Nothing?", "dg-lsp.why"],
   ["$(eye) Show Denoising", "dg-lsp.showDenoising"],
   ["$(refresh) Restart Server", "dg-lsp.restart"],
   ["$(output) Show Log", "dg-lsp.showLog"],
 ] as const;
 
-export function registerCommands(session: Session, log: vscode.LogOutputChannel, showDenoising: () => void): vscode.Disposable[] {
+/** Commands at the cursor. */
+const OF_EDITORS = ["dg-lsp.completeBlockHere", "dg-lsp.why"];
+
+export function registerCommands(
+  session: Session,
+  installation: Installation,
+  snooze: Snooze,
+  log: vscode.LogOutputChannel,
+  showDenoising: () => void,
+): vscode.Disposable[] {
   const start = async () => {
-    if (!(await session.start()) && (await offerInstallation(log))) {
+    const runs = (await session.start()) || ((await installation.offer()) && (await session.start()));
+    if (runs && (await installation.update())) {
       await session.start();
     }
   };
@@ -44,10 +57,12 @@ export function registerCommands(session: Session, log: vscode.LogOutputChannel,
       return choice && session.executeAtSelection(REWRITE, { strength: choice.strength });
     },
     "dg-lsp.completeBlockHere": () => session.executeAtSelection("dg-lsp.completeBlock"),
-    "dg-lsp.toggle": toggle,
+    "dg-lsp.toggle": () => (snooze.until === undefined ? toggle() : snooze.set(0)),
+    "dg-lsp.snooze": () => snooze.choose(),
     "dg-lsp.restart": start,
-    "dg-lsp.install": async () => (await install(log)) && session.start(),
+    "dg-lsp.install": async () => (await installation.install()) && session.start(),
     "dg-lsp.showDenoising": showDenoising,
+    "dg-lsp.why": () => session.explain(),
     "dg-lsp.showLog": () => log.show(),
     "dg-lsp.showMenu": showMenu,
   };
@@ -72,7 +87,10 @@ async function toggle(): Promise<void> {
 }
 
 async function showMenu(): Promise<void> {
-  const items = MENU.map(([label, command]) => ({ label, command }));
+  const editor = vscode.window.activeTextEditor;
+  const isPossible = (command: string) =>
+    command === "dg-lsp.rewriteSelection" ? editor?.selection.isEmpty === false : editor !== undefined || !OF_EDITORS.includes(command);
+  const items = MENU.map(([label, command]) => ({ label, command })).filter(({ command }) => isPossible(command));
   const choice = await vscode.window.showQuickPick([...items, { label: "$(gear) Settings", command: "" }], { title: "dg-lsp" });
   if (choice?.command) {
     await vscode.commands.executeCommand(choice.command);

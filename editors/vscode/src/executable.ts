@@ -1,12 +1,12 @@
-/** Finds `dg-lsp`: in the settings, the workspace's environment, PATH, or pipx's folder. */
+/** Finds `dg-lsp`: in the settings, the workspace's environment, PATH, or the folder of uv and pipx. */
 
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
 import * as vscode from "vscode";
 
-const NAME = process.platform === "win32" ? "dg-lsp.exe" : "dg-lsp";
-const BIN = process.platform === "win32" ? "Scripts" : "bin";
+export const NAME = process.platform === "win32" ? "dg-lsp.exe" : "dg-lsp";
+export const BIN = process.platform === "win32" ? "Scripts" : "bin";
 const ENVIRONMENTS = [".venv", "venv", "env"];
 
 /** The path of the program, or undefined. A path in the settings is returned unchecked, so that a wrong one is reported. */
@@ -15,9 +15,7 @@ export function findExecutable(): string | undefined {
   if (configured) {
     return expand(configured);
   }
-  return [...inWorkspace(), ...onPath(), path.join(os.homedir(), ".local", "bin")]
-    .map((folder) => path.join(folder, NAME))
-    .find(isExecutable);
+  return inFolders([...inWorkspace(), ...searchPath(), path.join(os.homedir(), ".local", "bin")], NAME);
 }
 
 /** An untrusted workspace may contain a harmful program. */
@@ -26,8 +24,17 @@ function inWorkspace(): string[] {
   return folders.flatMap((folder) => ENVIRONMENTS.map((name) => path.join(folder.uri.fsPath, name, BIN)));
 }
 
+/** The path of a program on PATH. */
+export function onPath(name: string): string | undefined {
+  return inFolders(searchPath(), name);
+}
+
+function inFolders(folders: string[], name: string): string | undefined {
+  return folders.map((folder) => path.join(folder, name)).find(isExecutable);
+}
+
 /** Relative entries are left out: they would be inside the open folder. */
-function onPath(): string[] {
+function searchPath(): string[] {
   return (process.env.PATH ?? "").split(path.delimiter).filter((entry) => path.isAbsolute(entry));
 }
 
@@ -37,7 +44,7 @@ function expand(text: string): string {
   return path.isAbsolute(full) || !/[/\\]/.test(full) ? full : path.resolve(folder, full);
 }
 
-function isExecutable(file: string): boolean {
+export function isExecutable(file: string): boolean {
   try {
     fs.accessSync(file, fs.constants.X_OK);
     return fs.statSync(file).isFile();

@@ -3,22 +3,27 @@
 import * as vscode from "vscode";
 import { registerCommands } from "./commands";
 import { Denoising } from "./denoising";
-import { changedOptions } from "./options";
+import { Installation } from "./installation";
+import { changedOptions, isSelected } from "./options";
 import { Preview } from "./preview";
 import { Session } from "./session";
+import { Snooze } from "./snooze";
 import { StatusBar } from "./status";
 
 let session: Session | undefined;
 
-export function activate({ extension, extensionUri, subscriptions }: vscode.ExtensionContext): void {
+export function activate({ extension, extensionUri, globalStorageUri, subscriptions }: vscode.ExtensionContext): void {
   const log = vscode.window.createOutputChannel("dg-lsp", { log: true });
-  const statusBar = new StatusBar();
+  const snooze = new Snooze();
+  const statusBar = new StatusBar(snooze);
   const preview = new Preview();
-  const current = new Session(extension, log, statusBar, preview);
+  const installation = new Installation(globalStorageUri.fsPath, extension.packageJSON.version, log);
+  const current = new Session(extension, log, statusBar, preview, installation);
   session = current;
   const denoising = new Denoising(extensionUri, (on) => current.notify("dg-lsp/watch", { on }));
   subscriptions.push(
     log,
+    snooze,
     statusBar,
     preview,
     denoising,
@@ -29,7 +34,8 @@ export function activate({ extension, extensionUri, subscriptions }: vscode.Exte
         current.notify("dg-lsp/watch", { on: true });
       }
     }),
-    ...registerCommands(current, log, () => denoising.show()),
+    snooze.onChange(() => statusBar.update()),
+    ...registerCommands(current, installation, snooze, log, () => denoising.show()),
     vscode.window.onDidChangeActiveTextEditor(() => {
       statusBar.update();
       notifyFocus(current);
@@ -54,22 +60,20 @@ export function deactivate(): Promise<void> | undefined {
   return session?.stop();
 }
 
-/** Starts the server with the first document of a configured language, because a model needs memory. */
+/** Starts the server with the first document that it completes, because a model needs memory. */
 function startOnFirstDocument(subscriptions: vscode.Disposable[]): void {
-  const isConfigured = ({ languageId }: vscode.TextDocument) =>
-    vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []).includes(languageId);
   const restart = () => void vscode.commands.executeCommand("dg-lsp.restart");
   const start = () => {
     // the server reads the workspace's dg-lsp.toml when it starts
     subscriptions.push(vscode.workspace.onDidGrantWorkspaceTrust(restart));
     restart();
   };
-  if (vscode.workspace.textDocuments.some(isConfigured)) {
+  if (vscode.workspace.textDocuments.some(isSelected)) {
     start();
     return;
   }
   const waiting = vscode.workspace.onDidOpenTextDocument((document) => {
-    if (isConfigured(document)) {
+    if (isSelected(document)) {
       waiting.dispose();
       start();
     }

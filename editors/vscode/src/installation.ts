@@ -1,55 +1,258 @@
-/** Installs the server with pipx, or lets the user choose its path. */
+/** The server in an environment of this extension: installed on request, and again for each version of the extension. */
 
 import { execFile } from "node:child_process";
+import * as fs from "node:fs";
 import * as os from "node:os";
+import * as path from "node:path";
 import * as vscode from "vscode";
+import { BIN, findExecutable, isExecutable, NAME, onPath } from "./executable";
 
-const INSTALL = "Install with pipx";
+const INSTALL = "Install";
 const CHOOSE = "Choose…";
-const PIPX = "https://pipx.pypa.io/";
+const UV = "https://docs.astral.sh/uv/getting-started/installation/";
+const PYTHON = process.platform === "win32" ? "python.exe" : "python";
+const IS_SUPPORTED = "import sys; sys.exit(sys.version_info < (3, 11))";
 
-/** Offers to install the server or to choose its path; true if the user did one of them. */
-export async function offerInstallation(log: vscode.LogOutputChannel): Promise<boolean> {
-  const message = "dg-lsp is not installed: it is neither in the workspace's environment nor on PATH.";
-  const choice = await vscode.window.showWarningMessage(message, INSTALL, CHOOSE);
-  if (choice === INSTALL) {
-    return install(log);
+/** Names the installed package in an environment; written last, so that an environment without it is incomplete. */
+const MARK = "installed";
+/** Environments that are kept: another window may still run the previous one. */
+const KEPT = 2;
+
+/** The two commands that make an environment with the package. */
+type Recipe = [file: string, args: string[]][];
+
+class NoInstallerError extends Error {}
+
+export class Installation {
+  private hasUpdated = false;
+
+  /** `folder` is the storage of the extension, `version` its version. */
+  constructor(
+    private readonly folder: string,
+    private readonly version: string,
+    private readonly log: vscode.LogOutputChannel,
+  ) {}
+
+  /** The program of the newest environment, if there is one. */
+  get executable(): string | undefined {
+    return this.complete()
+      .map((name) => this.program(name))
+      .find(isExecutable);
   }
-  return choice === CHOOSE ? chooseExecutable() : false;
+
+  /** Offers to install the server or to choose its path; true if the user did one of them. */
+  async offer(): Promise<boolean> {
+    const message = "dg-lsp is not installed: it is neither in the workspace's environment nor on PATH.";
+    const choice = await vscode.window.showWarningMessage(message, INSTALL, CHOOSE);
+    if (choice === INSTALL) {
+      return this.install();
+    }
+    return choice === CHOOSE ? chooseExecutable() : false;
+  }
+
+  /** Installs again after a change of the extension's version or the package; once per window. True if it succeeded. */
+  async update(): Promise<boolean> {
+    const [newest] = this.complete();
+    if (newest === undefined || this.hasUpdated || this.isCurrent(newest) || findExecutable() !== undefined) {
+      return false;
+    }
+    this.hasUpdated = true;
+    return this.install({ isUpdate: true });
+  }
+
+  /** Makes a new environment, with the output in the log; true if it succeeded. The previous one stays if it fails. */
+  async install({ isUpdate = false } = {}): Promise<boolean> {
+    const title = isUpdate ? "Updating dg-lsp" : "Installing dg-lsp; compiling llama.cpp may take some minutes";
+    const options = { location: vscode.ProgressLocation.Notification, title, cancellable: true };
+    return vscode.window.withProgress(options, async (progress, token) => {
+      const report = (message: string) => progress.report({ message });
+      try {
+        await this.locked(token, async () => {
+          const [newest] = this.complete();
+          if (!(isUpdate && newest !== undefined && this.isCurrent(newest))) {
+            await this.build(report, token);
+          }
+        });
+        return true;
+      } catch (error) {
+        if (!token.isCancellationRequested) {
+          void this.reportError(error as Error);
+        }
+        return false;
+      }
+    });
+  }
+
+  /** The setting, or the package in the version of the extension. */
+  private get requirement(): string {
+    const configured = vscode.workspace.getConfiguration("dg-lsp").get<string>("server.package", "").trim();
+    return configured.replace(/^~(?=[/\\])/, os.homedir()) || `dg-lsp==${this.version}`;
+  }
+
+  private get mark(): string {
+    return JSON.stringify({ package: this.requirement, extension: this.version });
+  }
+
+  private async build(report: (message: string) => void, token: vscode.CancellationToken): Promise<void> {
+    const name = `server-${Date.now()}`;
+    const target = path.join(this.folder, name);
+    try {
+      for (const [file, args] of await this.recipe(target)) {
+        await this.run(file, args, report, token);
+      }
+      if (!isExecutable(this.program(name))) {
+        throw new Error(`${this.requirement} has no program dg-lsp`);
+      }
+    } catch (error) {
+      fs.rmSync(target, { recursive: true, force: true });
+      throw error;
+    }
+    fs.writeFileSync(path.join(target, MARK), this.mark);
+    this.removeOld();
+  }
+
+  private async recipe(target: string): Promise<Recipe> {
+    const uv = onPath(process.platform === "win32" ? "uv.exe" : "uv");
+    if (uv !== undefined) {
+      return [
+        [uv, ["venv", "--no-project", "--python", ">=3.11", target]],
+        [uv, ["pip", "install", "--python", target, this.requirement]],
+      ];
+    }
+    const python = await this.interpreter();
+    return [
+      [python, ["-m", "venv", target]],
+      [path.join(target, BIN, PYTHON), ["-m", "pip", "install", "--disable-pip-version-check", this.requirement]],
+    ];
+  }
+
+  /** The interpreter that the Python extension has selected, or that of PATH; a sufficiently new one. */
+  private async interpreter(): Promise<string> {
+    const candidates = [await selectedInterpreter(this.log), onPath("python3"), onPath(PYTHON)];
+    for (const file of candidates) {
+      if (file !== undefined && (await succeeds(file, ["-c", IS_SUPPORTED]))) {
+        return file;
+      }
+    }
+    throw new NoInstallerError("dg-lsp needs uv, or Python 3.11 or later, to be installed.");
+  }
+
+  private run(file: string, args: string[], report: (message: string) => void, token: vscode.CancellationToken): Promise<void> {
+    this.log.info([file, ...args].join(" "));
+    return new Promise((resolve, reject) => {
+      // in the user's home: Python may import from the folder in which it starts
+      const child = execFile(file, args, { cwd: os.homedir(), maxBuffer: 1 << 26 }, (error) => (error ? reject(error) : resolve()));
+      const show = (text: string) => {
+        this.log.info(text.trimEnd());
+        report(text.trim().split("\n").at(-1)?.slice(0, 80) ?? "");
+      };
+      child.stdout?.on("data", show);
+      child.stderr?.on("data", show);
+      if (token.isCancellationRequested) {
+        child.kill();
+      }
+      token.onCancellationRequested(() => child.kill());
+    });
+  }
+
+  /** Runs one installation at a time: several windows update at once. */
+  private async locked(token: vscode.CancellationToken, work: () => Promise<void>): Promise<void> {
+    fs.mkdirSync(this.folder, { recursive: true });
+    const lock = path.join(this.folder, "lock");
+    while (!hasTaken(lock)) {
+      if (token.isCancellationRequested) {
+        throw new vscode.CancellationError();
+      }
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+    try {
+      await work();
+    } finally {
+      fs.rmSync(lock, { force: true });
+    }
+  }
+
+  /** The environments, the newest one first. */
+  private complete(): string[] {
+    const names = fs.existsSync(this.folder) ? fs.readdirSync(this.folder) : [];
+    const isComplete = (name: string) => name.startsWith("server-") && fs.existsSync(path.join(this.folder, name, MARK));
+    return names.filter(isComplete).sort().reverse();
+  }
+
+  private isCurrent(name: string): boolean {
+    return fs.readFileSync(path.join(this.folder, name, MARK), "utf8") === this.mark;
+  }
+
+  private removeOld(): void {
+    for (const name of this.complete().slice(KEPT)) {
+      try {
+        fs.rmSync(path.join(this.folder, name), { recursive: true, force: true });
+      } catch (error) {
+        this.log.warn(`${name} stays: ${error}`); // Windows keeps programs that run
+      }
+    }
+  }
+
+  private program(name: string): string {
+    return path.join(this.folder, name, BIN, NAME);
+  }
+
+  private async reportError(error: Error): Promise<void> {
+    this.log.error(error.message);
+    if (error instanceof NoInstallerError) {
+      if ((await vscode.window.showErrorMessage(error.message, "How to get uv")) !== undefined) {
+        await vscode.env.openExternal(vscode.Uri.parse(UV));
+      }
+    } else if ((await vscode.window.showErrorMessage(`${this.requirement} could not be installed.`, "Show Log")) !== undefined) {
+      this.log.show();
+    }
+  }
 }
 
-/** Runs `pipx install dg-lsp` with its output in the log; true if it succeeded. */
-export async function install(log: vscode.LogOutputChannel): Promise<boolean> {
-  const title = "Installing dg-lsp: llama.cpp is compiled, which takes some minutes";
-  const options = { location: vscode.ProgressLocation.Notification, title, cancellable: true };
+/** Creates the lock file; false if a process that runs has it. */
+function hasTaken(lock: string): boolean {
   try {
-    await vscode.window.withProgress(options, (_, token) => run(["install", "dg-lsp"], log, token));
+    fs.writeFileSync(lock, `${process.pid}`, { flag: "wx" });
     return true;
-  } catch (error) {
-    await reportError(error as NodeJS.ErrnoException, log);
+  } catch {
+    if (!isRunning(lock)) {
+      fs.rmSync(lock, { force: true });
+    }
     return false;
   }
 }
 
-function run(args: string[], log: vscode.LogOutputChannel, token: vscode.CancellationToken): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const options = { cwd: os.homedir(), maxBuffer: 1 << 26 }; // pipx starts Python, which may import from the folder
-    const process = execFile("pipx", args, options, (error) => (error ? reject(error) : resolve()));
-    process.stdout?.on("data", (text: string) => log.info(text.trimEnd()));
-    process.stderr?.on("data", (text: string) => log.info(text.trimEnd()));
-    token.onCancellationRequested(() => process.kill());
-  });
+function isRunning(lock: string): boolean {
+  try {
+    return process.kill(Number(fs.readFileSync(lock, "utf8")), 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM";
+  }
 }
 
-async function reportError(error: NodeJS.ErrnoException, log: vscode.LogOutputChannel): Promise<void> {
-  if (error.code === "ENOENT") {
-    const message = "pipx is not installed: install it first, or install dg-lsp into the workspace's .venv.";
-    if ((await vscode.window.showErrorMessage(message, "How to get pipx")) !== undefined) {
-      await vscode.env.openExternal(vscode.Uri.parse(PIPX));
-    }
-  } else if ((await vscode.window.showErrorMessage("pipx could not install dg-lsp.", "Show Log")) !== undefined) {
-    log.show();
+/** What the Python extension has selected for the workspace; an untrusted workspace may contain a harmful program. */
+async function selectedInterpreter(log: vscode.LogOutputChannel): Promise<string | undefined> {
+  const extension = vscode.workspace.isTrusted ? vscode.extensions.getExtension<PythonApi>("ms-python.python") : undefined;
+  try {
+    const { environments } = (await extension?.activate()) ?? {};
+    const environment = await environments?.resolveEnvironment(environments.getActiveEnvironmentPath());
+    return environment?.executable.uri?.fsPath;
+  } catch (error) {
+    log.warn(`no interpreter from the Python extension: ${error}`);
+    return undefined;
   }
+}
+
+/** The part of the API of ms-python.python that is used here. */
+interface PythonApi {
+  environments: {
+    getActiveEnvironmentPath(): { id: string; path: string };
+    resolveEnvironment(environment: { id: string; path: string }): Promise<{ executable: { uri?: vscode.Uri } } | undefined>;
+  };
+}
+
+function succeeds(file: string, args: string[]): Promise<boolean> {
+  return new Promise((resolve) => execFile(file, args, { cwd: os.homedir() }, (error) => resolve(error === null)));
 }
 
 async function chooseExecutable(): Promise<boolean> {

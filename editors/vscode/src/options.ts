@@ -5,7 +5,25 @@ import * as vscode from "vscode";
 /** Settings of this extension that the server does not have. */
 const OWN = ["enable", "languages", "server", "trace"];
 
+/** Documents of these kinds are files of a user; others are logs, the input of a commit message, or a side of a difference. */
+const SCHEMES = ["file", "untitled", "vscode-notebook-cell"];
+
 type Tree = { [key: string]: unknown };
+
+/** The documents that the server completes: of the languages in the settings, or of all. */
+export function documentSelector(): { scheme: string; language?: string }[] {
+  const languages = vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []);
+  return SCHEMES.flatMap((scheme) => (languages.length > 0 ? languages.map((language) => ({ scheme, language })) : [{ scheme }]));
+}
+
+export function isSelected(document: vscode.TextDocument): boolean {
+  return vscode.languages.match(documentSelector(), document) > 0;
+}
+
+/** Whether it is a file in a language that the settings leave out. */
+export function isLeftOut(document: vscode.TextDocument): boolean {
+  return SCHEMES.includes(document.uri.scheme) && !isSelected(document);
+}
 
 /**
  * The server's settings that the user has changed. Defaults are left out: if they were sent, they would override a

@@ -33,11 +33,12 @@ export class Preview implements vscode.Disposable, vscode.TextDocumentContentPro
 
   /** Shows the diff of a document and the edits until the user decides. */
   async confirm(document: vscode.TextDocument, edits: readonly vscode.TextEdit[], label: string): Promise<Verdict> {
-    // the editor derives the language from the path
     const proposed = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path, query: String(++this.count) });
     const verdict = new Promise<Verdict>((settle) => {
       this.pending.set(proposed.toString(), { document, text: edited(document, edits), settle });
     });
+    // a cell's language does not follow from the path of its notebook
+    await vscode.languages.setTextDocumentLanguage(await vscode.workspace.openTextDocument(proposed), document.languageId);
     await vscode.commands.executeCommand("vscode.diff", document.uri, proposed, label, { preview: true });
     const reason = await verdict;
     this.pending.delete(proposed.toString());

@@ -19,13 +19,22 @@ import {
   TextDocumentEdit,
 } from "vscode-languageclient/node";
 import { findExecutable } from "./executable";
-import { serverOptions } from "./options";
+import type { Installation } from "./installation";
+import { documentSelector, serverOptions } from "./options";
 import type { Preview } from "./preview";
-import type { Status } from "./status";
-import { isEnabled, type StatusBar } from "./status";
+import type { Status, StatusBar } from "./status";
 import type { Frame } from "./view/frame";
 
 export const ASK = "dg-lsp.askInstruction";
+
+const SHOW_TEXT = "Show the Completion";
+
+/** The answer to `dg-lsp/why`. */
+interface Explanation {
+  sentence: string;
+  /** Of the completion, shown or not; may be empty. */
+  text: string;
+}
 
 /** Seconds before the first, second, ... restart within `WITHIN_MS`. */
 const PAUSES_S = [0, 0, 0, 1, 2, 5, 15, 30];
@@ -66,6 +75,7 @@ export class Session implements vscode.Disposable {
     private readonly log: vscode.LogOutputChannel,
     private readonly statusBar: StatusBar,
     private readonly preview: Preview,
+    private readonly installation: Installation,
   ) {}
 
   /** Replaces the running server; false if dg-lsp is not installed. Concurrent starts run one after the other. */
@@ -84,15 +94,36 @@ export class Session implements vscode.Disposable {
 
   /** Runs a command of the server for the selection of the active editor. */
   async executeAtSelection(command: string, more: object = {}): Promise<void> {
-    const editor = vscode.window.activeTextEditor;
-    if (this.client === undefined || editor === undefined) {
-      void vscode.window.showWarningMessage(editor ? "dg-lsp is not running." : "dg-lsp: open a file first.");
+    const [client, editor] = this.active();
+    if (client === undefined || editor === undefined) {
       return;
     }
-    const convert = this.client.code2ProtocolConverter;
+    const convert = client.code2ProtocolConverter;
     const position = convert.asPosition(editor.selection.active);
     const range = convert.asRange(editor.selection);
     await this.execute(command, { uri: convert.asUri(editor.document.uri), position, range, ...more });
+  }
+
+  /** Shows what an automatic completion does at the cursor, and why nothing is shown. */
+  async explain(): Promise<void> {
+    const [client, editor] = this.active();
+    if (client === undefined || editor === undefined) {
+      return;
+    }
+    const convert = client.code2ProtocolConverter;
+    const textDocument = { uri: convert.asUri(editor.document.uri) };
+    const position = convert.asPosition(editor.selection.active);
+    try {
+      const { sentence, text } = await client.sendRequest<Explanation>("dg-lsp/why", { textDocument, position });
+      const choice = await vscode.window.showInformationMessage(`dg-lsp: ${sentence}`, ...(text ? [SHOW_TEXT] : []));
+      if (choice === SHOW_TEXT) {
+        const language = editor.document.languageId;
+        await vscode.window.showTextDocument(await vscode.workspace.openTextDocument({ language, content: text }));
+      }
+    } catch (error) {
+      this.log.error(`dg-lsp/why: ${error}`);
+      void vscode.window.showErrorMessage("dg-lsp: the server gave no explanation.");
+    }
   }
 
   /** Runs a command of the server; the server reports the result to the user. */
@@ -118,9 +149,18 @@ export class Session implements vscode.Disposable {
     this.starts.dispose();
   }
 
+  /** The running client and the active editor; a missing one is reported to the user. */
+  private active(): [LanguageClient | undefined, vscode.TextEditor | undefined] {
+    const editor = vscode.window.activeTextEditor;
+    if (this.client === undefined || editor === undefined) {
+      void vscode.window.showWarningMessage(editor ? "dg-lsp is not running." : "dg-lsp: open a file first.");
+    }
+    return [this.client, editor];
+  }
+
   private async replace(): Promise<boolean> {
     await this.stop();
-    const command = findExecutable();
+    const command = findExecutable() ?? this.installation.executable;
     if (command === undefined) {
       this.statusBar.setError("dg-lsp is not installed.");
       return false;
@@ -171,12 +211,8 @@ export class Session implements vscode.Disposable {
   }
 
   private options(): LanguageClientOptions {
-    const languages = vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []);
     return {
-      documentSelector: languages.flatMap((language) => [
-        { language, scheme: "file" },
-        { language, scheme: "untitled" },
-      ]),
+      documentSelector: documentSelector(),
       initializationOptions: () => serverOptions(this.extension),
       outputChannel: this.log,
       initializationFailedHandler: () => false,
@@ -187,7 +223,7 @@ export class Session implements vscode.Disposable {
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
           const isAutomatic = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
-          return isAutomatic && !isEnabled(document) ? undefined : next(document, position, context, token);
+          return isAutomatic && !this.statusBar.isEnabled(document) ? undefined : next(document, position, context, token);
         },
         workspace: {
           handleApplyEdit: async (params, next) => {

@@ -1,6 +1,8 @@
 /** The status bar with the state of the server. */
 
 import * as vscode from "vscode";
+import { isLeftOut, isSelected } from "./options";
+import type { Snooze } from "./snooze";
 
 /** The server's notification `didChangeStatus`. */
 export interface Status {
@@ -16,23 +18,31 @@ export interface Status {
   };
 }
 
-type State = "loading" | "ready" | "off" | "excluded" | "error";
+type State = "loading" | "ready" | "off" | "snoozed" | "excluded" | "unsupported" | "error";
 
 const ICONS: Record<State, string> = {
   loading: "$(loading~spin)",
   ready: "$(sparkle)",
   off: "$(circle-slash)",
+  snoozed: "$(bell-slash)",
   excluded: "$(eye-closed)",
+  unsupported: "$(circle-slash)",
   error: "$(error)",
 };
 
+const WAITING: Status = {
+  busy: false,
+  message: "The server starts with the first file of a language in dg-lsp.languages.",
+  kind: "Inactive",
+  dgLsp: { state: "off" },
+};
 const LOADING: Status = { busy: true, message: "The server is starting.", kind: "Normal", dgLsp: { state: "loading" } };
 
 export class StatusBar implements vscode.Disposable {
   private readonly item: vscode.StatusBarItem;
-  private status = LOADING;
+  private status = WAITING;
 
-  constructor() {
+  constructor(private readonly snooze: Snooze) {
     this.item = vscode.window.createStatusBarItem("dg-lsp.status", vscode.StatusBarAlignment.Right, 100);
     this.item.name = "dg-lsp";
     this.item.command = "dg-lsp.showMenu";
@@ -67,10 +77,13 @@ export class StatusBar implements vscode.Disposable {
       if (today?.usefulEdits) {
         words.push(`· ${today.usefulEdits} useful`);
       }
-    } else if (state === "off" || state === "excluded") {
+    } else if (state === "snoozed") {
+      words.push(`snoozed until ${this.snoozeEnd()}`);
+    } else if (state === "off" || state === "excluded" || state === "unsupported") {
       words.push(state);
     }
     this.item.text = words.join(" ");
+    void vscode.commands.executeCommand("setContext", "dg-lsp.isServed", this.isServed());
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
     // VS Code reports to its own extensions only how many completions were shown
     const counts = accepted ? [`${accepted} accepted`] : [];
@@ -79,22 +92,45 @@ export class StatusBar implements vscode.Disposable {
       counts.push(`today ${edits}, median ${Math.round(today.medianMs ?? 0)} ms`);
     }
     const activity = isWorking ? "busy" : state;
-    const sentences = [`dg-lsp: ${activity}`, this.status.message, ...counts].filter(Boolean);
+    const pause = state === "snoozed" ? `No automatic completions until ${this.snoozeEnd()}.` : "";
+    const sentences = [`dg-lsp: ${activity}`, pause, this.status.message, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");
     this.item.accessibilityInformation = { label: sentences.join(", ") };
+  }
+
+  /** Whether automatic completions are enabled for a document. */
+  isEnabled(document: vscode.TextDocument): boolean {
+    return this.snooze.until === undefined && isSwitchedOn(document);
   }
 
   dispose(): void {
     this.item.dispose();
   }
 
+  /** Whether commands make sense for the active document. */
+  private isServed(): boolean {
+    const document = vscode.window.activeTextEditor?.document;
+    const state = this.status.dgLsp?.state;
+    return document !== undefined && isSelected(document) && state !== "excluded" && state !== "unsupported";
+  }
+
   private state(): State {
     const state = this.status.dgLsp?.state ?? (this.status.kind === "Error" ? "error" : "ready");
-    return state === "ready" && !isEnabled(vscode.window.activeTextEditor?.document) ? "off" : state;
+    const document = vscode.window.activeTextEditor?.document;
+    if (state !== "ready") {
+      return state;
+    }
+    if (!isSwitchedOn(document) || (document !== undefined && isLeftOut(document))) {
+      return "off";
+    }
+    return this.snooze.until === undefined ? "ready" : "snoozed";
+  }
+
+  private snoozeEnd(): string {
+    return this.snooze.until?.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) ?? "";
   }
 }
 
-/** Whether automatic completions are enabled for a document. */
-export function isEnabled(document: vscode.TextDocument | undefined): boolean {
+function isSwitchedOn(document: vscode.TextDocument | undefined): boolean {
   return vscode.workspace.getConfiguration("dg-lsp", document).get("enable", true);
 }

@@ -7,15 +7,12 @@ expected texts were computed by transformers 5.23 (`apply_chat_template`).
 from dataclasses import dataclass
 
 import pytest
-from tiny_vocabulary import Model, write
+from tiny_vocabulary import Model, opener
 
-from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, has_template, raw_layout, rewrite_layout
 from dg_lsp.canvas.chat_template import MAX_SOURCE
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-from dg_lsp.models.metadata import describe
-from dg_lsp.settings import ModelSettings
 
 QWEN = (
     "{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n    {%- if messages[0]['role'] == 'system' %}\n        "
@@ -137,19 +134,9 @@ QWEN_MODEL, GEMMA_MODEL = CASES[0].model, CASES[2].model
 
 @pytest.fixture
 def opened(tmp_path):
-    """Writes and loads a model with a chat template; returns its spec and tokenizer."""
-    loaded = []
-
-    def load(model, template):
-        path = write(tmp_path / "model.gguf", model, tokenizer__chat_template=template)
-        loaded.append(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0)))
-        weights = loaded[-1]
-        specials = weights.tokenizer.specials()
-        return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
-
-    yield load
-    for weights in loaded:
-        weights.close()
+    """`opened(model, template)` loads a model whose file has this chat template; see `opener`."""
+    with opener(tmp_path) as load:
+        yield lambda model, template: load(model, tokenizer__chat_template=template)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.model.name for case in CASES])

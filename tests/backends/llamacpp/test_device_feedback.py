@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import device_feedback
-from dg_lsp.backends.llamacpp.denoiser import Reducer
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, GraphDevice, choose_feedback
+from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import read_header

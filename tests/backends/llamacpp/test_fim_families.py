@@ -7,7 +7,7 @@ are written here as in the sources that `fim_families.toml` names.
 from dataclasses import replace
 
 import pytest
-from tiny_vocabulary import Model, write
+from tiny_vocabulary import Model, opener
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.canvas.fim import fim_layout, takes_snippets
@@ -22,19 +22,8 @@ from dg_lsp.settings import ModelSettings
 
 @pytest.fixture
 def opened(tmp_path):
-    """Writes and loads a model; returns its spec and tokenizer."""
-    loaded = []
-
-    def load(model):
-        path = write(tmp_path / f"{model.filename}.gguf", model)
-        loaded.append(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0)))
-        weights = loaded[-1]
-        specials = weights.tokenizer.specials()
-        return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
-
-    yield load
-    for weights in loaded:
-        weights.close()
+    with opener(tmp_path) as load:
+        yield load
 
 
 def files(*chunks, repository=""):

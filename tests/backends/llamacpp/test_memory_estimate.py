@@ -44,11 +44,23 @@ def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
 
 def test_budget_holds_all_slots_within_the_trained_length():
     made = budget()
-    assert made.slot_limit == 512 + 2 * 64
+    assert made.slot_limit == 4096
     assert made.context_length >= 4 * made.slot_limit + made.canvas_tokens
     assert made.prompt_limit >= 512
     assert made.context_length % 256 == 0
+    assert made.first_length == budget(trained=1000).first_length, "a longer context is made when it is needed"
     assert budget(trained=300).slot_limit == budget(trained=300, context_length=10_000).slot_limit == 300
+
+
+def test_a_slot_grows_to_a_conversation_within_the_soft_limit_of_the_cache():
+    long = {"trained": 262_144}
+    assert budget(**long).slot_limit == 8192 + 2 * 64
+    assert budget(**long, kv=1 << 18).slot_limit == 4096
+    assert budget(**long, kv=1 << 20).slot_limit == 1024
+    assert budget(**long, kv=16 << 20).slot_limit == 512 + 2 * 64, "a fill always fits"
+    assert budget(**long, kv=1 << 20, context_length=16_384).slot_limit == 16_384
+    bidirectional = replace(SPEC, is_bidirectional=True)
+    assert budget(bidirectional, **long).slot_limit == 512 + 2 * 64
 
 
 def test_canvases_of_a_step_always_fit_into_the_physical_batch():

@@ -7,7 +7,7 @@ import pytest
 import tiny_masked
 from margins import check_close
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, context, memory_estimate
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, kv_cache, memory_estimate
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
 from dg_lsp.context.document import Snapshot
@@ -143,7 +143,7 @@ def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
 
 
 def test_suffix_is_decoded_again_after_many_edits(denoiser, monkeypatch):
-    monkeypatch.setattr(context, "MAX_EDITS", 3)
+    monkeypatch.setattr(kv_cache, "MAX_EDITS", 3)
     denoiser.prefill(0, prompt())
     drifts = []
     for end in range(1, 8):

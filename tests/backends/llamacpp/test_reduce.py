@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.denoiser import Reducer, draw
+from dg_lsp.backends.llamacpp.reduction import Reducer, draw
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])

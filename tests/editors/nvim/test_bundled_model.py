@@ -1,12 +1,12 @@
 """The bundled model behind a real Neovim: from the first key to the file on disk."""
 
 import re
-import sys
 
 import pytest
-from hostile import executed, make_hostile
+from hostile import executed, make_hostile, make_hostile_settings
+from installation import PYTHON
 
-SERVER = [sys.executable, "-m", "dg_lsp", "lsp", "--stdio"]
+SERVER = [PYTHON, "-m", "dg_lsp", "lsp", "--stdio"]
 LOOK = (
     'vim.o.termguicolors = true\nvim.o.number = true\nvim.cmd("syntax on")\n'
     'vim.api.nvim_set_hl(0, "ComplHint", { fg = "#8f98a8", italic = true })\n'
@@ -69,9 +69,14 @@ def test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted(editor)
 
 
 @pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
-def test_python_files_of_the_folder_are_not_executed(launch, tmp_path, kind):
+def test_nothing_of_a_folder_of_traps_is_executed_or_obeyed(launch, tmp_path, kind):
     editor = launch(kind, cmd=SERVER)
     make_hostile(editor.directory, tmp_path / "marks")
+    make_hostile_settings(editor.directory, tmp_path / "marks")
     editor.open(SAMPLE)
+    row = SAMPLE.splitlines().index("        self.size =")
+    editor.keys(f"{row + 1}GA name")
+    editor.rest()
+    assert "dg-mini" in editor.lua("return require('dg_lsp').status()")
     assert executed(tmp_path / "marks") == []
     editor.close()

@@ -1,10 +1,12 @@
 """Typing in a real editor: the ghost text, the keys that accept it, and the messages that the server receives."""
 
+import re
+
 import pytest
 
 HELLO = "(name):"
 BLOCK = "# later\n# than you think\n# it is"
-"""Seconds; the plugin's own, which is the shorter of the two."""
+HOUR_MS = 3_600_000
 
 
 def test_tab_accepts_ghost_text_after_an_emoji_and_undo_removes_it(editor):
@@ -116,3 +118,94 @@ def test_no_completion_is_requested_while_completions_are_off(editor):
     editor.nvim.command("DgToggle")
     editor.keys("Ao")
     editor.wait_ghost(HELLO)
+
+
+@pytest.fixture
+def set_options(editor):
+    """`set_options(trigger="manual")` changes options of the plugin for one test."""
+    before = editor.lua("return vim.g.dg_lsp")
+    yield lambda **changes: editor.lua("vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, ...)", changes)
+    editor.lua("vim.g.dg_lsp = ...", before)
+
+
+def test_completions_are_requested_after_the_pause_of_the_option(editor, set_options):
+    set_options(debounce_ms=HOUR_MS)
+    editor.open()
+    editor.keys("idef hell")
+    editor.rest()
+    assert editor.received("textDocument/inlineCompletion") == []
+    set_options(debounce_ms=0)
+    editor.keys("o")
+    editor.wait_ghost(HELLO)
+    editor.rest()
+    [params] = editor.received("textDocument/inlineCompletion")
+    assert params["context"]["triggerKind"] == 2
+
+
+@pytest.mark.parametrize("key", ["<M-Bslash>", "<C-g>"], ids=["default key", "own key"])
+def test_completions_are_requested_only_by_a_key_with_a_manual_trigger(editor, set_options, key):
+    set_options(trigger="manual")
+    editor.nvim.command("imap <C-g> <Plug>(dg-lsp-trigger)")
+    editor.open()
+    editor.keys("idef hell")
+    editor.rest()
+    assert editor.received("textDocument/inlineCompletion") == []
+    editor.keys(key)
+    editor.wait_ghost("o" + HELLO)
+    [params] = editor.received("textDocument/inlineCompletion")
+    assert params["context"]["triggerKind"] == 1
+    editor.keys("o")
+    editor.wait_ghost(HELLO)
+    editor.keys("<Tab>")
+    editor.wait_lines("def hello" + HELLO)
+    editor.nvim.command("iunmap <C-g>")
+
+
+def test_snoozed_ghost_text_is_back_after_the_pause(editor):
+    editor.open()
+    editor.keys("idef hell")
+    editor.wait_ghost("o" + HELLO)
+    editor.nvim.command("DgSnooze 30")
+    assert editor.ghosts == []
+    assert re.search(r"off until \d\d:\d\d", editor.lua("return require('dg_lsp').status()"))
+    editor.nvim.command("DgStatus")
+    assert "off until" in editor.notifications[-1]
+    before = len(editor.received("textDocument/inlineCompletion"))
+    editor.keys("o")
+    editor.rest()
+    assert (len(editor.received("textDocument/inlineCompletion")), editor.ghosts) == (before, [])
+    editor.lua("require('dg_lsp').snooze(0.001)")  # replaces the longer pause
+    editor.wait_ghost(HELLO)
+    assert "off" not in editor.lua("return require('dg_lsp').status()")
+
+
+def test_toggle_ends_a_snooze_and_other_arguments_are_rejected(editor):
+    editor.open()
+    editor.nvim.command("DgSnooze")
+    editor.nvim.command("DgToggle")
+    editor.keys("idef hello")
+    editor.wait_ghost(HELLO)
+    for bad in ("soon", "0", "-1", "1e9"):
+        editor.nvim.command(f"DgSnooze {bad}")
+        assert f"{bad} is not a number of minutes" in editor.notifications[-1].replace("1000000000", bad)
+    assert editor.ghost == HELLO
+    editor.keys("<Esc>")
+    editor.nvim.command("DgToggle")
+    editor.nvim.command("DgSnooze 1")
+    assert ":DgToggle turns it on" in editor.notifications[-1]
+    editor.nvim.command("DgToggle")
+
+
+@pytest.mark.parametrize("kind", ["0.12", "0.10"])
+def test_a_mapping_that_has_the_key_to_accept_is_reported_once(launch, kind):
+    editor = launch(kind, more="vim.keymap.set('i', '<Tab>', function() tabs = (tabs or 0) + 1 end)\n")
+    use_key = "vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, { keys = { accept = ... } })"
+    for key, num_warnings in ((False, 0), ("<Tab>", 1), ("<Tab>", 0)):
+        editor.lua(use_key, key)
+        editor.open()
+        editor.keys("idef hello")
+        editor.wait_ghost(HELLO)
+        assert sum('keys = { accept = "<C-y>" }' in one for one in editor.notifications) == num_warnings
+    editor.keys("<Tab>")
+    editor.wait(lambda: editor.lua("return tabs") == 1)
+    editor.close()

@@ -1,6 +1,7 @@
 """The installed plugin: package manager, :checkhealth, :help, and the server process."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,6 +33,27 @@ def test_checkhealth_reports_how_to_install_a_missing_program(launch):
     assert "pipx install dg-lsp" in report
 
 
+def test_checkhealth_reports_the_problems_that_doctor_finds(launch):
+    editor = launch("0.11", cmd=[sys.executable, "-m", "dg_lsp", "lsp", "--stdio"])
+    editor.lua("vim.env.DG_LSP_CONFIG_DIR = ...", str(editor.directory))
+    (editor.directory / "dg-lsp.toml").write_text('model.name = "gone.gguf"\n')
+    editor.nvim.command("checkhealth dg_lsp")
+    [problem] = [line for line in editor.lines if "ERROR" in line]
+    assert "gone.gguf" in problem
+    assert "dg-mini" in problem, "no names of models to choose from"
+    assert "-m dg_lsp doctor" in "\n".join(editor.lines)
+
+
+def test_checkhealth_reports_a_program_that_fails(launch, tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text("raise SystemExit('no such library')")
+    editor = launch("0.11", cmd=[sys.executable, program, "lsp"])
+    editor.nvim.command("checkhealth dg_lsp")
+    report = "\n".join(editor.lines)
+    assert "no such library" in report
+    assert "exit code 1" in report
+
+
 @pytest.mark.parametrize("kind", ["0.12", "0.12-own"])
 def test_neovims_own_inline_completion_causes_no_second_request(launch, kind):
     editor = launch(kind, more="vim.lsp.inline_completion.enable()\n")
@@ -55,23 +77,54 @@ def test_help_has_a_tag_for_every_command_and_function(launch, tmp_path):
     assert len(commands) >= 5
 
 
-def test_neovims_package_manager_installs_the_plugin(launch, tmp_path):
-    """With the configuration of docs/editors/neovim.md, from a repository with the plugin in a subfolder."""
+@pytest.fixture
+def repository(tmp_path):
+    """A git repository with the plugin in a subfolder."""
     source = tmp_path / "dg-lsp"
     shutil.copytree(PLUGIN, source / "editors/nvim")
     git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *command], check=True)
-    page = (ROOT / "docs/editors/neovim.md").read_text(encoding="utf-8")
-    [setup] = [block for block in re.findall(r"```lua\n(.*?)```", page, re.DOTALL) if "vim.pack.add" in block]
-    setup = re.sub(r'src = "[^"]*"', f"src = {json.dumps(source.as_uri())}", setup)
-    without = "vim.opt.rtp:remove(" + json.dumps(str(PLUGIN)) + ")\nvim.fn.confirm = function() return 1 end\n"
-    editor = launch("0.12", more=without + setup)
+    return source
+
+
+def snippet(page, name):
+    """The Lua of a page that contains a name."""
+    [found] = [
+        one for one in re.findall(r"```lua\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL) if name in one
+    ]
+    return found
+
+
+def check_installed(editor, folder):
+    """The plugin is loaded from that folder only, and shows ghost text."""
     loaded = editor.lua("return vim.api.nvim_get_runtime_file('lua/dg_lsp/init.lua', true)")
-    assert [Path(path).is_relative_to(editor.directory) for path in loaded] == [True]
+    assert [Path(path).is_relative_to(folder) for path in loaded] == [True]
     editor.open()
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
+    editor.close()
+
+
+def test_neovims_package_manager_installs_the_plugin(launch, repository):
+    """With the configuration of docs/editors/neovim.md."""
+    setup = snippet("docs/editors/neovim.md", "vim.pack.add")
+    setup = re.sub(r'src = "[^"]*"', f"src = {json.dumps(repository.as_uri())}", setup)
+    without = "vim.opt.rtp:remove(" + json.dumps(str(PLUGIN)) + ")\nvim.fn.confirm = function() return 1 end\n"
+    editor = launch("0.12", more=without + setup)
+    check_installed(editor, editor.directory)
+
+
+@pytest.mark.skipif("DG_LSP_TEST_LAZY" not in os.environ, reason="DG_LSP_TEST_LAZY is not a clone of lazy.nvim")
+@pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
+@pytest.mark.parametrize("page", ["README.md", "docs/editors/neovim.md"])
+def test_lazy_nvim_installs_the_plugin(launch, repository, page, kind):
+    spec = snippet(page, "lazy = false")
+    spec = re.sub(r'dir = "[^"]*"', f"dir = {json.dumps(str(repository))}", spec)
+    spec = re.sub(r'url = "[^"]*"', f"url = {json.dumps(repository.as_uri())}", spec)
+    lazy = json.dumps(os.environ["DG_LSP_TEST_LAZY"])
+    editor = launch(kind, more=f"vim.opt.rtp:prepend({lazy})\nrequire('lazy').setup({{ {spec} }})\n")
+    check_installed(editor, repository if "dir =" in spec else editor.directory)
 
 
 def test_files_in_no_project_share_a_server(editor):

@@ -108,7 +108,8 @@ def test_a_rewrite_can_be_cancelled(editor):
 
 
 def test_a_command_without_a_server_is_an_error_message(editor):
-    editor.open("x\n", name="plain.txt", wait=False)
+    editor.open("x\n", wait=False)
+    editor.nvim.command("enew | setlocal buftype=nofile")
     for command in ("DgRewrite x", "DgFill", "DgStatus"):
         editor.nvim.command(command)
     assert ["not running" in message for message in editor.notifications] == [True] * 3

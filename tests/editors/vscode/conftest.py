@@ -8,7 +8,10 @@ from functools import partial
 
 import pytest
 from chromium import start_browser
-from code_server import ROOT, CodeServer, Window
+from code_server import ROOT, CodeServer, NotebookWindow, Window
+from installation import PYTHON, PYTHONPATH
+
+from dg_lsp.system import data_folder
 
 PICTURES = ROOT / "docs/img"
 EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
@@ -42,23 +45,36 @@ def open_shared_window(code_server, browser, tmp_path_factory):
     return partial(opened, code_server, browser, tmp_path_factory.mktemp("shared") / "project")
 
 
-def opened(code_server, browser, folder, text="", *, fill=None, settings=None, has_server=True, daemon=None):
+def opened(
+    code_server,
+    browser,
+    folder,
+    text="",
+    *,
+    name="main.py",
+    fill=None,
+    model=None,
+    settings=None,
+    has_server=True,
+    daemon=None,
+):
     (folder / ".vscode").mkdir(parents=True)
-    (folder / ".vscode/settings.json").write_text(json.dumps({**EAGER, **(settings or {})}))
+    settings = {**EAGER, **(settings or {}), **({"dg-lsp.model.name": model} if model else {})}
+    (folder / ".vscode/settings.json").write_text(json.dumps(settings))
     if has_server:
-        write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon))
-    file = folder / "main.py"
+        write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon, model))
+    file = folder / name
     file.write_text(text, encoding="utf-8", newline="")
     browser.renew()
-    window = Window(browser, code_server, folder, file)
+    window = (NotebookWindow if name.endswith(".ipynb") else Window)(browser, code_server, folder, file)
     if has_server:
-        window.until_status("scripted" if fill else "dg-mini")
+        window.until_status("scripted" if fill else model or "dg-mini")
     return window
 
 
-def program(fill, daemon=None):
+def program(fill, daemon=None, model=None):
     if fill is None:
-        return {}, f"{sys.executable} {REAL}"
+        return {"DG_LSP_DATA_DIR": data_folder()} if model else {}, f"{PYTHON} {REAL}"
     if daemon is not None:
         scripted = ROOT / "tests/e2e/scripted_daemon.py"
         return {"DG_LSP_DAEMON_DIR": daemon}, f'{sys.executable} {scripted} {fill} "$@" --daemon start'
@@ -69,7 +85,7 @@ def program(fill, daemon=None):
 def write_program(path, env, command):
     """A shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    env = {"PYTHONPATH": ROOT, **env}
+    env = {**PYTHONPATH, **env}
     given = " ".join(f"{name}='{value}'" for name, value in env.items())
     path.write_text(f"#!/bin/sh\nexec env {given} {command}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -77,7 +93,7 @@ def write_program(path, env, command):
 
 @pytest.fixture
 def install_program():
-    return lambda path: write_program(path, *program("return total"))
+    return lambda path, fill: write_program(path, *program(fill))
 
 
 @pytest.fixture

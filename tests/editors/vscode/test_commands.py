@@ -2,6 +2,8 @@
 
 from code_server import until
 
+from dg_lsp import __version__
+
 
 def test_a_word_of_a_completion_can_be_accepted(open_window):
     window = open_window("def f(a):\n    total = a\n", fill="return total")
@@ -14,36 +16,76 @@ def test_a_word_of_a_completion_can_be_accepted(open_window):
     window.until_saved("def f(a):\n    total = a\n    return")
 
 
+def test_commands_for_a_selection_are_listed_only_with_one(open_window):
+    window = open_window("def f(a):\n    total = a\n", fill="return total")
+    rows = ".quick-input-list .monaco-list-row"
+    window.search_commands("dg-lsp: Re")
+    window.until_text(rows, "Restart Server")
+    assert not any("Rewrite Selection" in row for row in window.texts(rows))
+    window.press("Escape", 27)
+    window.focus()
+    window.press("a", 65, ctrl=True)
+    window.search_commands("dg-lsp: Re")
+    window.until_text(rows, "Rewrite Selection")
+
+
 def test_completions_that_are_off_can_be_requested(open_window):
     on = {"dg-lsp.enable": True}
     window = open_window("def f(a):\n    total = a\n", fill="return total", settings=on)
+    window.command("dg-lsp: Snooze Completions…")
+    window.click_text(".quick-input-list .monaco-list-row", "15 minutes")
+    window.until_status("snoozed until")
+    window.to_end()
+    window.type("   ")
+    window.until_saved("def f(a):\n    total = a\n   ")
+    assert window.ghost == ""
+    window.command("dg-lsp: Snooze Completions…")
+    window.click_text(".quick-input-list .monaco-list-row", "End the snooze")
+    window.until(f"!{window.STATUS}.textContent.includes('snoozed')", "it stays snoozed")
     window.command("dg-lsp: Turn Completions On or Off")
     window.until_status("off")
     window.to_end()
-    window.type("    ")
+    window.type(" ")
     window.until_saved("def f(a):\n    total = a\n    ")
     assert window.ghost == ""
-    window.command("Trigger Inline Suggestion")
+    window.press("\\", 220, alt=True)
     assert window.until_ghost() == "return total"
     window.command("dg-lsp: Turn Completions On or Off")
     window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
 
 
-def test_a_missing_server_can_be_installed_from_the_notification(open_window, code_server, install_program):
-    code_server.put_program(
-        "pipx", f'[ "$*" = "install dg-lsp" ] && mv {code_server.home}/waiting {code_server.home}/.local/bin/dg-lsp'
-    )
-    (code_server.home / ".local/bin").mkdir(parents=True)
-    install_program(code_server.home / "waiting")
+UV = """
+case "$1" in
+  venv) for folder; do :; done; mkdir -p "$folder/bin" ;;
+  pip) [ "$2 $3 $5" = "install --python {package}" ] && echo "$$ installs" && cp {program} "$4/bin/dg-lsp" ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+def test_a_missing_server_is_installed_and_updated(open_window, code_server, install_program):
+    program = code_server.home / "waiting"
+    install_program(program, "return total")
+    code_server.put_program("uv", UV.format(package=f"dg-lsp=={__version__}", program=program))
     window = open_window("def f(a):\n    total = a\n", has_server=False)
     window.until_text(".notification-list-item-message", "not installed")
-    window.click_text(".notification-list-item .monaco-button", "Install with pipx")
+    window.click_text(".notification-list-item .monaco-button", "Install")
     window.until_status("scripted")
+    storage = code_server.home / "user/User/globalStorage/dg-lsp.dg-lsp"
+    [first] = storage.glob("server-*")
+
+    install_program(program, "return total + 1")
+    (first / "installed").write_text("the package of another version")
+    window.command("dg-lsp: Restart Server")
+    installed = lambda: {path.parent for path in storage.glob("server-*/installed")} - {first}  # noqa: E731
+    [second] = until(installed, "no update")
+    assert (second / "bin/dg-lsp").read_bytes() == program.read_bytes()
+    assert __version__ in (second / "installed").read_text()
+    until(lambda: not (storage / "lock").exists(), "the lock stays")
     window.to_end()
     window.type("    ")
-    assert window.until_ghost() == "return total"
-    window.press("Tab", 9)
-    window.until_saved("def f(a):\n    total = a\n    return total")
+    is_shown = lambda: window.ghost == "return total + 1" or window.press("\\", 220, alt=True)  # noqa: E731
+    until(is_shown, lambda: f"{window.ghost!r} is not of the new server", pause=0.5)
 
 
 def test_the_status_names_a_program_that_cannot_be_started(open_window):

@@ -1,10 +1,16 @@
 """Ghost text of the bundled model in the real VS Code."""
 
 import re
+import sys
+from contextlib import closing
 
-from code_server import until
-from hostile import executed, make_hostile
+import pytest
+from code_server import ROOT, CodeServer, Window, until
+from hostile import executed, make_hostile, make_hostile_settings
 
+from dg_lsp.models.registry import preset_named, ready_path
+
+GEMMA = "gemma3-270m"
 WORDS = '''"""Counting and comparing words."""
 
 
@@ -14,6 +20,19 @@ def longest_word(words):
         if len(word) > len(longest):
             longest = word
 '''
+STACK = """/** A stack of values, the newest on top. */
+export class Stack<T> {
+  private readonly items: T[] = [];
+
+  push(item: T): void {
+    this.items.push(item);
+  }
+
+  pop(): T | undefined {
+    return
+  }
+}
+"""
 
 
 def test_an_accepted_completion_is_saved(open_window, take_picture):
@@ -31,13 +50,48 @@ def test_an_accepted_completion_is_saved(open_window, take_picture):
     until(lambda: "1 accepted" in window.status_label, lambda: window.status_label)
 
 
-def test_python_files_of_the_folder_are_not_executed(open_window, tmp_path):
+@pytest.mark.model
+def test_a_model_of_the_user_completes_typescript(open_window, take_picture):
+    if ready_path(preset_named(GEMMA)) is None:
+        pytest.skip(f"not fetched: dg-lsp models pull {GEMMA}")
+    settings = {"dg-lsp.languages": ["typescript"], "editor.suggestOnTriggerCharacters": False}
+    window = open_window(STACK, name="stack.ts", model=GEMMA, settings=settings)
+    window.to_line(10)
+    window.press("End", 35)
+    window.type(" this.")
+    ghost = window.until_ghost()
+    take_picture(window, "vscode-typescript.png")
+    window.press("Tab", 9)
+    window.until_saved(STACK.replace("return", f"return this.{ghost}"))
+
+
+def test_python_files_of_a_trusted_folder_are_not_executed(open_window, tmp_path):
     make_hostile(tmp_path / "project", tmp_path / "marks")
     window = open_window(WORDS)
     window.to_end()
     window.type("    return ")
     window.until_ghost()
     assert executed(tmp_path / "marks") == []
+
+
+def test_nothing_of_a_folder_in_restricted_mode_is_executed_or_obeyed(browser, tmp_path):
+    project, marks = tmp_path / "project", tmp_path / "marks"
+    make_hostile(project, marks)
+    make_hostile_settings(project, marks)
+    file = project / "main.py"
+    file.write_text(WORDS)
+    (tmp_path / "server").mkdir()
+    options = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
+    with closing(CodeServer(tmp_path / "server", settings=options, trusts_all=False)) as server:
+        server.put_program("dg-lsp", f'PYTHONPATH={ROOT} exec {sys.executable} -m dg_lsp "$@"')
+        browser.renew()
+        window = Window(browser, server, project, file)
+        window.until_status("dg-mini")
+        window.until_text(".notification-list-item-message", "the editor does not trust this folder")
+        window.to_end()
+        window.type("    return ")
+        window.until_ghost()
+        assert executed(marks) == []
 
 
 def test_a_completion_after_an_emoji_has_the_right_position(open_window):

@@ -36,7 +36,7 @@ def until_back(window, text):
 
 
 def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
-    window.command("dg-lsp: Rewrite Selection…")
+    window.press("r", 82, ctrl=True, alt=True)
     window.answer("double it")
     until_preview(window, "double it")
     assert window.file.read_text() == SUM
@@ -77,11 +77,4 @@ def test_a_document_that_changes_during_a_rewrite_is_not_edited(window):
     window.until_text(".notification-list-item-message", "changed meanwhile")
     window.press("z", 90, ctrl=True)
     until_back(window, SUM)
-    window.command("Notifications: Clear All Notifications")
-
-
-def test_a_rewrite_without_a_selection_is_an_error_message(window):
-    window.press("Home", 36)
-    window.command("dg-lsp: Replace Selection With a Fill")
-    window.until_text(".notification-list-item-message", "select some code")
     window.command("Notifications: Clear All Notifications")

@@ -1,11 +1,15 @@
-"""Several canvases that share each pass."""
+"""Several canvases that share each pass, and lines that stand before their canvas under uniform noise."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.postprocess.validate import Reason
@@ -35,3 +39,50 @@ def test_one_candidate_gets_two_canvases_where_they_are_expected_to_pay(ask, pas
     result = LocalEngine(denoiser, denoiser.tokenizer, NO_HURRY, costs).fill(ask("a = |\n"))
     assert len(result.candidates) + len(result.rejections) == num_canvases
     assert result.text == ("x + y" if num_canvases == 2 else "")
+
+
+class Wavering(ScriptedDenoiser):
+    """A model of uniform noise that is sure of a few first tokens, by pass; the others change in every pass."""
+
+    def __init__(self, *texts):
+        super().__init__("", spec=UNIFORM_SPEC)
+        self._sure = [self.tokenizer.encode(text) for text in texts]
+
+    def _prediction(self, canvas, _target, _temperature, _rng):
+        sure = self._sure[min(self.num_steps, len(self._sure)) - 1]
+        ids = np.full(len(canvas), NUM_SPECIALS + 97 + self.num_steps % 7, np.int32)
+        ids[: len(sure)] = sure
+        entropy = np.where(np.arange(len(canvas)) < len(sure), np.float32(0.001), np.float32(3.0))
+        return Prediction(ids, ids, np.exp(-entropy), entropy, np.exp(-entropy))
+
+
+@pytest.fixture
+def wavering():
+    def make(*texts):
+        denoiser = Wavering(*texts)
+        return LocalEngine(denoiser, denoiser.tokenizer, NO_HURRY), denoiser
+
+    return make
+
+
+def test_line_under_uniform_noise_ends_when_its_tokens_are_settled(wavering, ask):
+    engine, _ = wavering("b + c\n")
+    result = engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION))
+    assert (result.text, result.steps) == ("b + c", 1 + UNIFORM_SPEC.sampling.stability_threshold)
+
+
+def test_deadline_under_uniform_noise_returns_the_leading_settled_tokens(wavering, ask, monkeypatch):
+    engine, denoiser = wavering("b + c")
+    monkeypatch.setattr(stop_criteria, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps))
+    result = engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=3)
+    assert (result.text, result.steps) == ("b + c", 3)
+    assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=4).is_unfinished
+
+
+def test_settled_text_of_a_frame_does_not_change_when_a_settled_token_does(wavering, ask, frames_of):
+    """A stream cannot take text back."""
+    engine, _ = wavering("b", "b", "c\n")
+    frames, result = frames_of(engine, ask("a = |\n", decoder=DecoderName.DIFFUSION))
+    assert result.text == "c"
+    assert frames[1].cells[0].is_committed
+    assert [frame.settled_text for frame in frames] == ["", "", "", "c\n"]

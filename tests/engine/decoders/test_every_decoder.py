@@ -13,6 +13,7 @@ from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
+from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import DECODERS, CompletionSettings
 
 OPEN = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
@@ -185,9 +186,9 @@ def test_model_with_blocks_fills_block_by_block_and_has_no_other_canvases(engine
     engine, _ = engine_of("first + second + third", spec=spec)
     result = engine.fill(ask("a = |\n", num_candidates=3))
     assert (result.text, result.canvas_length, len(result.candidates)) == ("first + second + third", 8, 1)
-    assert engine.configured(no_hurry(canvas_length=8)).fill(ask("a = |\n")).text == result.text
+    assert engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=8))).text == result.text
     with pytest.raises(RequestError, match="fills blocks of 8 tokens"):
-        engine.configured(no_hurry(canvas_length=4)).fill(ask("a = |\n"))
+        engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=4)))
     with pytest.raises(RequestError, match="canvas between frozen text"):
         engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
     selected = RewriteRequest(Snapshot("file:///a.py", 1, "a = 1\n"), 0, 5, strength=0.5)

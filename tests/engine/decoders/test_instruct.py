@@ -7,6 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import RequestError
+from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 MASKS, NOISE = (
@@ -80,6 +81,6 @@ def test_autoregressive_has_the_head_in_its_prompt(answering, ask):
 
 
 def test_canvas_that_the_head_fills_is_refused(answering, ask):
-    engine, _ = answering(f"{HEAD}return x\n```", settings=CompletionSettings(canvas_length=14))
+    engine, _ = answering(f"{HEAD}return x\n```")
     with pytest.raises(RequestError, match="no room beside 14 tokens that are known; choose at least 18"):
-        engine.fill(ask(BUFFER))
+        engine.fill(ask(BUFFER, sampler=SamplerOptions(canvas_length=14)))

@@ -12,34 +12,43 @@ local SIGTERM = 15
 -- seconds before the first, second, ... restart within WITHIN_S
 local PAUSES_S, WITHIN_S = { 0, 0, 0, 1, 2, 5, 15, 30 }, 180
 
+local SNOOZE_MINUTES = 5
+
 M.is_on = true
+---@type { timer: uv.uv_timer_t, until_s: integer }? the end of a pause of ghost text
+local snooze
 ---@type integer[] seconds
 local exits = {}
 
-local AUTOMATIC = 2
 local request_group = vim.api.nvim_create_augroup("dg_lsp_requests", {})
 ---@type table<integer, uv.uv_timer_t>
 local timers = {}
 
-local function stop_timer(bufnr)
-  local timer = timers[bufnr]
-  timers[bufnr] = nil
+local function close(timer)
   if timer and not timer:is_closing() then
     timer:stop()
     timer:close()
   end
 end
 
+local function stop_timer(bufnr)
+  close(timers[bufnr])
+  timers[bufnr] = nil
+end
+
 local function request_soon(bufnr)
   stop_timer(bufnr)
+  if options.get().trigger == "manual" then
+    return
+  end
   timers[bufnr] = vim.defer_fn(function()
     if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
-      requests.send(bufnr, AUTOMATIC)
+      requests.send(bufnr)
     end
   end, options.get().debounce_ms)
 end
 
---- Requests completions for this plugin's own ghost text while the user types.
+--- Requests completions while the user types.
 ---@param bufnr integer
 local function start_requests(bufnr)
   vim.api.nvim_clear_autocmds({ group = request_group, buffer = bufnr })
@@ -83,45 +92,74 @@ function M.attach(client_id, bufnr)
   keys.map(bufnr)
   if options.is_native() then
     vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
-  else
-    if vim.lsp.inline_completion then
-      vim.lsp.inline_completion.enable(false, { client_id = client_id })
-    end
-    if M.is_on then
-      start_requests(bufnr)
-    end
+  elseif vim.lsp.inline_completion then
+    vim.lsp.inline_completion.enable(false, { client_id = client_id })
   end
   -- Neovim adds the buffer to the client only after this event
   vim.schedule(function()
+    if M.is_on and vim.api.nvim_buf_is_valid(bufnr) then
+      start_requests(bufnr)
+    end
     if bufnr == vim.api.nvim_get_current_buf() then
       client_of.focus(bufnr)
-      -- Neovim requests a completion only after a key: a server that starts later would wait for the next one
-      vim.schedule(function()
-        ghost_text.trigger(bufnr)
-      end)
     end
   end)
 end
 
---- Turns ghost text on or off in all buffers.
-function M.toggle()
-  M.is_on = not M.is_on
+local function set_on(is_on)
+  M.is_on = is_on
+  close(snooze and snooze.timer)
+  snooze = nil
   for _, client in ipairs(vim.lsp.get_clients({ name = client_of.NAME })) do
     for bufnr in pairs(client.attached_buffers) do
       if options.is_native() then
-        vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
-        ghost_text.forget(bufnr)
-      elseif M.is_on then
-        start_requests(bufnr)
-      else
-        stop_requests(bufnr)
+        vim.lsp.inline_completion.enable(is_on, { bufnr = bufnr })
       end
+      local change = is_on and start_requests or stop_requests
+      change(bufnr)
     end
   end
-  vim.notify("dg-lsp: ghost text is " .. (M.is_on and "on" or "off"))
+  vim.cmd.redrawstatus()
 end
 
---- Starts the server for buffers of its file types.
+--- Turns ghost text on or off in all buffers.
+function M.toggle()
+  set_on(not M.is_on)
+  vim.notify("dg-lsp: ghost text is " .. (M.off() or "on"))
+end
+
+--- Turns ghost text off in all buffers for some minutes; `toggle` turns it on earlier.
+---@param minutes? number 5 by default
+function M.snooze(minutes)
+  minutes = minutes or SNOOZE_MINUTES
+  if type(minutes) ~= "number" or not (minutes > 0 and minutes <= 24 * 60) then
+    vim.notify(("dg-lsp: %s is not a number of minutes, up to 1440"):format(minutes), vim.log.levels.ERROR)
+    return
+  elseif not M.is_on and not snooze then
+    vim.notify("dg-lsp: ghost text is off; :DgToggle turns it on", vim.log.levels.WARN)
+    return
+  end
+  set_on(false)
+  local pause = { until_s = os.time() + math.ceil(60 * minutes) }
+  pause.timer = vim.defer_fn(function()
+    if snooze == pause then
+      set_on(true)
+    end
+  end, math.ceil(60000 * minutes))
+  snooze = pause
+  vim.notify("dg-lsp: ghost text is " .. M.off())
+end
+
+--- Why automatic ghost text is off; nil if it is on.
+---@return string?
+function M.off()
+  if snooze then
+    return "off until " .. os.date("%H:%M", snooze.until_s)
+  end
+  return not M.is_on and "off" or nil
+end
+
+--- Starts the server for ordinary buffers with a file type, or with one of its `filetypes` where the user sets these.
 function M.enable()
   if vim.lsp.enable then
     vim.lsp.enable(client_of.NAME)
@@ -140,6 +178,9 @@ function M.enable()
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
     pattern = config.filetypes,
     callback = function(event)
+      if vim.bo[event.buf].buftype ~= "" then
+        return
+      end
       config.root_dir = vim.fs.root(event.buf, config.root_markers)
       vim.lsp.start(config, { bufnr = event.buf, reuse_client = is_same })
     end,

@@ -2,6 +2,7 @@
 -- other alternatives, are drawn by this plugin.
 
 local client_of = require("dg_lsp.client")
+local keys = require("dg_lsp.keys")
 local positions = require("dg_lsp.positions")
 local suggestion = require("dg_lsp.suggestion")
 
@@ -77,29 +78,25 @@ local function drawn_by_native(bufnr)
   )
 end
 
---- Makes Neovim discard its ghost text. It also discards its next request, so that one is triggered again.
+--- Makes Neovim discard its ghost text.
 local function forget_native(bufnr)
   clear_native(bufnr)
   if native then
-    native.get({
-      bufnr = bufnr,
-      on_accept = function()
-        M.trigger(bufnr)
-      end,
-    })
+    native.get({ bufnr = bufnr, on_accept = function() end })
   end
 end
 
---- Makes Neovim send a request, as after a key.
+--- Passes a response to Neovim's inline completion, which draws it. Neovim has no public function for it.
 ---@param bufnr integer
-function M.trigger(bufnr)
-  if native and vim.api.nvim_get_mode().mode:sub(1, 1) == "i" then
-    pcall(vim.api.nvim_exec_autocmds, "CursorMovedI", {
-      group = "nvim.lsp.inline_completion:" .. bufnr,
-      buffer = bufnr,
-      modeline = false,
-    })
+---@return boolean is_drawn false if this Neovim has no such function, or does not draw in this buffer
+function M.show_native(bufnr, err, result, context)
+  local has_capabilities, capabilities = pcall(require, "vim.lsp._capability")
+  local completor = has_capabilities and vim.tbl_get(capabilities, "all", "inline_completion", "active", bufnr)
+  if not (completor and completor.handler and completor.client_state[context.client_id]) then
+    return false
   end
+  completor:handler(err, result, context)
+  return true
 end
 
 --- Runs a function now, or later if an `expr` mapping forbids changes now.
@@ -127,6 +124,7 @@ function M.set(bufnr, items, is_native)
   clear(bufnr)
   states[bufnr] = { items = items, index = 1, is_native = is_native }
   client_of.notify(items[1].client, "textDocument/didShowCompletion", { item = items[1].lsp })
+  keys.warn_if_taken()
   if not is_native then
     clear_native(bufnr)
     draw(bufnr)
@@ -237,9 +235,7 @@ function M.dismiss(bufnr)
   end
   run_when_allowed(function()
     M.forget(bufnr)
-    if native then
-      native.get({ bufnr = bufnr, on_accept = function() end })
-    end
+    forget_native(bufnr)
   end)
   return true
 end

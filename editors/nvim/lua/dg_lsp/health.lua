@@ -5,6 +5,10 @@ local options = require("dg_lsp.options")
 
 local M = {}
 
+local DOCTOR_MS = 60000
+-- the exit code of `vim.system` after that time
+local TIMEOUT = 124
+
 --- The command that starts the server, and the part of it before `lsp`.
 local function command()
   local config = vim.lsp.config and vim.lsp.config[client_of.NAME]
@@ -16,6 +20,29 @@ local function command()
     end
   end
   return cmd, nil
+end
+
+--- Shows what `dg-lsp doctor` printed: it writes problems and warnings, with their solutions, to standard output.
+---@param done vim.SystemCompleted
+---@param program string
+local function report(done, program)
+  local num_problems = 0
+  for _, line in ipairs(vim.split(vim.trim(done.stdout or ""), "\n", { trimempty = true })) do
+    local kind, text = line:match("^(%a+): (.*)")
+    if kind == "problem" then
+      num_problems = num_problems + 1
+      vim.health.error(text, { ("solve it, then run: %s"):format(program) })
+    elseif kind == "warning" then
+      vim.health.warn(text)
+    else
+      vim.health.info(line)
+    end
+  end
+  if done.code ~= 0 and num_problems == 0 then
+    local reason = done.code == TIMEOUT and ("no result within %d s"):format(DOCTOR_MS / 1000)
+      or ("exit code %d\n%s"):format(done.code, vim.trim(done.stderr or ""))
+    vim.health.error(("%s: %s"):format(program, reason), { "run it in a terminal" })
+  end
 end
 
 local function check_program()
@@ -32,29 +59,42 @@ local function check_program()
     vim.health.info("the command is changed, so `dg-lsp doctor` is not run")
     return
   end
-  local done =
-    vim.system(vim.list_extend(program, { "doctor" }), { text = true, cwd = vim.uv.os_homedir() }):wait(60000)
-  if done.code == 0 then
-    for _, line in ipairs(vim.split(vim.trim(done.stdout), "\n")) do
-      vim.health.info(line)
-    end
+  table.insert(program, "doctor")
+  local is_done, outcome = pcall(function()
+    return vim.system(program, { text = true, cwd = vim.uv.os_homedir() }):wait(DOCTOR_MS)
+  end)
+  if is_done then
+    report(outcome, table.concat(program, " "))
   else
-    vim.health.error("dg-lsp doctor: " .. vim.trim(done.stderr or ""))
+    vim.health.error(outcome)
   end
 end
 
 local function check_server()
   local clients = vim.lsp.get_clients({ name = client_of.NAME })
   if #clients == 0 then
-    vim.health.warn("the server is not running: it starts with a file of one of its file types")
+    vim.health.warn("the server is not running: it starts with the first file that has a file type")
   end
   for _, client in ipairs(clients) do
     local bufnr = next(client.attached_buffers)
     local line = bufnr and require("dg_lsp.status").line(bufnr) or "no buffer"
     vim.health.ok(("server %d, positions in %s: %s"):format(client.id, client.offset_encoding, line))
+    local status = bufnr and require("dg_lsp.status").of(bufnr) or {}
+    if status.message and status.message ~= "" then
+      vim.health.warn(status.message)
+    end
     if not client.server_capabilities.inlineCompletionProvider then
       vim.health.error("it has no inline completion: another server has this name")
     end
+  end
+end
+
+local function check_options()
+  local trigger = options.get().trigger
+  if trigger ~= "auto" and trigger ~= "manual" then
+    vim.health.error(("trigger is %s"):format(vim.inspect(trigger)), { 'set it to "auto" or "manual"' })
+  elseif trigger == "manual" then
+    vim.health.info("typing requests no completions: trigger is manual")
   end
 end
 
@@ -64,7 +104,10 @@ local function check_keys()
     if map.rhs or map.callback then
       local is_ours = (map.desc or ""):find("dg-lsp", 1, true)
       if not is_ours and not (map.desc or ""):find("vim.snippet", 1, true) then
-        vim.health.warn(("%s has another mapping: %s has no key"):format(key, action))
+        vim.health.warn(
+          ("%s has another mapping: %s has no key"):format(key, action),
+          { ('set another one: vim.g.dg_lsp = { keys = { %s = "..." } }'):format(action) }
+        )
       end
     end
   end
@@ -80,6 +123,7 @@ function M.check()
   vim.health.info("ghost text is drawn by " .. (options.is_native() and "Neovim itself" or "this plugin"))
   check_program()
   check_server()
+  check_options()
   check_keys()
 end
 

@@ -2,8 +2,6 @@
 
 local M = {}
 
-local INVOKED = 1
-
 local function ghost_text()
   return require("dg_lsp.ghost_text")
 end
@@ -41,7 +39,7 @@ function M.next(step)
     ghost_text().choose(bufnr, step or 1)
   else
     local rest = current and require("dg_lsp.suggestion").rest(current)
-    require("dg_lsp.requests").send(bufnr, INVOKED, rest)
+    require("dg_lsp.requests").invoke(bufnr, rest)
   end
   return true
 end
@@ -51,8 +49,21 @@ function M.previous()
   return M.next(-1)
 end
 
+--- Requests a completion at the cursor, also if typing requests none.
+---@return boolean
+function M.trigger()
+  require("dg_lsp.requests").invoke(vim.api.nvim_get_current_buf())
+  return true
+end
+
 function M.toggle()
   require("dg_lsp.attachment").toggle()
+end
+
+--- Turns ghost text off for some minutes.
+---@param minutes? number 5 by default
+function M.snooze(minutes)
+  require("dg_lsp.attachment").snooze(minutes)
 end
 
 --- A short text for a status line; empty without a server.

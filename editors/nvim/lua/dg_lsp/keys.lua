@@ -14,12 +14,19 @@ local function run_default(key)
   end
 end
 
+--- The mapping of a key of insert mode in the current buffer; empty without one.
+local function mapping(key)
+  return vim.fn.maparg(key, "i", false, true)
+end
+
+local function is_ours(map)
+  return (map.desc or ""):find("dg-lsp", 1, true) ~= nil
+end
+
 --- Whether the key has no mapping, or only a default mapping of Neovim.
 local function is_free(key)
-  local map = vim.fn.maparg(key, "i", false, true)
-  return vim.tbl_isempty(map)
-    or (map.desc or ""):find("dg-lsp", 1, true) ~= nil
-    or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
+  local map = mapping(key)
+  return vim.tbl_isempty(map) or is_ours(map) or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
 end
 
 ---@param bufnr integer
@@ -36,6 +43,25 @@ function M.map(bufnr)
       end
     end
   end)
+end
+
+local has_warned = false
+
+--- Warns once a session if another mapping of the current buffer has the key that accepts ghost text. Called when ghost
+--- text is shown, as some plugins map the key at the start of insert mode.
+function M.warn_if_taken()
+  local keys = options.get().keys
+  local key = keys and keys.accept
+  if has_warned or not key or key == "" or is_ours(mapping(key)) then
+    return
+  end
+  has_warned = true
+  vim.notify(
+    ("dg-lsp: %s has another mapping, so it may not accept ghost text. "):format(key)
+      .. 'Choose another key: vim.g.dg_lsp = { keys = { accept = "<C-y>" } }; '
+      .. 'or accept = false, if your mapping calls require("dg_lsp").accept()',
+    vim.log.levels.WARN
+  )
 end
 
 return M

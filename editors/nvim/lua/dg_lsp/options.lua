@@ -5,11 +5,13 @@ local M = {}
 ---@class dg_lsp.Options
 ---@field enable boolean whether the server starts automatically
 ---@field ghost_text "auto"|"native"|"own" drawn by Neovim 0.12's inline completion, or by this plugin
----@field debounce_ms integer pause in typing before this plugin sends a request; Neovim's inline completion always waits 200
+---@field trigger "auto"|"manual" whether typing requests completions, or only `trigger`
+---@field debounce_ms integer pause in typing before a request
 ---@field keys table<string, string>|false keys of insert mode by action
 local DEFAULTS = {
   enable = true,
   ghost_text = "auto",
+  trigger = "auto",
   debounce_ms = 75,
   keys = {
     accept = "<Tab>",
@@ -18,6 +20,7 @@ local DEFAULTS = {
     next = "<M-]>",
     previous = "<M-[>",
     dismiss = "<C-]>",
+    trigger = "<M-\\>",
   },
 }
 

@@ -1,6 +1,6 @@
--- Completion requests of Neovim and of this plugin: the newest request of a buffer cancels the previous one, equal requests
+-- Completion requests. This plugin sends them after its own pause, also where Neovim draws the ghost text: the newest request of a buffer cancels the previous one, equal requests
 -- are sent once, and a late response is dropped unless the user typed its beginning. Neovim 0.12.4 does none of these: it
--- would insert a late response where the cursor was.
+-- would insert a late response where the cursor was. Its automatic requests, after a fixed pause, are not sent.
 
 local client_of = require("dg_lsp.client")
 local ghost_text = require("dg_lsp.ghost_text")
@@ -12,8 +12,11 @@ local M = {}
 
 M.METHOD = "textDocument/inlineCompletion"
 
+local INVOKED, AUTOMATIC = 1, 2
+
 ---@type table<integer, { id: integer?, key: string }>
 local in_flight = {}
+local is_sending = false
 local wrapped = setmetatable({}, { __mode = "k" })
 
 local group = vim.api.nvim_create_augroup("dg_lsp_ghost_text", {})
@@ -87,6 +90,9 @@ function M.wrap(client)
     if method ~= M.METHOD then
       return send(method, params, callback, on_reply)
     end
+    if params.context.triggerKind == AUTOMATIC and not is_sending then
+      return false
+    end
     local bufnr = vim.uri_to_bufnr(params.textDocument.uri)
     local position, tick = suggestion.position(bufnr), vim.api.nvim_buf_get_changedtick(bufnr)
     if not position then
@@ -118,22 +124,43 @@ function M.wrap(client)
   end
 end
 
---- Requests a completion for this plugin's own ghost text.
 ---@param bufnr integer
----@param kind integer 1 for a command of the user, 2 while typing
----@param text_before? string the visible suggestion, to show another one
-function M.send(bufnr, kind, text_before)
+---@param kind integer
+---@param show fun(err: table?, result: table?, context: table)
+local function send(bufnr, kind, show)
   local client = client_of.of(bufnr)
   if not (client and client.server_capabilities.inlineCompletionProvider) then
     return
   end
   local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
   params.context = { triggerKind = kind }
-  client_of.request(client, M.METHOD, params, function(_, result)
+  is_sending = true
+  local is_done, err = pcall(client_of.request, client, M.METHOD, params, show, bufnr)
+  is_sending = false
+  assert(is_done, err)
+end
+
+--- Requests completions for a command of the user; this plugin draws them.
+---@param bufnr integer
+---@param text_before? string the visible suggestion, to show another one
+function M.invoke(bufnr, text_before)
+  send(bufnr, INVOKED, function(_, result)
     if result and #result.items > 0 then
       ghost_text.show_own(bufnr, text_before)
     end
-  end, bufnr)
+  end)
+end
+
+--- Requests a completion while the user types.
+---@param bufnr integer
+function M.send(bufnr)
+  send(bufnr, AUTOMATIC, function(err, result, context)
+    if options.is_native() and ghost_text.show_native(bufnr, err, result, context) then
+      return
+    elseif result and #result.items > 0 then
+      ghost_text.show_own(bufnr)
+    end
+  end)
 end
 
 --- Cancels the request of a buffer.

@@ -74,7 +74,7 @@ function M.line(bufnr)
     return title
   end
   local ours = status.dgLsp or {}
-  local state = not require("dg_lsp.attachment").is_on and "off" or status.busy and "busy" or ours.state or "starting"
+  local state = require("dg_lsp.attachment").off() or status.busy and "busy" or ours.state or "starting"
   local parts = { "dg-lsp", state }
   if ours.model and ours.model ~= "" then
     table.insert(parts, ours.model)
@@ -105,6 +105,24 @@ function M.print()
     table.insert(lines, ("%d shown, %d accepted in this session"):format(ours.shown, ours.accepted))
   end
   vim.notify(table.concat(lines, "\n"))
+end
+
+--- :DgWhy
+function M.explain()
+  local bufnr = vim.api.nvim_get_current_buf()
+  local client = require("dg_lsp.client").of(bufnr)
+  if not client then
+    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
+    return
+  end
+  local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
+  require("dg_lsp.client").request(client, "dg-lsp/why", params, function(err, found)
+    if err then
+      vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
+      return
+    end
+    vim.notify(found.sentence .. (found.text ~= "" and "\n" .. found.text or ""))
+  end, bufnr)
 end
 
 return M

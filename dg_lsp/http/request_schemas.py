@@ -1,8 +1,9 @@
-"""JSON bodies of requests and responses, as pydantic models.
+"""JSON bodies of requests, as pydantic models.
 
-Unknown fields of a request are ignored, since every dialect has some; known ones are strict: a number is no string.
+Unknown fields are ignored, since every dialect has some; known ones are strict: a number is no string.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,8 +18,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.request import CHAT_MAX_TOKENS
+from dg_lsp.sampler_options import SAMPLER_BOUNDS, SamplerOptions
 
 MAX_CANDIDATES = 8
 MAX_DEADLINE_MS = 600_000.0
@@ -27,7 +28,6 @@ MAX_OBJECTS = 4096
 MAX_NAMES = 64
 """Stops and names of fields; clients send a few short ones."""
 MAX_NAME_CHARS = 1024
-FinishReason = Literal["stop", "length"]
 UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
 
 
@@ -76,7 +76,57 @@ class RequestBody(BaseModel):
         return reference
 
 
-class GenerationOptions(RequestBody):
+class TemplateOptions(RequestBody):
+    """Switches of a chat template."""
+
+    enable_thinking: bool | None = None
+    """The model thinks before it answers; only models whose chat template has this switch."""
+
+
+def _bounds(name: str) -> Any:
+    """Those of a sampler option."""
+    least, most = SAMPLER_BOUNDS[name]
+    return Field(ge=least, le=most)
+
+
+class SamplerBody(RequestBody):
+    """How the model denoises, in place of its own values; the names are those of llama.cpp's DiffusionGemma server.
+
+    A field that does not apply to the model is refused.
+    """
+
+    canvas_length: Annotated[int, _bounds("canvas_length")] | None = None
+    """Tokens denoised at once."""
+    n_denoise_steps: Annotated[int, _bounds("max_denoising_steps")] | None = None
+    """Forward passes of one canvas at most."""
+    entropy_bound: Annotated[float, _bounds("entropy_bound")] | None = None
+    """Uniform noise: positions are accepted while their entropies, in nats, sum to less."""
+    temperature_max: Annotated[float, _bounds("t_max")] | None = None
+    """Uniform noise: temperature of the first step."""
+    temperature_min: Annotated[float, _bounds("t_min")] | None = None
+    """Uniform noise: temperature of the last step."""
+    stability_threshold: Annotated[int, _bounds("stability_threshold")] | None = None
+    """Uniform noise: steps without a change before a canvas may end."""
+    confidence_threshold: Annotated[float, _bounds("confidence_threshold")] | None = None
+    """Masks: probability that fills one. Uniform noise: mean entropy, in nats, below which a canvas ends."""
+    chat_template_kwargs: TemplateOptions = TemplateOptions()
+
+    @property
+    def sampler(self) -> SamplerOptions:
+        """The options of the engine."""
+        return SamplerOptions(
+            canvas_length=self.canvas_length,
+            max_denoising_steps=self.n_denoise_steps,
+            entropy_bound=self.entropy_bound,
+            t_max=self.temperature_max,
+            t_min=self.temperature_min,
+            stability_threshold=self.stability_threshold,
+            confidence_threshold=self.confidence_threshold,
+            thinking=self.chat_template_kwargs.enable_thinking,
+        )
+
+
+class GenerationOptions(SamplerBody):
     """Fields of every dialect that generates text."""
 
     seed: Annotated[int, AfterValidator(lambda seed: min(max(0, seed), 2**63 - 1))] = 0
@@ -87,11 +137,37 @@ class GenerationOptions(RequestBody):
     """Send server-sent events."""
     t_max_predict_ms: Number = 0
     """Deadline in milliseconds, counted from arrival; the answer is what is settled by then."""
+    id_slot: Annotated[int, Field(ge=-1)] = -1
+    """Slot of the prompt cache, see `/slots`; -1, and a number beyond, take the one that holds most of the prompt."""
 
     @property
     def deadline_ms(self) -> float | None:
         """The deadline, if there is one; clients of llama.cpp send 0 and -1 for none."""
         return min(self.t_max_predict_ms, MAX_DEADLINE_MS) if self.t_max_predict_ms > 0 else None
+
+
+class TextOptions(GenerationOptions):
+    """Fields of texts and conversations."""
+
+    ignore_eos: bool = False
+    """End tokens do not end the answer."""
+    top_k: Annotated[int, Field(ge=-1, le=SAMPLER_BOUNDS["top_k"][1])] | None = None
+    """Most probable tokens that one is drawn from; 0 and -1: all. Only uniform noise draws, from all or from one."""
+
+    @property
+    def sampler(self) -> SamplerOptions:
+        """See `SamplerBody.sampler`."""
+        return replace(super().sampler, top_k=None if self.top_k is None else max(0, self.top_k))
+
+
+class TextBody(TextOptions):
+    """llama.cpp's completion of a text."""
+
+    prompt: Annotated[Texts, Field(max_length=1)] = []
+    n_predict: Annotated[int, Field(ge=-2)] = -1
+    """Longest text in tokens; 0 only fills the prompt cache, -1 and -2 are 4096."""
+    response_fields: Names = []
+    """Only these fields of the response; a slash reaches into an object."""
 
 
 class ExtraSnippet(RequestBody):
@@ -129,7 +205,7 @@ class StreamOptions(RequestBody):
     include_usage: bool = False
 
 
-class StreamedBody(GenerationOptions):
+class StreamedBody(TextOptions):
     """Fields of OpenAI's streams."""
 
     stream_options: StreamOptions = StreamOptions()
@@ -223,161 +299,3 @@ class FeedbackBody(RequestBody):
     """Cursortab's report of a user action."""
 
     user_action: UserAction
-
-
-_OMITTED = Field(default=None, exclude_if=lambda value: value is None)
-"""Default of a field that a response leaves out."""
-
-
-class ResponseBody(BaseModel):
-    """A JSON object of a response."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class ErrorObject(ResponseBody):
-    """Status, message and type of an error."""
-
-    code: Annotated[int, Field(ge=400, le=599)]
-    message: str
-    type: str
-    param: str | None = _OMITTED
-    """The invalid field, if one is invalid."""
-
-
-class ErrorResponse(ResponseBody):
-    """Every error."""
-
-    error: ErrorObject
-
-
-Timings = dict[str, int | float]
-"""Tokens and milliseconds under llama.cpp's names."""
-DiffusionStats = dict[str, DecoderName | int | float]
-"""How the answer was decoded; a canvas length of 0 means without a canvas."""
-
-
-class InfillResponse(ResponseBody):
-    """llama.cpp's completion."""
-
-    index: Count
-    content: Text
-    tokens: list[int] = []
-    id_slot: Count = 0
-    stop: bool = True
-    model: str
-    tokens_predicted: Count
-    tokens_evaluated: Count
-    generation_settings: dict[str, int | list[str]]
-    prompt: str = ""
-    has_new_line: bool
-    truncated: bool = False
-    stop_type: Literal["word", "limit", "eos"]
-    stopping_word: str
-    tokens_cached: Count
-    timings: Timings
-    diffusion: DiffusionStats
-
-
-class AssistantText(ResponseBody):
-    """A message of the assistant, or a piece of one."""
-
-    role: Literal["assistant"] = "assistant"
-    content: Text
-
-
-class Choice(ResponseBody):
-    """One completion or answer, or a piece of it."""
-
-    text: Text | None = _OMITTED
-    """Only in completions."""
-    logprobs: None = None
-    index: Count
-    finish_reason: FinishReason | None
-    message: AssistantText | None = _OMITTED
-    """Only in whole responses of chats and of `/v1/fim/completions`."""
-    delta: AssistantText | None = _OMITTED
-    """Only in their events."""
-
-
-class OpenAiResponse(ResponseBody):
-    """OpenAI's legacy completion or chat completion, or an event of one, which has the last three fields at the end."""
-
-    id: str
-    object: Literal["text_completion", "chat.completion", "chat.completion.chunk"]
-    created: Count
-    model: str
-    choices: list[Choice]
-    usage: dict[str, int | dict[str, int]] | None = _OMITTED
-    timings: Timings | None = _OMITTED
-    diffusion: DiffusionStats | None = _OMITTED
-
-
-class TabbyResponse(ResponseBody):
-    """Tabby's completion: the choices have `index` and `text`."""
-
-    id: str
-    choices: list[dict[str, Count | Text]]
-    mode: Literal["standard"] = "standard"
-
-
-class StatusResponse(ResponseBody):
-    """The server is ready, or a report was counted."""
-
-    status: Literal["ok"] = "ok"
-
-
-class ModelObject(ResponseBody):
-    """The model."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: Count
-    owned_by: str = "dg-lsp"
-    meta: dict[str, str | int | list[int]]
-
-
-class ModelsResponse(ResponseBody):
-    """OpenAI's list of models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelObject]
-
-
-class PropsResponse(ResponseBody):
-    """llama.cpp's properties of the server; the default settings have `n_ctx` and `params`."""
-
-    default_generation_settings: dict[str, int | dict[str, int | float]]
-    total_slots: Count
-    model_alias: str
-    is_sleeping: bool
-    build_info: str
-
-
-class SlotObject(ResponseBody):
-    """llama.cpp's slot: one cached prompt."""
-
-    id: Count
-    n_ctx: Count
-    is_processing: bool
-
-
-class MemoryResponse(ResponseBody):
-    """Memory in bytes; null if the system does not report it."""
-
-    resident_bytes: Count | None
-    peak_bytes: Count | None
-    free_bytes: Count
-    weights_bytes: Count
-    cache: dict[str, Count]
-    """The prompt cache: `bytes`, `tokens` that fit, `tokens_used` by kept prompts, `tokens_at_most` that may fit."""
-    devices: list[dict[str, str | Count | None]]
-    """`name`, `free_bytes` and `total_bytes` of each GPU."""
-
-
-def streams(event: type[ResponseBody] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Documents the server-sent events of a response, as OpenAPI 3.2 does."""
-    schema = {"$ref": f"#/components/schemas/{event.__name__}"} if event else {"type": "object"}
-    tree = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
-    item = {"type": "object", "properties": {"data": {"anyOf": [{"const": "[DONE]"}, tree]}}, "required": ["data"]}
-    return {200: {"content": {"text/event-stream": {"itemSchema": item}}}}

@@ -1,0 +1,137 @@
+"""Draws a replay as an animated SVG: the keys, the ghost text and what was accepted, on the replay's own clock.
+
+    python benchmarks/typing_svg.py FILE FIRST-LAST OUT.svg [--speed 1]
+
+The model is the bundled one with default settings; nothing is left out between the first key and the last.
+"""
+
+import argparse
+import html
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from dg_lsp.bench import replay, typing_model
+from dg_lsp.bench.timeline import Timeline, timelines
+from dg_lsp.cli.loading import open_engine
+from dg_lsp.cli.replay import typing_tasks
+from dg_lsp.settings import Settings
+
+NUM_BEFORE = 6
+"""Lines of the file above the first typed one that the picture contains."""
+CHAR, LINE, MARGIN = 8.4, 20, 16  # pixels
+PAUSE_MS = 2500.0
+"""The last frame stays this long."""
+STYLE = """
+text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#24292f;white-space:pre}
+.g{fill:#8c959f;font-style:italic}.c{fill:#0969da}.b{fill:#fff;stroke:#d0d7de}.n{fill:#57606a;font-size:12px}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.g{fill:#7d8590}.b{fill:#0d1117;stroke:#30363d}.n{fill:#7d8590}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The screen from a time on."""
+
+    at_ms: float
+    lines: tuple[str, ...]  # without the ghost text
+    ghost: str
+    row: int
+    column: int  # of the cursor
+
+
+def frames(timeline: Timeline) -> Iterator[Frame]:
+    """The first screen, and one for each event that changed something."""
+    head = "\n".join(timeline.head.split("\n")[-NUM_BEFORE - 1 :])
+    typed = timeline.text.encode("utf-16-le")
+    moments = [(0.0, 0, ""), *((one.at_ms, one.typed, one.ghost) for one in timeline.moments)]
+    for (at_ms, num, ghost), (next_ms, *_) in pairwise([*moments, (moments[-1][0] + PAUSE_MS, 0, "")]):
+        if next_ms > at_ms:
+            before = head + typed[: 2 * num].decode("utf-16-le")
+            lines = before.split("\n")
+            yield Frame(at_ms, tuple(lines), ghost.split("\n")[0], len(lines) - 1, len(lines[-1]))
+
+
+def draw(timeline: Timeline, caption: str) -> str:
+    """The animation as SVG; where nothing moves, the last frame is shown."""
+    screens = list(frames(timeline))
+    total_ms = timeline.moments[-1].at_ms + PAUSE_MS
+    rows = max(len(one.lines) for one in screens)
+    columns = max(one.column + len(one.ghost) for one in screens)
+    columns = max(columns, *(len(line) for one in screens for line in one.lines), len(caption) * 6 // 7)
+    names: dict[str, str] = {}
+    drawn = [_frame(one, names) for one in screens]
+    times = [*(one.at_ms / total_ms for one in screens), 1.0]
+    width, height = round(columns * CHAR + 2 * MARGIN), (rows + 1) * LINE + 2 * MARGIN
+    lines = "".join(
+        f'<text id="{name}" x="{MARGIN}" textLength="{CHAR * len(line):.1f}">{html.escape(line)}</text>'
+        for line, name in names.items()
+    )
+    shown = "".join(
+        f'<g visibility="{"visible" if end == 1 else "hidden"}">{_visible(start, end, total_ms)}{body}</g>\n'
+        for body, (start, end) in zip(drawn, pairwise(times), strict=True)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">\n'
+        f"<title>{html.escape(caption)}</title><style>{STYLE}</style>\n"
+        f'<rect class="b" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>\n'
+        f"<defs>{lines}</defs>\n{shown}"
+        f'<text class="n" x="{MARGIN}" y="{height - 12}">{html.escape(caption)}</text>\n</svg>\n'
+    )
+
+
+def _frame(one: Frame, names: dict[str, str]) -> str:
+    """Lines by reference, the cursor and the ghost text."""
+    used = "".join(
+        f'<use href="#{names.setdefault(line, f"l{len(names)}")}" y="{_y(row)}"/>'
+        for row, line in enumerate(one.lines)
+        if line.strip()
+    )
+    x = MARGIN + one.column * CHAR
+    cursor = f'<rect class="c" x="{x:.1f}" y="{_y(one.row) - 14}" width="2" height="18"/>'
+    ghost = f'<text class="g" x="{x:.1f}" y="{_y(one.row)}">{html.escape(one.ghost)}</text>' if one.ghost else ""
+    return used + ghost + cursor
+
+
+def _y(row: int) -> int:
+    return MARGIN + (row + 1) * LINE - 6
+
+
+def _visible(start: float, end: float, total_ms: float) -> str:
+    """The part of each round in which a frame is visible."""
+    times = [(0.0, "hidden"), (start, "visible"), (end, "hidden")]
+    times = times[start == 0 :][: 3 - (end == 1)]
+    values = ";".join(value for _, value in times)
+    keys = ";".join(f"{time:.5f}".rstrip("0").rstrip(".") for time, _ in times)
+    how = f'dur="{total_ms / 1e3:.2f}s" repeatCount="indefinite" calcMode="discrete"'
+    return f'<animate attributeName="visibility" values="{values}" keyTimes="{keys}" {how}/>'
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Types the lines and writes the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("lines", metavar="FIRST-LAST")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--speed", type=float, default=1.0, help="of the typist; the model keeps its own")
+    given = parser.parse_args(arguments)
+    settings = Settings()
+    _, tasks = typing_tasks([given.file], given.lines, None, settings, bodies=False)
+    typist = typing_model.TypingModel(speed=given.speed)
+    with closing(open_engine(settings)) as engine:
+        played = replay.Replay(tasks, typist, typing_model.EditorModel())
+        events = list(played.run(replay.EngineCompleter(engine)))
+        [timeline] = timelines(events)
+        numbers = replay.summarize_replay(events)
+        saved, p50 = numbers["keystrokes_saved"], numbers["ttfue_ms"]["p50"] or 0
+        caption = f"{engine.spec.name} on {os.cpu_count()} CPU cores, default settings, typed at {given.speed:g}x"
+    caption += f": {100 * saved:.0f} % of the keys saved, useful text after {p50:.0f} ms"
+    given.out.write_text(draw(timeline, caption), encoding="utf-8")
+    print(f"{given.out}: {timeline.summary}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The reduction of logits to predictions on the host, and parts of predictions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.errors import BackendError
+
+NEVER = np.float32(-1e9)
+"""Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
+_LOWEST_TEMPERATURE = 1e-6
+_BLOCK = 128
+
+
+NO_NUMBERS = "the model computed no numbers; its file may be damaged, try another one"
+
+
+def inverse_temperature(temperature: float) -> np.float32:
+    """The factor of the logits; 1 at temperature 0, where samples are the best tokens."""
+    return np.float32(1 / max(temperature or 1.0, _LOWEST_TEMPERATURE))
+
+
+class Reducer:
+    """Reduces logits to predictions. Owns the memory for a step's probabilities."""
+
+    def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None) -> None:
+        """With `expand_id`, predictions also have the best token other than that one."""
+        self._banned = np.array(banned_ids, dtype=np.intp)
+        self._expand_id = expand_id
+        self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
+
+    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Prediction:
+        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
+        if len(self._banned):
+            logits[:, self._banned] = NEVER
+        argmax = logits.argmax(axis=1)
+        best = logits[np.arange(len(logits)), argmax]
+        if not np.isfinite(best).all():
+            raise BackendError(NO_NUMBERS)
+        weights = self.weigh(logits, best, temperature)
+        total = weights.sum(axis=1)
+        # -sum p log p with p = w / total and log p = logit - log total
+        entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
+        ids = argmax.astype(np.int32)
+        unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
+        sampled = ids if temperature == 0 else draw(weights, argmax, rng)
+        return Prediction(
+            argmax_ids=ids,
+            sampled_ids=sampled,
+            confidence=np.reciprocal(total),
+            entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+            sampled_confidence=weights[np.arange(len(ids)), sampled] / total,
+            unexpanded_ids=unexpanded[0],
+            unexpanded_confidence=unexpanded[1],
+        )
+
+    def weigh(self, logits: Floats, best: Floats, temperature: float) -> Floats:
+        """Probabilities relative to the best token, whose logits are `best`; shape (N, V), until the next call.
+
+        Leaves the tempered logits less the best one in `logits`. Banned tokens must be so already.
+        """
+        # each pass over (N, V) counts: they are most of a step's cost besides the decode
+        np.subtract(logits, best[:, None], out=logits)
+        if (scale := inverse_temperature(temperature)) != 1:
+            np.multiply(logits, scale, out=logits)
+        if self._scratch.shape[0] < logits.shape[0] or self._scratch.shape[1] != logits.shape[1]:
+            self._scratch = np.empty(logits.shape, dtype=np.float32)
+        return np.exp(logits, out=self.weights(len(logits)))
+
+    def weights(self, num_rows: int) -> Floats:
+        """Probabilities of the last reduction relative to the best token; shape (num_rows, V), until the next one."""
+        return self._scratch[:num_rows]
+
+
+def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
+    """The best of the other tokens, and its probability among them; shape (N,) each."""
+    ids, of_token = best_ids.copy(), weights[:, token].copy()
+    rows = np.flatnonzero(ids == token)
+    weights[rows, token] = 0.0
+    ids[rows] = weights[rows].argmax(axis=1)
+    confidence = weights[np.arange(len(ids)), ids] / np.maximum(total - of_token, np.finfo(np.float32).tiny)
+    weights[rows, token] = of_token[rows]
+    return ids, np.minimum(confidence, 1.0, dtype=np.float32)
+
+
+def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
+    """Draws one token for each row of weights, shape (N, V), in proportion to them.
+
+    Inverts the cumulative sum, first over blocks of tokens, then inside one block. That takes one random number for
+    each row; Gumbel noise would take V.
+    """
+    num_rows, vocab_size = weights.shape
+    starts = np.arange(0, vocab_size, _BLOCK)
+    blocks = np.add.reduceat(weights, starts, axis=1).cumsum(axis=1, dtype=np.float64)
+    wanted = rng.random(num_rows) * blocks[:, -1]
+    drawn = argmax.astype(np.int32)
+    for row in range(num_rows):
+        block = int(blocks[row].searchsorted(wanted[row], side="right"))
+        first = block * _BLOCK
+        inside = weights[row, first : first + _BLOCK].cumsum(dtype=np.float64)
+        rest = wanted[row] - (blocks[row, block - 1] if block else 0.0)
+        found = int(inside.searchsorted(rest, side="right"))
+        # rounding can put the number beyond the last token; then the argmax stays
+        if found < len(inside) and weights[row, first + found] > 0:
+            drawn[row] = first + found
+    return drawn
+
+
+FIELDS = tuple(each.name for each in fields(Prediction))
+"""Of a prediction, in order."""
+
+
+def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Prediction:
+    """The prediction at some positions."""
+    return _combined(lambda values: values[0][rows], prediction)
+
+
+def join(predictions: Sequence[Prediction]) -> Prediction:
+    """Predictions of the same model, one after the other."""
+    return _combined(np.concatenate, *predictions)
+
+
+def _combined(function: Callable[[list[Any]], Any], *predictions: Prediction) -> Prediction:
+    by_name = ([getattr(prediction, name) for prediction in predictions] for name in FIELDS)
+    made: list[Any] = [None if values[0] is None else function(values) for values in by_name]
+    return Prediction(*made)

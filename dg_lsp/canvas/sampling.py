@@ -1,0 +1,92 @@
+"""The spec of a model with sampler options of the user, each checked against the model's family."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from dg_lsp.canvas.chat import can_think
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, UniformSampling
+from dg_lsp.errors import OptionError
+from dg_lsp.sampler_options import SamplerOptions
+
+_OF_ALL = ("thinking", "top_k")
+_OF_MASKS = ("canvas_length", "max_denoising_steps", "confidence_threshold")
+
+
+def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
+    """The spec with these options in place of the model's own values.
+
+    Raises:
+        OptionError: an option does not apply to the model's family, or has a value that the model does not take.
+    """
+    values = options.values
+    if not values:
+        return spec
+    for name, value in values.items():
+        if reason := _refusal(name, spec):
+            raise OptionError(name, f"does not apply to {spec.name}, {reason}: leave it out")
+        if problem := _problem(name, value, spec):
+            raise OptionError(name, problem)
+    sampling = spec.sampling
+    if sampling is not None:
+        known = {name: value for name, value in values.items() if name in {one.name for one in fields(sampling)}}
+        sampling = replace(sampling, **known)
+    if isinstance(sampling, UniformSampling) and sampling.t_min > sampling.t_max:
+        problem = f"{sampling.t_min:g} is above the temperature of the first step, {sampling.t_max:g}: set both"
+        raise OptionError("t_min", problem)
+    return replace(
+        spec,
+        sampling=sampling,
+        canvas_length=values.get("canvas_length", spec.canvas_length),
+        is_thinking=values.get("thinking", spec.is_thinking),
+    )
+
+
+def check_for_code(options: SamplerOptions) -> None:
+    """Raises `OptionError` for an option that does not apply to fills and rewrites."""
+    if options.thinking:
+        raise OptionError("thinking", "does not apply to code, whose beginning is known: leave it out")
+
+
+def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) -> DecoderName:
+    """The decoder of a request with these options: `auto` denoises where the model has a canvas for that.
+
+    Raises:
+        OptionError: the decoder does not read one of the options.
+    """
+    names = [name for name in options.values if name not in _OF_ALL]
+    if not names or wanted.needs_final_canvas:
+        return wanted
+    if wanted is DecoderName.AUTO:
+        return DecoderName.DIFFUSION if spec.has_final_canvas else wanted
+    if unread := [name for name in names if name != "canvas_length" or not wanted.needs_canvas]:
+        raise OptionError(unread[0], f"does not apply to the decoder {wanted.value}: leave one of them out")
+    return wanted
+
+
+def _refusal(name: str, spec: ModelSpec) -> str:
+    """Why an option does not apply to a model; empty if it does."""
+    if name == "thinking":
+        return "" if can_think(spec) else "whose chat template has no thinking"
+    if name in _OF_ALL:  # without a canvas, and with masks, every token is the best one
+        return ""
+    if spec.sampling is None:
+        return "which has no canvas"
+    if spec.is_drafter and name != "canvas_length":
+        return "whose canvas only drafts"
+    if isinstance(spec.sampling, MaskSampling) and name not in _OF_MASKS:
+        return "which denoises masks"
+    return ""
+
+
+def _problem(name: str, value: Any, spec: ModelSpec) -> str:
+    """What is wrong with a value for a model; empty if the model takes it."""
+    sampling = spec.sampling
+    if name == "confidence_threshold" and isinstance(sampling, MaskSampling) and not 0 < value <= 1:
+        return f"is a probability for {spec.name}: set it above 0 and to at most 1"
+    if name == "canvas_length" and value > spec.longest_block:
+        return f"{value} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
+    if name == "canvas_length" and spec.block_length not in (0, value):
+        return f"does not apply to {spec.name}, which fills blocks of {spec.block_length} tokens: leave it out"
+    if name == "top_k" and isinstance(sampling, UniformSampling) and 1 < value < spec.vocab_size:
+        return f"{value} does not apply to {spec.name}: choose 1, the best token, or 0, a draw from all of them"
+    return ""

@@ -1,0 +1,111 @@
+"""`dg-lsp chat`: a conversation, on a terminal or with given messages."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from dg_lsp.cli import INTERRUPTED, loading
+from dg_lsp.cli.loading import Decoder, GpuLayers, Json, MaxTokens, Model, Remote, Seed, Threads
+from dg_lsp.cli.sampling import with_sampler_options
+from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
+from dg_lsp.sampler_options import SamplerOptions
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
+
+PROMPT = "> "
+
+
+@with_sampler_options
+def chat(
+    messages: Annotated[
+        list[str] | None, Option("--message", "-m", metavar="TEXT", help="A message; several are sent in turn.")
+    ] = None,
+    system: Annotated[str, Option(metavar="TEXT", help="What the model reads before the conversation.")] = "",
+    max_tokens: MaxTokens = 1024,
+    hide_thinking: Annotated[bool, Option("--hide-thinking", help="Do not print thoughts.")] = False,
+    model: Model = None,
+    remote: Remote = None,
+    decoder: Decoder = None,
+    context_length: loading.ContextLength = None,
+    deadline: loading.TextDeadline = None,
+    seed: Seed = 0,
+    visual: loading.Visual = False,
+    as_json: Json = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+    *,
+    sampler: SamplerOptions,
+) -> int:
+    """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
+    from dg_lsp.canvas.chat import Role, Turn
+    from dg_lsp.cli.generation import Display
+    from dg_lsp.engine.request import ChatRequest
+
+    is_interactive = not messages and sys.stdin.isatty()
+    over = loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
+    settings = loading.configure(loading.with_context_length(over, context_length))
+    loading.check_decoder(decoder, settings)
+    display = Display(visual, as_json, hide_thinking)
+    turns = [Turn(Role.SYSTEM, system)] if system else []
+    code = 0
+    with loading.timed_engine(settings) as (engine, load_ms):
+        _check(engine)
+        for message in _typed() if is_interactive else _given(messages or ()):
+            turns.append(Turn(Role.USER, message))
+            request = ChatRequest(
+                tuple(turns), name="", max_tokens=max_tokens, seed=seed, decoder=decoder, sampler=sampler
+            )
+            until = math.inf if deadline is None else time.monotonic() + deadline / 1e3
+            try:
+                code, answer = display.run(engine, request, until, load_ms)
+            except RequestError as error:
+                if not is_interactive:
+                    raise
+                turns.pop()  # the conversation goes on without this message
+                typer.echo(f"dg-lsp: {error}", err=True)
+                continue
+            turns.append(Turn(Role.ASSISTANT, answer))
+            if code == INTERRUPTED and not is_interactive:
+                return code
+    return 0 if is_interactive else code
+
+
+def _check(engine: "Engine") -> None:
+    """Raises `ModelUnsupportedError` for a model that follows no instructions."""
+    from dg_lsp.models.registry import instruction_model
+
+    if not engine.follows_instructions:
+        raise ModelUnsupportedError(
+            f"{engine.spec.name} follows no instructions: use dg-lsp generate, or --model {instruction_model()}"
+        )
+
+
+def _typed() -> Iterator[str]:
+    """The user's lines until Ctrl-D."""
+    with suppress(ImportError):  # arrow keys and history, where the system has it
+        import readline  # noqa: F401
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            typer.echo("", err=True)
+            return
+        if line.strip():
+            yield line
+
+
+def _given(messages: Sequence[str]) -> Iterator[str]:
+    """The messages of the command line, or standard input as one."""
+    if not messages:
+        messages = (sys.stdin.read(),)
+    for message in messages:
+        if not message.strip():
+            raise UsageError("a message is empty: give --message TEXT, or standard input")
+        yield message

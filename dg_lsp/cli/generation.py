@@ -1,0 +1,217 @@
+"""Runs a text or an answer on the command line: streams it, shows the canvas, and prints the costs at the end."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from dg_lsp.cli import INTERRUPTED
+from dg_lsp.cli.output import Canvases, plain_row, printable, times
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.request import ChatRequest
+    from dg_lsp.engine.result import FillResult, Frame
+
+
+class StopSignal:
+    """True after Ctrl-C; a second Ctrl-C raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def __call__(self) -> bool:
+        """Whether the user has stopped the text."""
+        return self.is_set
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Catches the signal in the `with` block; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def catch(_number: int, _frame: FrameType | None) -> None:
+            if self.is_set:
+                raise KeyboardInterrupt
+            self.is_set = True
+
+        before = signal.signal(signal.SIGINT, catch)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What is printed of a text: the text on standard output, the thought, the canvas and the costs beside it."""
+
+    visual: bool
+    as_json: bool
+    hides_thought: bool = False
+
+    def run(self, engine: "Engine", request: "ChatRequest", deadline: float, load_ms: float) -> tuple[int, str]:
+        """Runs a request; returns the exit code and the text. After Ctrl-C the text is what is settled."""
+        from dg_lsp.engine.engine import drain
+
+        stop = StopSignal()
+        request = replace(request, is_stopped=stop)
+        stream = None if self.as_json else TextStream(hides_thought=self.hides_thought)
+        screen = self._screen()
+        with stop.installed(), screen:
+            steps = engine.chat(request, deadline=deadline)
+            result = drain(steps, lambda progress: self._show(engine.frame(progress), stream, screen))
+        ended_by = "interrupted" if stop() else result.ending.value
+        if stream is None:
+            typer.echo(_json(result, ended_by, load_ms))
+        else:
+            stream.finish(result)
+            typer.echo(summary_line(result, ended_by, load_ms), err=True)
+        return INTERRUPTED if stop() else 0 if result.text else 1, result.text
+
+    def _screen(self) -> "Screen | nullcontext[None]":
+        return Screen(Console(stderr=True, highlight=False)) if self.visual else nullcontext()
+
+    def _show(self, frame: "Frame", stream: "TextStream | None", screen: "Screen | nullcontext[None]") -> None:
+        if isinstance(screen, Screen):
+            screen.add(frame)
+            if screen.is_live:  # the text is printed when the screen is gone
+                return
+        if stream is not None:
+            stream.add(frame)
+
+
+class TextStream:
+    """Prints the settled text as it grows, one frame late: the result may leave out a part of the last one."""
+
+    def __init__(self, *, hides_thought: bool) -> None:
+        self._hides_thought = hides_thought
+        self._thought = self._text = self._newest = ""
+
+    def add(self, frame: "Frame") -> None:
+        """Prints what one more pass has settled."""
+        self._add_thought(frame.thought)
+        settled, self._newest = self._newest, frame.settled_text
+        self._add_text(settled.rstrip("\ufffd"))
+
+    def finish(self, result: "FillResult") -> None:
+        """Prints the rest, and the end of the line."""
+        self._add_thought(result.thought)
+        if not result.text.startswith(self._text):  # settled tokens have changed, which uniform noise allows
+            self._write("\n")
+            self._text = ""
+        self._add_text(result.text)
+        if not self._text.endswith("\n"):
+            self._write("\n")
+
+    def _add_thought(self, thought: str) -> None:
+        thought = thought.rstrip("\ufffd\n")
+        if self._hides_thought or not thought.startswith(self._thought) or thought == self._thought:
+            return
+        typer.secho(_shown(thought[len(self._thought) :], sys.stderr.isatty()), dim=True, nl=False, err=True)
+        self._thought = thought
+
+    def _add_text(self, text: str) -> None:
+        if not text.startswith(self._text) or text == self._text:
+            return
+        if self._thought and not self._text:
+            typer.echo("\n", err=True)
+        self._write(text[len(self._text) :])
+        self._text = text
+
+    def _write(self, text: str) -> None:
+        typer.echo(_shown(text, sys.stdout.isatty()), nl=False)
+        sys.stdout.flush()
+
+
+def _shown(text: str, is_terminal: bool) -> str:
+    """A terminal gets no control characters of the model; a pipe gets the text as it is."""
+    return "\n".join(printable(line) for line in text.split("\n")) if is_terminal else text
+
+
+class Screen:
+    """The canvas step by step: on a terminal the text with the draft and a row for each step, in a pipe only rows."""
+
+    def __init__(self, console: Console) -> None:
+        self.is_live = console.is_terminal
+        self._console, self._canvases = console, Canvases(console)
+        self._live = Live(console=console, auto_refresh=False, transient=True) if self.is_live else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(None, None, None)
+            for row in self._canvases.rows:
+                self._console.print(row)
+
+    def add(self, frame: "Frame") -> None:
+        """Shows one more pass."""
+        if self._live is None:
+            self._console.print(plain_row(frame), soft_wrap=True)
+        else:
+            self._live.update(self._canvases.after(frame, _end_of), refresh=True)
+
+
+def _end_of(draft: Text, height: int) -> Text:
+    """The last lines of the text that fit."""
+    return Text("\n").join(draft.split("\n", allow_blank=True)[-max(1, height // 2) :])
+
+
+def summary_line(result: "FillResult", ended_by: str, load_ms: float) -> str:
+    """Speed and costs on one line."""
+    seconds, timings = result.timings.denoise / 1e3, result.timings
+    canvases = f"{result.steps} steps"
+    if result.num_blocks:
+        blocks = f"{result.num_blocks} canvas{'es' * (result.num_blocks != 1)} of {result.canvas_length} tokens"
+        speed = f"{_rate(result.canvas_tokens, seconds):.0f} canvas tokens/s"
+        canvases = f"{blocks}, {result.steps} steps, {result.tokens_per_forward:.1f} tokens per step, {speed}"
+    return (
+        f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
+        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value}, {canvases};"
+        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {timings.prefill:.0f} ms;"
+        f" {load_ms:.0f} ms load; ended by {ended_by}"
+    )
+
+
+def _json(result: "FillResult", ended_by: str, load_ms: float) -> str:
+    """Keys in the documented order."""
+    import json
+
+    seconds = result.timings.denoise / 1e3
+    tree = {
+        "text": result.text,
+        "thought": result.thought,
+        "model": result.model,
+        "ended_by": ended_by,
+        "decoder": result.decoder.value,
+        "canvas_length": result.canvas_length,
+        "blocks": result.num_blocks,
+        "canvas_tokens": result.canvas_tokens,
+        "steps": result.steps,
+        "tokens": result.output_tokens,
+        "tokens_per_forward": round(result.tokens_per_forward, 3),
+        "tokens_per_second": round(_rate(result.output_tokens, seconds), 3),
+        "canvas_tokens_per_second": round(_rate(result.canvas_tokens, seconds), 3),
+        "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
+        "timings_ms": times(result.timings, load_ms, "prefill", "denoise"),
+    }
+    return json.dumps(tree)
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds else 0.0

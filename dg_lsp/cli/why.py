@@ -1,0 +1,47 @@
+"""`dg-lsp why`: what automatic completion does at one position, and why nothing is shown there."""
+
+import json
+import time
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads
+
+
+def why(
+    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
+    show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
+    model: Model = None,
+    remote: Remote = None,
+    as_json: Json = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
+    from dg_lsp.cli.source import SourceFile, parse_position
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.server.explanation import Outcome, explain, not_requested
+    from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
+
+    path, line, column = parse_position(position)
+    source = SourceFile.read(path)
+    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    request = FillRequest(source.snapshot(), source.offset_at(line, column))
+    exclusion = WorkspaceExclusion(settings.privacy, repositories_around(source.path.absolute()))
+    found = not_requested(request, exclusion)
+    if found is None:
+        with closing(loading.open_engine(settings)) as engine:
+            deadline = time.monotonic() + settings.completion.deadline_ms / 1e3
+            found = not_requested(request, exclusion, engine)
+            found = found or explain(engine.fill(request, deadline=deadline), settings.completion, engine)
+    if as_json:
+        typer.echo(json.dumps(found.as_object()))
+    else:
+        typer.echo(found.sentence)
+        if found.text and (show_text or found.outcome is Outcome.SHOWN):
+            typer.echo(found.text)
+    return 0 if found.outcome is Outcome.SHOWN else 1

@@ -1,0 +1,75 @@
+"""Answers to conversations, and continuations of texts: as many canvases or tokens as they take, without judgement."""
+
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+
+from dg_lsp.canvas.chat import chat_layout, raw_layout, split_thought
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
+from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
+from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.request import ChatRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.stop_criteria import Limits
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+
+Result = TypeVar("Result")
+
+
+def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generator[Progress, None, FillResult]:
+    """See `Engine.chat`."""
+    watch, is_raw = Stopwatch(), request.text is not None
+    with watch.stage("prompt"):
+        if request.ignores_end:
+            model = replace(model, spec=replace(model.spec, end_ids=()))
+        # what one slot takes, which may be more than the prompt of a fill
+        size = model.denoiser.footprint.context_size
+        max_length = max(0, size - model.spec.longest_block)
+        if request.text is None:
+            layout = chat_layout(request.turns, model.tokenizer, model.spec, max_length)
+        else:
+            layout = raw_layout(request.text, model.tokenizer, model.spec, max_length)
+        decoder = request.decoder or DecoderName.AUTO
+        if decoder is DecoderName.AUTO:
+            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
+        limits = Limits(
+            _canvas_length(model.spec, request.max_tokens) if decoder.needs_canvas else 0,
+            request.max_tokens,
+            None,
+            deadline=deadline,
+            is_raw=is_raw or request.ignores_end,
+            stops=request.stops,
+            is_stopped=request.is_stopped,
+            max_length=max_length,
+        )
+        run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, slot=request.slot)
+    (draft, *_) = yield from run.drafts() if is_raw else _as_answers(run.drafts(), model.spec)
+    if draft.is_empty:
+        return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
+    ids, thought = draft.ids[: request.max_tokens], ""
+    if is_raw:
+        text = model.decode(ids).decode("utf-8", "replace")
+    else:
+        thought, text = split_thought(ids, model.tokenizer, is_thinking=model.spec.is_thinking)
+    result = run.result(draft, (Candidate(text, draft.score),), ())
+    return replace(result, thought=thought, output_tokens=min(result.output_tokens, request.max_tokens))
+
+
+def _canvas_length(spec: ModelSpec, max_tokens: int) -> int:
+    """The shortest canvas that holds the longest answer, or the longest canvas."""
+    lengths = spec.canvas_lengths if spec.sampling else ()
+    shortest = min((length for length in lengths if length >= max_tokens), default=max(lengths, default=0))
+    return spec.canvas_length or shortest
+
+
+def _as_answers(steps: Generator[Progress, None, Result], spec: ModelSpec) -> Generator[Progress, None, Result]:
+    """The steps as those of an answer to a conversation."""
+    with closing(steps):
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            yield replace(progress, is_answer=True, is_thinking=spec.is_thinking)

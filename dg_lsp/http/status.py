@@ -1,0 +1,115 @@
+"""The endpoints that report about the server: health, model, properties, slots, memory and metrics."""
+
+from dataclasses import fields
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+
+from dg_lsp import __version__
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.http import response_schemas as replies
+from dg_lsp.http.errors import SAMPLER_FIELDS
+from dg_lsp.http.service import RequestService, Service, client_address, require_this_machine
+from dg_lsp.sampler_options import SAMPLER_NAMES
+from dg_lsp.system import peak_bytes, resident_bytes, system_free
+
+THIS_MACHINE = [Depends(require_this_machine)]
+router = APIRouter()
+
+
+@router.get("/v1/health")
+@router.get("/health")
+async def health(service: RequestService) -> replies.StatusResponse:
+    """200 when the model is loaded, 503 before."""
+    _ = service.engine
+    return replies.StatusResponse()
+
+
+@router.get("/models")
+@router.get("/v1/models")
+async def models(service: RequestService) -> replies.ModelsResponse:
+    """The loaded model."""
+    spec = service.engine.spec
+    meta: dict[str, str | int | list[int]] = {
+        "n_vocab": spec.vocab_size,
+        "n_ctx_train": spec.max_prompt_tokens,
+        "noise": spec.noise,
+        "prompt_format": spec.prompt_format.value,
+        "canvas_lengths": list(spec.canvas_lengths),
+    }
+    return replies.ModelsResponse(data=[replies.ModelObject(id=spec.name, created=service.started, meta=meta)])
+
+
+@router.get("/props")
+async def props(service: RequestService) -> replies.PropsResponse:
+    """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
+    spec, completion = service.engine.spec, service.settings.completion
+    params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
+    return replies.PropsResponse(
+        default_generation_settings={"n_ctx": context_size(service), "params": {**params, **_sampler(spec)}},
+        total_slots=service.settings.model.num_slots,
+        model_alias=spec.name,
+        is_sleeping=service.scheduler.is_asleep,
+        build_info=f"dg-lsp {__version__}",
+    )
+
+
+def _sampler(spec: ModelSpec) -> dict[str, int | float]:
+    """The model's own values of the sampler, under the names of the requests."""
+    if spec.sampling is None:
+        return {}
+    names = [one.name for one in fields(spec.sampling) if one.name in SAMPLER_NAMES]
+    values = {SAMPLER_FIELDS.get(name, name): getattr(spec.sampling, name) for name in names}
+    return {**values, "canvas_length": spec.canvas_length or spec.longest_block}
+
+
+@router.get("/slots")
+async def slots(service: RequestService, http: Request) -> list[replies.SlotObject]:
+    """One object per slot of the prompt cache; none for a remote server."""
+    size, is_here = context_size(service), not client_address(http)
+    return [
+        replies.SlotObject(
+            id=number,
+            n_ctx=size,
+            is_processing=slot.is_busy,
+            n_prompt_tokens=slot.num_tokens if is_here else None,
+        )
+        for number, slot in enumerate(service.scheduler.slots)
+    ]
+
+
+def context_size(service: Service) -> int:
+    """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
+    spec = service.engine.spec
+    return service.scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
+
+
+@router.get("/memory", dependencies=THIS_MACHINE)
+async def memory(service: RequestService) -> replies.MemoryResponse:
+    """Memory of this process and of the model; 503 before it is loaded."""
+    _ = service.engine
+    footprint = service.scheduler.footprint
+    return replies.MemoryResponse(
+        resident_bytes=resident_bytes(),
+        peak_bytes=peak_bytes(),
+        free_bytes=system_free(),
+        weights_bytes=footprint.weights_bytes,
+        cache={
+            "bytes": footprint.cache_bytes,
+            "tokens": footprint.cache_cells,
+            "tokens_used": footprint.cache_used,
+            "tokens_at_most": footprint.cache_limit,
+        },
+        devices=[
+            {"name": device.name, "free_bytes": device.free or None, "total_bytes": device.total or None}
+            for device in footprint.devices
+        ],
+    )
+
+
+@router.get("/metrics", dependencies=THIS_MACHINE, response_class=PlainTextResponse)
+async def metrics(service: RequestService) -> Response:
+    """Prometheus' text format, also before the model is loaded."""
+    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

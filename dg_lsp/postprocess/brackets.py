@@ -1,0 +1,87 @@
+"""Brackets and quotes of a text, and which of them have no partner. Without a grammar."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dg_lsp.context.languages import PLAIN, Language
+
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+OPENERS, CLOSERS = tuple(_CLOSERS), tuple(_CLOSERS.values())
+OPENER_OF = dict(zip(CLOSERS, OPENERS, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Open brackets and quotes of a text, and closing ones without a partner."""
+
+    closers: str  # brackets that close the open ones, in order
+    quote: str  # the opening quotes of an unfinished string, or empty
+    num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
+    openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
+    strays: str = ""  # closing brackets without an opening one
+    first_stray: int | None = None  # offset of the first one
+    mismatch: tuple[int, int] | None = None
+    """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
+
+    @property
+    def num_unmatched(self) -> int:
+        """Number of brackets and quotes without a partner."""
+        return len(self.closers) + bool(self.quote) + self.num_stray
+
+
+def balance(text: str, language: Language = PLAIN) -> Balance:
+    """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
+    opened: list[tuple[str, int]] = []
+    num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
+    next_piece = _code_piece(language).search
+    while match := next_piece(text, at):
+        piece, at = match[0], match.end()
+        if piece in _CLOSERS:
+            opened.append((_CLOSERS[piece], match.start()))
+        elif piece in language.quotes or piece in language.multiline:
+            end = _string_piece(piece, piece in language.multiline).match(text, at)
+            if end is None:
+                return _balance_of(opened, piece, num_stray, strays, first_stray, mismatch)
+            if end[0][-1] == "\n":
+                num_stray, mismatch = num_stray + 1, mismatch or (match.start(), match.start())
+            at = end.end()
+        elif opened and piece == opened[-1][0]:
+            opened.pop()
+        elif piece in ")]}":
+            num_stray, strays = num_stray + 1, strays + piece
+            first_stray = match.start() if first_stray is None else first_stray
+            if opened:  # otherwise it may begin above the text
+                mismatch = mismatch or (opened[-1][1], match.start())
+    return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
+
+
+def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Balance:
+    closers = "".join(closer for closer, _ in reversed(opened))
+    num_stray, *places = others
+    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
+
+
+@lru_cache(None)
+def _code_piece(language: Language) -> re.Pattern[str]:
+    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
+    parts = [r"\\."]
+    if language.block_comment:
+        start, end = map(re.escape, language.block_comment)
+        parts.append(rf"{start}.*?(?:{end}|\Z)")
+    if language.comment:
+        parts.append(rf"{language.before_comment}{re.escape(language.comment)}[^\n]*")
+    if language.raw_string:
+        parts.append(language.raw_string)
+    if language.has_chars:
+        parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
+    parts += map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
+    return re.compile("|".join([*parts, r"[()\[\]{}]"]), re.DOTALL | re.MULTILINE)
+
+
+@lru_cache(None)
+def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
+    """Everything up to the end of a string, which may be a line end."""
+    others = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
+    return re.compile(f"(?:{others})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)

@@ -1,0 +1,256 @@
+"""The part of a file around a gap that is parsed: from definition to definition, in blocks that are opened and closed.
+
+A text that begins inside a class gets the header of one, and blocks that end below it are closed: grammars recover from
+errors in many ways, and only a valid text shows what a fill breaks.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+from dg_lsp.context.document import depth_of
+from dg_lsp.context.languages import Language
+from dg_lsp.postprocess.brackets import CLOSERS, Balance, balance
+
+REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
+_HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
+_TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
+_FLAT_END = re.compile(
+    r"^\S[^\n]*\n+(?=\})", re.MULTILINE
+)  # before the end of a block without indentation: a namespace
+_BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of a file with a gap, in the model's style."""
+
+    above: str  # whole lines, with their ends
+    line_prefix: str
+    line_rest: str
+    below: str  # from the end of the cursor's line
+    language: Language
+    head: str = ""  # opens blocks around `above`; not in the file
+    tail: str = ""  # closes blocks that the file closes behind `below`
+    is_cut: bool = False  # the file has text above `above`
+    is_whole: bool = True  # its blocks begin and end in it
+    following: str = ""  # the text of which `below` is the beginning
+    head_closer: str = ""  # closes what `head` opens
+    depth: int = 0  # columns of indentation of its first line
+    is_following_cut: bool = False  # the file has more text than `following`
+
+    @classmethod
+    def of(cls, before: str, after: str, language: Language) -> Self | None:
+        """The text from the last landmark above to the second one below, or about `REACH` characters each way.
+
+        None if the language has no landmarks, or if none is near: the text could begin inside a string.
+        """
+        landmark = language.landmark
+        if landmark is None:
+            return None
+        is_cut = len(before) > REACH
+        start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
+        line_start = before.rfind("\n") + 1
+        above, line_prefix = before[min(start, line_start) : line_start], before[line_start:]
+        line_rest, line_end, below = after[:REACH].partition("\n")
+        landmarks = list(landmark.finditer(above + line_prefix))
+        if is_cut and not landmarks:
+            return None
+        # from the last landmark without indentation on, or from a method if the class is cut off
+        at_margin = [match for match in landmarks if not match["indentation"]]
+        is_known, container = True, ("", "")
+        first = at_margin[-1] if at_margin else None
+        if is_cut and first is None:
+            first = landmarks[0]
+            is_known = False
+            if not language.checks_broken and (inner := _innermost(landmarks, above, line_prefix)):
+                first, is_known, container = inner, True, _container(inner, language)
+        above = above[_start_of(above, first.start(), language) :] if first else above
+        if language.has_macros and (ended := list(_FLAT_END.finditer(above))):
+            above = above[ended[-1].end() :].partition("\n")[2]
+        found = cls(
+            above,
+            line_prefix,
+            line_rest,
+            "",
+            language,
+            head=container[0] and container[0] + "\n",
+            is_cut=is_cut or bool(first and first.start() > 0),
+            is_whole=is_known,
+            following=line_end + below,
+            head_closer=container[1],
+            depth=len(first["indentation"]) if first else 0,
+            is_following_cut=len(after) > REACH,
+        )
+        return found._ended("")
+
+    def with_fill(self, fill: str) -> Self:
+        """The excerpt with the end that fits a fill: one that opens or ends a block, a string or a comment."""
+        left = balance(self.line_prefix + fill, self.language)
+        marks = self.language.block_comment
+        is_same = not (left.num_unmatched or self.language.block_closes or any(mark in fill for mark in marks))
+        return self if is_same else self._ended(fill)
+
+    def text(self, fill: str) -> str:
+        """The text that is parsed, with `fill` in the gap."""
+        return self.head + self.above + self.line_prefix + fill + self.line_rest + self.below + self.tail
+
+    def _ended(self, fill: str) -> Self:
+        """The excerpt with `below` and `tail` for this fill."""
+        before = self.above + self.line_prefix + fill
+        left = balance(before, self.language)
+        following = self.line_rest + self.following
+        after = _code_after(left, before, following, self.language)
+        code = (following if after is None else after)[len(self.line_rest) :]
+        end = _end(code, self.depth, self.language, is_cut=self.is_following_cut)
+        code, below, closers = code[: end.at], self.following[: end.at], self.head_closer
+        if end.is_cut:
+            closers = _closers(left, before, self.line_rest + code, end.depth, self.language) + closers
+        above = self.above
+        if self.language.has_macros:
+            above, below = _without_conditionals(above, below)
+        if closers:
+            closers = _last_element(below, closers, self.language) + closers
+        tail, is_whole = closers and f"\n{closers}\n", self.is_whole and end.is_known and after is not None
+        return replace(self, above=above, below=below, tail=tail, is_whole=is_whole)
+
+
+def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
+    """The last of the least indented landmarks that no line up to the cursor is less deep than."""
+    found, best = {match.start(): match for match in landmarks}, None
+    end, least = len(above), depth_of(line_prefix) if line_prefix.strip() else len(above)
+    while end > 0:
+        start = above.rfind("\n", 0, end - 1) + 1
+        line = above[start : end - 1]
+        if line.strip():
+            least = min(least, depth_of(line))
+            match = found.get(start)
+            if match and depth_of(line) <= least and (best is None or depth_of(line) < len(best["indentation"])):
+                best = match
+        end = start
+    return best
+
+
+def _container(landmark: re.Match[str], language: Language) -> tuple[str, str]:
+    """A text that opens what the landmark stands in, and one that closes it."""
+    groups = landmark.groupdict()
+    return next(((start, end) for kind, start, end in language.containers if groups[kind] is not None), ("", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the parsed text ends, and how deep the lines are between which it ends."""
+
+    at: int
+    depth: int
+    is_cut: bool = True  # the file goes on
+    is_known: bool = True  # a definition ends there
+
+
+def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
+    """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near."""
+    assert language.landmark is not None
+    found = list(language.landmark.finditer(below))
+    if depth:
+        at = 0
+        for line in below.splitlines(keepends=True):
+            if line.strip() and depth_of(line) < depth:
+                return _End(at, depth)
+            at += len(line)
+    else:
+        block_end = [match.end() for match in _FLAT_END.finditer(below)][:1] if language.has_macros else []
+        at_margin = [match.start() for match in found if not match["indentation"]][1:2]  # decorators need the first one
+        if ends := [*block_end, *at_margin]:
+            return _End(_start_of(below, min(ends), language), 0)
+    if not is_cut:
+        return _End(len(below), depth, is_cut=False)
+    found = [match for match in found if len(match["indentation"]) >= depth][1:]  # see above
+    if found:
+        return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
+    between = [match for match in _BOUNDARY.finditer(below) if len(match["indentation"]) >= depth]
+    if between:
+        return _End(between[-1].end(), len(between[-1]["indentation"]))
+    return _End(below.rfind("\n") + 1, depth, is_known=False)
+
+
+def _code_after(left: Balance, above: str, below: str, language: Language) -> str | None:
+    """`below`, with blanks for the rest of a comment or string in which `above` ends; None if it does not end."""
+    marks = [left.quote] if left.quote in language.multiline else []
+    if language.block_comment:
+        start, end = language.block_comment
+        if above.rfind(start) > above.rfind(end):
+            marks = [end]
+            if 0 <= below.find(start) < below.find(end):
+                return None  # it is another comment that ends there
+    if not marks:
+        return below
+    at = below.find(marks[0])
+    return None if at < 0 else re.sub(r"[^\n]", " ", below[:at]) + " " * len(marks[0]) + below[at + len(marks[0]) :]
+
+
+def _start_of(text: str, at: int, language: Language) -> int:
+    """Where the decorators, attributes and return type begin that precede a landmark at offset `at`."""
+    while at:
+        start = text.rfind("\n", 0, at - 1) + 1
+        line = text[start : at - 1]
+        if not (_HEADER.match(line) or (language.has_macros and _TYPE_END.search(line))):
+            break
+        at = start
+    return at
+
+
+def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
+    """What closes the blocks around a line of this depth behind `below`, opened below the gap or above it (`left`)."""
+    # a line below the gap that is less deep than its content ends a block above the gap
+    least = min([depth, *(depth_of(line) for line in below.split("\n")[1:] if line.strip())])
+    found = [
+        (depth_of(header), closer)
+        for text, opened, limit in ((below, balance(below, language), depth), (above, left, least))
+        for closer, header, content in _open_blocks(text, opened, below)
+        if depth_of(header) < limit or (content and depth_of(content) <= limit)
+    ]
+    least = depth
+    for line in reversed((above + below).split("\n") if language.block_closes else ()):
+        if line.strip() and depth_of(line) < least:
+            least = depth_of(line)
+            closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
+            found.append((least, closer))
+    found.sort(key=lambda one: -one[0])
+    return "\n".join(closer for _, closer in found if closer)
+
+
+def _open_blocks(text: str, left: Balance, following: str) -> Iterator[tuple[str, str, str]]:
+    """For each open bracket what closes it, its line, and the first line of its content if it ends its own line."""
+    for closer, at in zip(left.closers, left.openings, strict=True):
+        rest, _, behind = text[at + 1 :].partition("\n")
+        lines = (line for line in (*behind.split("\n"), *following.split("\n")[1:]) if line.strip())
+        content = next(lines, "") if not rest.strip() else ""
+        is_closed = content.lstrip().startswith(CLOSERS)
+        yield closer, text[text.rfind("\n", 0, at) + 1 :], "" if is_closed else content
+
+
+def _last_element(below: str, closers: str, language: Language) -> str:
+    """An element behind the last comma, where the language needs one."""
+    if not below.rstrip().endswith(","):
+        return ""
+    return next((text for closer, text in language.last_elements if closer == closers[0]), "")
+
+
+def _without_conditionals(above: str, below: str) -> tuple[str, str]:
+    """Both texts without lines such as `#if` and `#endif` whose partner is missing; the gap has none."""
+    text, opened, lone = above + below, list[tuple[int, int]](), list[tuple[int, int]]()
+    for match in _CONDITIONAL.finditer(text):
+        if match["if"]:
+            opened.append(match.span())
+        elif not opened:
+            lone.append(match.span())
+        elif match["endif"]:
+            opened.pop()
+    for start, end in sorted([*lone, *opened], reverse=True):
+        if end <= len(above):
+            above = above[:start] + above[end:]
+        else:
+            below = below[: start - len(above)] + below[end - len(above) :]
+    return above, below

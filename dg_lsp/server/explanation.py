@@ -1,0 +1,102 @@
+"""Why an automatic completion shows nothing at a position: one sentence, for editors and the command line."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.server.workspace_index import WorkspaceExclusion
+from dg_lsp.settings import CompletionSettings
+
+_REFUSED = {
+    Reason.EMPTY: "the model ended the text at once",
+    Reason.REPEATS_SUFFIX: "it repeats the text after the cursor",
+    Reason.REPEATS_PREFIX: "it repeats the lines before the cursor",
+    Reason.REPEATS_ITSELF: "it repeats itself",
+    Reason.SYNTAX_ERROR: "it would add a syntax error",
+    Reason.HOLLOW: "it is a header without a body, or an empty docstring",
+    Reason.NO_EFFECT: "it assigns a variable to itself",
+    Reason.EXISTS: "it defines or imports a name that exists",
+    Reason.CLOSERS: "it consists of closing brackets",
+    Reason.LICENCE: "it is a licence header",
+    Reason.UNKNOWN_NAME: "it reads a name that nothing binds",
+    Reason.INDENTATION: "its indentation does not fit the lines around it",
+    Reason.UNCHANGED: "it changes nothing",
+    Reason.NOT_TEXT: "its bytes are not text",
+}
+
+
+class Outcome(StrEnum):
+    """What became of the completion."""
+
+    SHOWN = "shown"
+    HIDDEN = "hidden"  # improbable, or of a kind that is shown only on request
+    REFUSED = "refused"  # by a check
+    UNFINISHED = "deadline"
+    NO_MODEL = "no-model"  # it is loading, or could not be opened or reached
+    NOT_REQUESTED = "not-requested"  # the position is one where nothing is requested
+    UNSUPPORTED = "unsupported"  # the model does not know the language
+    EXCLUDED = "excluded"  # the model must not see the document
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The outcome at one position."""
+
+    outcome: Outcome
+    sentence: str
+    text: str = ""  # of the completion, shown or not
+    milliseconds: float = 0.0  # of the model
+
+    def as_object(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def not_requested(
+    request: FillRequest, exclusion: WorkspaceExclusion, engine: Engine | None = None
+) -> Explanation | None:
+    """Why typing at this position requests no completion, or None if it does. A missing engine knows every language."""
+    if (reason := exclusion.exclusion_reason(request.snapshot)) is not None:
+        return Explanation(Outcome.EXCLUDED, f"The file is not shown to the model: {reason}.")
+    if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
+        return Explanation(Outcome.UNSUPPORTED, f"{problem}.")
+    if request.cursor.is_deep_inside_word:
+        return Explanation(Outcome.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
+    if exclusion.is_outside_code(request.snapshot, request.offset):
+        named = "privacy.exclude_comments or privacy.exclude_strings"
+        return Explanation(Outcome.NOT_REQUESTED, f"The cursor is in a comment or string, which {named} excludes.")
+    return None
+
+
+def explain(result: FillResult, settings: CompletionSettings, engine: Engine) -> Explanation:
+    """What became of an automatic request with this result."""
+    spent = result.timings.total
+    if result.candidates:
+        best = result.candidates[0]
+        sentence = f"It is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
+        return Explanation(Outcome.SHOWN, sentence, best.text, spent)
+    if result.is_unfinished:
+        timings = result.timings
+        parts = f"prompt {timings.prefill:.0f} ms, generation {timings.denoise:.0f} ms"
+        waited = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms): {parts}"
+        return Explanation(Outcome.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
+    hidden = next((one for one in result.hidden), None)
+    if hidden is not None and hidden.fault is None:
+        limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
+        sentence = f"It is hidden: {_percent(hidden.confidence)} probable, {limit}."
+        return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
+    if hidden is not None and hidden.fault is not None:
+        sentence = f"It is hidden unless you request it: {_REFUSED[hidden.fault]}."
+        return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
+    rejection = next(iter(result.rejections), None)
+    cause = _REFUSED[rejection.reason] if rejection is not None else _REFUSED[Reason.EMPTY]
+    sentence = f"Nothing to show: {cause}." if rejection is None or not rejection.text else f"It is refused: {cause}."
+    return Explanation(Outcome.REFUSED, sentence, rejection.text if rejection is not None else "", spent)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,74 @@
+"""The status of a session that the client displays."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """Whether the server offers completions."""
+
+    LOADING = "loading"
+    READY = "ready"
+    EXCLUDED = "excluded"  # not in the active document
+    UNSUPPORTED = "unsupported"  # not in the language of the active document, which the model does not know
+    ERROR = "error"
+
+    @property
+    def is_usable(self) -> bool:
+        """The model is loaded and works; the active document decides about completions."""
+        return self in (State.READY, State.EXCLUDED, State.UNSUPPORTED)
+
+
+_KINDS = {
+    State.LOADING: "Normal",
+    State.READY: "Normal",
+    State.EXCLUDED: "Inactive",
+    State.UNSUPPORTED: "Inactive",
+    State.ERROR: "Error",
+}
+
+
+@dataclass(slots=True)
+class Status:
+    """The status that the client displays. Each change is sent once."""
+
+    send: Callable[[str, Any], None]
+    is_enabled: bool = False  # the client displays it: such clients send `editorInfo`
+    state: State = State.LOADING
+    message: str = ""
+    model: str = ""
+    last_ms: float | None = None  # duration of the last request in milliseconds
+    numbers: Callable[[], Mapping[str, Any]] = dict  # counts of the session, and useful edits of the day
+    _num_running: int = 0
+    _last_sent: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Reports the server as busy inside, and measures how long it takes if nothing is raised."""
+        start = time.monotonic()
+        self._num_running += 1
+        self.update()
+        try:
+            yield
+            self.last_ms = round(1e3 * (time.monotonic() - start), 1)
+        finally:
+            self._num_running -= 1
+            self.update()
+
+    def update(self, **changes: Any) -> None:
+        """Sets the fields given, and sends the status if it differs from the last one sent."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        status = {
+            "busy": self._num_running > 0 or self.state is State.LOADING,
+            "message": self.message,
+            "kind": _KINDS[self.state],
+            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.numbers()},
+        }
+        if self.is_enabled and status != self._last_sent:
+            self._last_sent = status
+            self.send("didChangeStatus", status)

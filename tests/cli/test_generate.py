@@ -1,0 +1,285 @@
+"""`dg-lsp generate` and `dg-lsp chat`: text, thoughts, canvases, costs, Ctrl-C, and refusals."""
+
+import io
+import os
+import re
+import signal
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from chatty import SPECIALS, chatty
+
+from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.cli import loading
+from dg_lsp.engine import stop_criteria
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.gguf import copied, read_header, write_gguf
+
+LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
+CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
+SUMMARY = r"scripted(-uniform)?: (\d+) tokens in [\d.]+ s, [\d.]+ tokens/s; "
+KEYS = [
+    *("text", "thought", "model", "ended_by", "decoder", "canvas_length", "blocks", "canvas_tokens", "steps", "tokens"),
+    *("tokens_per_forward", "tokens_per_second", "canvas_tokens_per_second", "prompt_tokens", "cached_tokens"),
+    "timings_ms",
+]
+
+
+@pytest.fixture
+def opens(monkeypatch):
+    """`opens(denoiser)` makes all commands use this scripted model; returns the settings that they opened it with."""
+
+    def use(denoiser):
+        opened = []
+
+        def open_engine(settings):
+            opened.append(settings)
+            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+        monkeypatch.setattr(loading, "open_engine", open_engine)
+        return opened
+
+    return use
+
+
+@pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC, CAUSAL_SPEC], ids=["masks", "uniform", "causal"])
+def test_a_text_goes_on_over_several_canvases(dg_lsp, opens, spec):
+    opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :], spec=spec))
+    outcome = dg_lsp("generate", "a = ")
+    assert (outcome.code, outcome.out) == (0, LONG)
+    found = re.match(SUMMARY, outcome.err)
+    assert int(found[2]) == len(LONG) + 1
+    canvases = "autoregressive, 101 steps" if spec is CAUSAL_SPEC else "diffusion, 2 canvases of 64 tokens, "
+    assert canvases in outcome.err
+    assert "prompt 4 tokens, 0 cached" in outcome.err
+    assert outcome.err.endswith("ended by end\n")
+
+
+def test_json_is_one_object_with_counted_canvases(dg_lsp, opens):
+    opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :]))
+    outcome = dg_lsp("generate", "a = ", "--json", "--max-tokens", "80", "--canvas-length", "32")
+    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
+    tree = outcome.json
+    assert list(tree) == KEYS
+    assert (tree["text"], tree["ended_by"], tree["tokens"]) == (LONG[:80], "tokens", 80)
+    assert (tree["canvas_length"], tree["blocks"], tree["canvas_tokens"]) == (32, 3, 96)
+
+
+def test_the_prompt_is_an_argument_a_file_or_standard_input(dg_lsp, opens, monkeypatch, tmp_path):
+    seen = []
+    opens(ScriptedDenoiser(lambda prefix, _: seen.append(prefix) or "x"))
+    (tmp_path / "prompt.txt").write_text("from a file")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
+    dg_lsp("generate", "an argument", "-n", "4")
+    dg_lsp("generate", "--file", "prompt.txt", "-n", "4")
+    dg_lsp("generate", "-n", "4")
+    assert list(dict.fromkeys(seen)) == ["an argument", "from a file", "from a pipe"]
+    assert "exclude each other" in dg_lsp("generate", "a", "--file", "prompt.txt").error(2)
+    assert "there is no text" in dg_lsp("generate").error(2)
+    assert "no such file" in dg_lsp("generate", "--file", "missing").error(2).lower()
+    (tmp_path / ".env").write_text("KEY=1")
+    assert "--even-secret" in dg_lsp("generate", "--file", ".env").error(2)
+
+
+def test_the_context_ends_a_text_and_the_option_sets_its_length(dg_lsp, opens):
+    opened = opens(ScriptedDenoiser("x" * 1000, context_length=160))
+    outcome = dg_lsp("generate", "a = ", "-n", "500", "--json", "--context-length", "4096")
+    assert (outcome.json["ended_by"], outcome.json["tokens"]) == ("context", 128)
+    assert opened[0].model.context_length == 4096
+    message = dg_lsp("generate", "a" * 97).error(2)
+    assert "the prompt has 97 tokens, scripted takes 96" in message
+
+
+def test_visual_prints_a_row_for_each_step_beside_the_text(dg_lsp, opens):
+    opens(ScriptedDenoiser("one two"))
+    outcome = dg_lsp("generate", "a = ", "--visual", "-n", "8")
+    assert outcome.out == "one two\n"
+    rows = [line for line in outcome.err.splitlines() if re.match(r" +\d+  ", line)]
+    assert rows[0] == "   1  one ····"
+    assert rows[-1] == "   2  one two∎"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
+    def script(prefix, _suffix):
+        if len(prefix) > 4:  # the second canvas
+            os.kill(os.getpid(), signal.SIGINT)
+        return LONG[len(prefix) - 4 :]
+
+    opens(ScriptedDenoiser(script))
+    before = signal.getsignal(signal.SIGINT)
+    outcome = dg_lsp("generate", "a = ", *(("--json",) if as_json else ()))
+    assert outcome.code == 130
+    text = outcome.json["text"] if as_json else outcome.out.removesuffix("\n")
+    assert text == LONG[:64]
+    if as_json:
+        assert (outcome.json["ended_by"], outcome.json["blocks"]) == ("interrupted", 1)
+    else:
+        assert outcome.err.endswith("ended by interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
+    denoiser = ScriptedDenoiser(LONG, tokens_per_step=1)
+    opens(denoiser)
+    clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps)  # a second for each step
+    monkeypatch.setattr(stop_criteria, "time", clock)
+    monkeypatch.setattr("dg_lsp.cli.generate.time", clock)
+    outcome = dg_lsp("generate", "a = ", "--deadline", "3000", "--json")
+    assert (outcome.code, outcome.json["text"], outcome.json["ended_by"]) == (0, LONG[:3], "deadline")
+
+
+def test_nothing_settled_is_no_result(dg_lsp, opens):
+    opens(ScriptedDenoiser("", tokens_per_step=1))
+    assert dg_lsp("generate", "a = ").code == 1
+
+
+def test_options_that_do_not_apply_are_refused(dg_lsp, opens):
+    opens(ScriptedDenoiser("x"))
+    assert "thinking does not apply" in dg_lsp("generate", "a", "--thinking").error(2)
+    assert "entropy_bound does not apply" in dg_lsp("generate", "a", "--entropy-bound", "1").error(2)
+    opens(ScriptedDenoiser("x", spec=CAUSAL_SPEC))
+    assert "canvas_length does not apply" in dg_lsp("generate", "a", "--canvas-length", "8").error(2)
+
+
+# chat
+
+
+def test_answers_of_several_messages_see_the_ones_before(dg_lsp, opens):
+    seen = []
+
+    def answer(prefix, _suffix):
+        seen.append(prefix)
+        return f"Answer {prefix.count('model')}."
+
+    opens(chatty(answer))
+    outcome = dg_lsp("chat", "--system", "Be brief.", "-m", "hi", "--message", "and?")
+    assert outcome.code == 0
+    assert len(outcome.out.splitlines()) == 2
+    assert outcome.err.count("ended by end") == 2
+    last = seen[-1]
+    assert [last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")] == sorted(
+        last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")
+    )
+
+
+def test_standard_input_is_one_message(dg_lsp, opens, monkeypatch):
+    opens(chatty("Yes."))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Two\nlines?\n"))
+    assert dg_lsp("chat").out == "Yes.\n"
+    assert "a message is empty" in dg_lsp("chat").error(2)
+
+
+def thinker(answer):
+    denoiser = chatty(answer)
+    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
+    return denoiser
+
+
+def test_a_thought_is_printed_beside_the_answer_or_hidden(dg_lsp, opens):
+    opens(thinker("<think>\nWhy not?\n</think>\n\nBecause."))
+    outcome = dg_lsp("chat", "-m", "hi", "--thinking")
+    assert outcome.out == "Because.\n"
+    assert outcome.err.startswith("Why not?\n")
+    outcome = dg_lsp("chat", "-m", "hi", "--thinking", "--hide-thinking")
+    assert (outcome.out, "Why" in outcome.err) == ("Because.\n", False)
+    tree = dg_lsp("chat", "-m", "hi", "--thinking", "--json").json
+    assert (tree["thought"], tree["text"]) == ("Why not?", "Because.")
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """`typed(line, ...)` is what a user types on a terminal before Ctrl-D; a number is a key that is pressed then."""
+
+    def use(*lines):
+        rest = iter(lines)
+
+        def read(_prompt):
+            line = next(rest, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr("builtins.input", read)
+        monkeypatch.setattr(sys, "stdin", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
+
+    return use
+
+
+def test_a_conversation_on_a_terminal_ends_with_ctrl_d(dg_lsp, opens, typed):
+    opens(chatty("Yes."))
+    typed("hi", "  ", "again")
+    outcome = dg_lsp("chat")
+    assert (outcome.code, outcome.out) == (0, "Yes.\nYes.\n")
+
+
+def test_a_message_that_is_too_long_does_not_end_a_conversation(dg_lsp, opens, typed):
+    opens(chatty("Yes.", context_length=256))
+    typed("x" * 300, "hi")
+    outcome = dg_lsp("chat")
+    assert (outcome.code, outcome.out) == (0, "Yes.\n")
+    assert "the conversation has" in outcome.err
+    assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
+
+
+def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed):
+    denoiser = chatty("Yes, and more than that.", tokens_per_step=1)
+    begin, steps = denoiser._begin_pass, []
+
+    def interrupted():
+        steps.append(0)
+        if len(steps) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        begin()
+
+    denoiser._begin_pass = interrupted
+    opens(denoiser)
+    typed("hi", "again")
+    outcome = dg_lsp("chat")
+    assert outcome.out == "Yes,\nYes, and more than that.\n"
+    assert outcome.code == 0
+    assert [line.rpartition(" ")[2] for line in outcome.err.splitlines() if "ended by" in line] == [
+        "interrupted",
+        "end",
+    ]
+
+
+def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
+    outcome = dg_lsp("generate", "def add(a, b):\n    return ", "-n", "70", "--json")
+    tree = outcome.json
+    assert (outcome.code, tree["model"], tree["decoder"]) == (0, "dg-mini", "diffusion")
+    assert tree["blocks"] >= 1
+    assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"]
+    greedy = dg_lsp("generate", "def add(a, b):\n    return ", "-n", "8", "--json", "--decoder", "autoregressive").json
+    assert (greedy["blocks"], greedy["steps"]) == (0, 8)
+    assert "dg-mini follows no instructions: use dg-lsp generate" in dg_lsp("chat", "-m", "hi").error(3)
+
+
+def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
+    options = ("--model", tiny_checkpoint, "-n", "40", "--max-denoising-steps", "4", "--threads", "1", "--json")
+    outcome = dg_lsp("chat", "-m", "hi", "--thinking", *options)
+    assert outcome.code in (0, 1), outcome.err
+    assert outcome.json["decoder"] == "diffusion"
+    assert outcome.json["canvas_length"] == 32
+    assert outcome.json["blocks"] >= 1
+
+
+def test_a_causal_gguf_writes_more_than_the_prompt_of_a_fill(dg_lsp, tiny_repacked, tmp_path):
+    header = read_header(tiny_repacked)
+    values = {key: value for key, value in header.values.items() if not key.startswith("dg.")}
+    with (tmp_path / "gemma.gguf").open("wb") as file:
+        write_gguf(file, values, [copied(tiny_repacked, tensor) for tensor in header.tensors.values()])
+    prompt = "value " * 1100
+    outcome = dg_lsp("generate", prompt, "--model", "gemma.gguf", "-n", "4", "--threads", "1", "--json")
+    assert outcome.code in (0, 1), outcome.err
+    assert outcome.json["prompt_tokens"] > 1024
+    assert (outcome.json["decoder"], outcome.json["steps"]) == ("autoregressive", 4)
+
+
+def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, monkeypatch):
+    opens(ScriptedDenoiser("a\x1b[2Jb"))
+    assert dg_lsp("generate", "a = ").out == "a\x1b[2Jb\n"
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    assert "\x1b[2J" not in dg_lsp("generate", "a = ").out

@@ -1,0 +1,205 @@
+"""The sampler in the open: options of commands, the user's file, and sweeps."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dg_lsp import settings_files
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.cli import loading, measurements
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.errors import SettingsError
+from dg_lsp.models.registry import DEFAULT
+from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.server.app import parse_options
+from dg_lsp.settings import parse_settings, settings_tree
+from dg_lsp.settings_files import with_workspace_file
+
+CAUSAL = "which has no canvas"
+MASKS = "which denoises masks"
+
+
+@pytest.fixture
+def fill(dg_lsp, monkeypatch, tmp_path):
+    """Fills with a scripted model of this spec."""
+    (tmp_path / "a.py").write_text("a = \n")
+
+    def call(spec, *options):
+        def open_engine(settings):
+            denoiser = ScriptedDenoiser("first + second", spec=spec)
+            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+        monkeypatch.setattr(loading, "open_engine", open_engine)
+        return dg_lsp("fill", "a.py:1", *options)
+
+    return call
+
+
+def test_options_change_how_a_canvas_is_denoised(fill):
+    tree = fill(MASK_SPEC, "--canvas-length", "8", "--max-denoising-steps", "1", "--json").json
+    assert (tree["decoder"], tree["canvas_length"], tree["steps"]) == ("diffusion", 8, 2)
+    assert tree["text"] == "first + second"
+    usual = fill(UNIFORM_SPEC, "--json").json["steps"]
+    assert fill(UNIFORM_SPEC, "--entropy-bound", "5", "--json").json["steps"] < usual
+    assert fill(UNIFORM_SPEC, "--stability-threshold", "30", "--json").json["steps"] > usual
+    every = ("--t-max", "1", "--t-min", "0.5", "--confidence-threshold", "0.001", "--max-denoising-steps", "3")
+    assert fill(UNIFORM_SPEC, *every, "--canvas-length", "32", "--json").json["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "option", "reason"),
+    [
+        (MASK_SPEC, ("--entropy-bound", "0.1"), f"entropy_bound does not apply to scripted, {MASKS}"),
+        (MASK_SPEC, ("--t-max", "1"), f"t_max does not apply to scripted, {MASKS}"),
+        (MASK_SPEC, ("--confidence-threshold", "2"), "confidence_threshold is a probability"),
+        (MASK_SPEC, ("--canvas-length", "65"), "choose at most 64"),
+        (MASK_SPEC, ("--canvas-length", "8", "--decoder", "autoregressive"), "the decoder autoregressive"),
+        (MASK_SPEC, ("--max-denoising-steps", "8", "--decoder", "speculative"), "the decoder speculative"),
+        (MASK_SPEC, ("--thinking",), "thinking does not apply to code"),
+        (MASK_SPEC, ("--no-thinking",), "whose chat template has no thinking"),
+        (UNIFORM_SPEC, ("--t-min", "0.9"), "t_min 0.9 is above the temperature of the first step, 0.8"),
+    ],
+)
+def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, reason):
+    assert reason in fill(spec, *option).error(2)
+
+
+def test_a_model_without_a_canvas_refuses_all_of_them(fill):
+    spec = MASK_SPEC.__class__(name="causal", vocab_size=261, sampling=None, end_ids=(1,), canvas_lengths=())
+    for name in ("canvas-length", "max-denoising-steps", "confidence-threshold"):
+        assert f"{name.replace('-', '_')} does not apply to causal, {CAUSAL}" in fill(spec, f"--{name}", "1").error(2)
+
+
+@pytest.mark.parametrize(
+    "option", [("--t-max", "0"), ("--t-max", "nan"), ("--canvas-length", "0"), ("--entropy-bound", "-1")]
+)
+def test_a_value_out_of_range_is_refused_before_a_model_is_opened(dg_lsp, tmp_path, monkeypatch, option):
+    (tmp_path / "a.py").write_text("a = \n")
+    monkeypatch.setattr(loading, "open_engine", pytest.fail)
+    assert option[0][2:].replace("-", "_") in dg_lsp("fill", "a.py:1", *option).error(2).replace("-", "_")
+
+
+SAMPLER = (
+    '[model.sampler.dg-mini]\ncanvas_length = 16\nconfidence_threshold = 1\n[model.sampler."my model"]\nt_max = 1\n'
+)
+
+
+def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_path):
+    user_settings(SAMPLER)
+    (tmp_path / "a.py").write_text("def add(a, b):\n    return \n")
+    tree = dg_lsp("fill", "a.py:2", "--decoder", "diffusion", "--json").json
+    assert (tree["model"], tree["canvas_length"]) == (DEFAULT, 16)
+    tree = dg_lsp("fill", "a.py:2", "--canvas-length", "32", "--json").json
+    assert tree["canvas_length"] == 32
+    user_settings("[model.sampler.dg-mini]\nentropy_bound = 0.5\n")
+    message = dg_lsp("fill", "a.py:2").error(2)
+    assert f"model.sampler.dg-mini: entropy_bound does not apply to dg-mini, {MASKS}" in message
+
+
+def test_samplers_reach_a_daemon_and_back():
+    settings = parse_settings({"model": {"sampler": {"a": {"t_max": 1, "thinking": True}}}})
+    assert settings.model.sampler_of("a") == SamplerOptions(t_max=1, thinking=True)
+    assert settings.model.sampler_of("b") == SamplerOptions()
+    assert parse_settings(json.loads(json.dumps(settings_tree(settings)))) == settings
+    assert hash(settings.model_key)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("canvas_length = 16", "needs a table for each model"),
+        ("[model.sampler.a]\nwindow = 1", "unknown setting model.sampler.a.window: use canvas_length"),
+        ("[model.sampler.a]\ncanvas_length = 1.5", "model.sampler.a.canvas_length: expected int"),
+        ("[model.sampler.a]\nthinking = 1", "model.sampler.a.thinking: expected bool"),
+        ("[model.sampler.a]\nt_max = 99.0", "model.sampler.a.t_max must be from 0.01 to 10"),
+    ],
+)
+def test_a_bad_entry_is_named(user_settings, table, message):
+    prefix = "" if table.startswith("[") else "[model.sampler]\n"
+    path = user_settings(prefix + table)
+    with pytest.raises(SettingsError, match=message.replace(".", r"\.")) as raised:
+        settings_files.user_settings(())
+    assert str(raised.value).startswith(str(path))
+
+
+def test_no_folder_and_no_editor_sets_samplers(tmp_path):
+    path = tmp_path / "dg-lsp.toml"
+    path.write_text(SAMPLER)
+    settings, messages = with_workspace_file(parse_settings({}), path, (), editor_trusts=True)
+    assert settings == parse_settings({})
+    assert ["model.sampler" in one for one in messages] == [True]
+    merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
+    assert merged == parse_settings({})
+    assert ["model.sampler.a.t_max is not used" in one for one in errors] == [True]
+
+
+@pytest.fixture
+def bench(dg_lsp, data, monkeypatch, tmp_path):
+    """Runs `bench infill` with a scripted model; returns the outcome and the number of fills."""
+    (tmp_path / "weights").write_bytes(b"0")
+    prompts, opened = [], []
+
+    def script(prefix, _suffix):
+        prompts.append(prefix)
+        return "x\n"
+
+    def open_model(settings):
+        denoiser = ScriptedDenoiser(script)
+        opened.append(denoiser)
+        return measurements.BenchModel(
+            LocalEngine(denoiser, denoiser.tokenizer, settings.completion), tmp_path / "weights", threads=1
+        )
+
+    monkeypatch.setattr(measurements, "open_model", open_model)
+
+    def call(*options):
+        prompts.clear()
+        outcome = dg_lsp("bench", "infill", data, *options)
+        call.num_prefilled = opened[-1].num_prefilled if opened else 0
+        return outcome, len(set(prompts))
+
+    return call
+
+
+def test_a_sweep_measures_all_combinations_and_is_resumed(bench):
+    sweep = ("--sweep", "canvas_length=16,32", "--sweep", "confidence_threshold=0.5,0.9", "--output", "run.jsonl")
+    outcome, _ = bench(*sweep, "--limit", "2")
+    rows = [line for line in outcome.out.splitlines() if line.startswith("| canvas_length=")]
+    assert [row.split(" | ")[0] for row in rows] == [
+        f"| canvas_length={length} confidence_threshold={threshold}" for length in (16, 32) for threshold in (0.5, 0.9)
+    ]
+    assert outcome.out.count("| sampler |") == 1
+    outcome, num_prompts = bench(*sweep, "--limit", "3", "--json")
+    assert [one["sampler"] for one in outcome.json["sweep"]][1] == {"canvas_length": 16, "confidence_threshold": 0.9}
+    assert [one["num"] for one in outcome.json["sweep"]] == [3] * 4
+    outcome, again = bench(*sweep, "--limit", "3", "--json")
+    assert (num_prompts > 0, again) == (True, 0)
+    lines = Path("run.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + 4 * 3
+    longer = [one.replace("16,32", "16,32,64") for one in sweep]
+    assert [one["num"] for one in bench(*longer, "--limit", "3", "--json")[0].json["sweep"]] == [3] * 6
+
+
+def test_combinations_of_a_sweep_share_no_prompt(bench):
+    """A cached prompt would make all but the first one faster."""
+    bench("--sweep", "canvas_length=32", "--limit", "2")
+    alone = bench.num_prefilled
+    bench("--sweep", "canvas_length=32,64", "--limit", "2")
+    assert bench.num_prefilled >= 2 * alone
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sweep", "canvas_length"), "expected NAME=VALUE,VALUE"),
+        (("--sweep", "canvas=1,2"), "unknown sampler option canvas: use canvas_length"),
+        (("--sweep", "canvas_length=16,x"), "canvas_length must be a whole number, not 'x'"),
+        (("--sweep", "canvas_length=16,0"), "canvas_length must be from 1"),
+        (("--sweep", "t_max=1,"), "t_max must be a number, not ''"),
+        (("--sweep", "canvas_length=16", "--canvas-length", "32"), "canvas_length is given twice"),
+    ],
+)
+def test_a_bad_sweep_is_refused(bench, options, message):
+    outcome, _ = bench(*options)
+    assert message in outcome.error(2)

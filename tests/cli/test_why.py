@@ -1,0 +1,41 @@
+"""`dg-lsp why`."""
+
+import pytest
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("def f(x):\n    return \n")
+    return path
+
+
+def test_a_completion_that_an_editor_would_show_is_printed(dg_lsp, script, source):
+    script.fill = "x + 1"
+    outcome = dg_lsp("why", f"{source}:2:12")
+    assert outcome.code == 0
+    assert outcome.out.startswith("It is shown: ")
+    assert outcome.out.endswith("\nx + 1\n")
+
+
+def test_the_text_of_a_refused_completion_is_printed_on_request(dg_lsp, script, source):
+    script.fill = "x + ) y"
+    outcome = dg_lsp("why", f"{source}:2:12")
+    assert (outcome.code, outcome.out) == (1, "It is refused: it would add a syntax error.\n")
+    assert "x + ) y" in dg_lsp("why", f"{source}:2:12", "--text").out
+    assert list(dg_lsp("why", f"{source}:2:12", "--json").json) == ["outcome", "sentence", "text", "milliseconds"]
+
+
+def test_a_language_that_the_model_does_not_know_is_explained(dg_lsp, tmp_path):
+    (tmp_path / "a.ts").write_text("const x = \n")
+    outcome = dg_lsp("why", f"{tmp_path / 'a.ts'}:1")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.out.startswith("dg-mini knows Python only")
+
+
+def test_an_excluded_file_is_explained_without_a_model(dg_lsp, script, tmp_path):
+    (tmp_path / ".env").write_text("KEY=\n")
+    outcome = dg_lsp("why", f"{tmp_path / '.env'}:1")
+    assert outcome.code == 1
+    assert "secrets" in outcome.out
+    assert script.denoiser is None

@@ -1,0 +1,53 @@
+"""Every command of the documents is run here, or marked `<!-- not run: reason -->`."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "SECURITY.md", "benchmarks/README.md", "samples/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BLOCK = re.compile(
+    r"^(<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+COMMAND = re.compile(r"(?:\w+=\S* )*(?:\./|\.venv/bin/)?(?:dg-lsp|make|python3?|pip|uv|npm|curl|code|git) ")
+
+
+def blocks(page):
+    return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
+
+
+def runnable(page):
+    return [found["text"] for found in blocks(page) if found["language"] == "sh" and not found["reason"]]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run_from_its_first_to_its_last(page, tmp_path):
+    shutil.copytree(ROOT / "samples", tmp_path / "samples")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_HOME": str(tmp_path / "home/config"),
+        "DG_LSP_DATA_DIR": str(tmp_path / "home/data"),
+        "DG_LSP_DAEMON_DIR": str(tmp_path / "home/daemon"),
+    }
+    (tmp_path / "home").mkdir()
+    for text in runnable(page):
+        done = subprocess.run(
+            ["/bin/sh", "-euc", text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_are_in_blocks_that_are_run_or_give_a_reason(page):
+    for found in blocks(page):
+        if COMMAND.match(found["text"]) and found["language"] != "text":
+            assert found["language"] == "sh", found["text"]

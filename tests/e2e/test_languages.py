@@ -1,0 +1,114 @@
+"""A model that knows some languages only, here Python, and documents in others."""
+
+import json
+
+import pytest
+
+EDITOR = {"editorInfo": {"name": "test", "version": "1"}}
+REASON = "scripted knows Python only; choose another model: dg-lsp setup"
+SCRIPT, PYTHON = "file:///project/app.ts", "file:///project/main.py"
+INPUT = {"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}}
+CODE = "const total = 1;\n"
+
+
+@pytest.fixture
+def python_only(session):
+    """A session whose model knows Python; a Python and a TypeScript document are open."""
+
+    def begin(**options):
+        env = {"DG_TEST_FILL": "total", "DG_TEST_LANGUAGES": "python", **options.pop("env", {})}
+        client = session("fill", "\n", env=env, **EDITOR, **options)
+        client.open(CODE, uri=SCRIPT, language="typescript")
+        return client
+
+    return begin
+
+
+def focus(client, uri):
+    client.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
+
+
+def test_nothing_comes_in_another_language_and_the_reason_is_no_popup(python_only):
+    client = python_only()
+    client.wait_log("ready")
+    assert client.texts(0, 0, uri=PYTHON) == ["total"]
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert client.texts(0, 0, uri=SCRIPT, kind=kind) == []
+    [logged] = [one["message"] for one in client.received("window/logMessage") if REASON in one["message"]]
+    assert "typescript" in logged
+    assert client.received("window/showMessage") == []
+
+
+def test_the_status_names_the_reason_while_such_a_document_has_the_focus(python_only):
+    client = python_only()
+    client.wait_log("ready")
+    focus(client, SCRIPT)
+    status = client.wait_status(lambda one: one["dgLsp"]["state"] == "unsupported")
+    assert (status["message"], status["kind"], status["busy"]) == (REASON, "Inactive", False)
+    stats = client.result(client.request("dg-lsp/stats", {}))
+    assert (stats["state"], stats["message"]) == ("unsupported", REASON)
+    focus(client, PYTHON)
+    assert client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")["message"] == ""
+
+
+def test_a_client_that_reports_no_focus_finds_the_reason_after_its_request(python_only):
+    client = python_only()
+    client.wait_log("ready")
+    client.texts(0, 0, uri=SCRIPT)
+    assert client.result(client.request("dg-lsp/stats", {}))["message"] == REASON
+    client.texts(0, 0, uri=PYTHON)
+    assert client.result(client.request("dg-lsp/stats", {}))["state"] == "ready"
+
+
+def test_a_request_that_waits_for_the_model_gets_nothing_either(python_only, gate):
+    client = python_only(env=gate.env)
+    early = client.complete(0, 0, uri=SCRIPT)
+    focus(client, SCRIPT)
+    gate.open()
+    assert client.items(early) == []
+    assert client.wait_status(lambda one: one["dgLsp"]["state"] == "unsupported")["message"] == REASON
+
+
+def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
+    client = python_only(capabilities=INPUT)
+    client.wait_log("ready")
+    span = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
+    argument = {"uri": SCRIPT, "range": span, "position": span["start"]}
+    for command in ("dg-lsp.rewrite", "dg-lsp.fillGaps", "dg-lsp.completeBlock"):
+        done = client.request("workspace/executeCommand", {"command": command, "arguments": [argument]})
+        assert client.result(done) == {"applied": False, "reason": REASON}
+    shown = client.received("window/showMessage")
+    assert [(one["type"], one["message"]) for one in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
+    params = {"textDocument": {"uri": SCRIPT}, "range": span, "context": {"diagnostics": []}}
+    assert client.result(client.request("textDocument/codeAction", params)) == []
+
+
+def test_a_model_that_knows_all_languages_completes_any(session):
+    client = session("fill", env={"DG_TEST_FILL": "total"}, **EDITOR)
+    for number, language in enumerate(("typescript", "gitcommit", "plaintext", "brainfuck", "")):
+        client.open("\n", uri=f"file:///project/{number}", language=language)
+        assert client.texts(0, 0, uri=f"file:///project/{number}") == ["total"]
+    assert json.dumps(client.received("didChangeStatus")).count("unsupported") == 0
+
+
+def test_a_binary_file_with_a_known_suffix_is_never_completed_and_that_is_logged_once(session):
+    client = session("fill", env={"DG_TEST_FILL": "total"})
+    client.open("\0" * 1000, uri="file:///project/x.py")
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert client.texts(0, 500, uri="file:///project/x.py", kind=kind) == []
+    [logged] = [one["message"] for one in client.received("window/logMessage") if "x.py" in one["message"]]
+    assert logged.endswith("it is not text")
+
+
+def test_a_minified_file_of_one_long_line_is_completed(session):
+    client = session("fill", env={"DG_TEST_FILL": "total"})
+    piece = "var a=f(...b,{c:[1,2]}),d=`${a}`;"
+    half = piece * (2_500_000 // len(piece))
+    client.open(f"{half}x=();{half}", uri=SCRIPT, language="javascript")
+    client.type(2, 0, len(half) + 3, "y,", uri=SCRIPT)
+    assert client.texts(0, len(half) + 5, uri=SCRIPT, kind=client.INVOKED) == ["total"]
+    ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2 * len(half)}}
+    params = {"textDocument": {"uri": SCRIPT}, "range": ends, "context": {"diagnostics": []}}
+    titles = [one["title"] for one in client.result(client.request("textDocument/codeAction", params))]
+    assert "Replace selection with a fill" in titles
+    assert "Fill the gaps in the selection" not in titles

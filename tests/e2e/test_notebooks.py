@@ -1,0 +1,134 @@
+"""Cells of a notebook over a real pipe: what the model sees of the others, and edits that stay in the cell."""
+
+import json
+
+import pytest
+
+NOTEBOOK = "file:///project/a.ipynb"
+CAPABILITIES = {
+    "notebookDocument": {"synchronization": {}},
+    "workspace": {"workspaceEdit": {"documentChanges": True}},
+}
+CODE = 2
+
+
+def uri(number):
+    return f"vscode-notebook-cell:/project/a.ipynb#{number}"
+
+
+def cell(number):
+    return {"kind": CODE, "document": uri(number)}
+
+
+def item(number, text):
+    return {"uri": uri(number), "languageId": "python", "version": 1, "text": text}
+
+
+def change(client, **cells):
+    identifier = {"uri": NOTEBOOK, "version": 2}
+    client.notify("notebookDocument/didChange", {"notebookDocument": identifier, "change": {"cells": cells}})
+
+
+def insert(client, start, number, text):
+    array = {"start": start, "deleteCount": 0, "cells": [cell(number)]}
+    change(client, structure={"array": array, "didOpen": [item(number, text)]})
+
+
+def type_into(client, number, character, text):
+    at = {"line": 0, "character": character}
+    edit = {"range": {"start": at, "end": at}, "text": text}
+    change(client, textContent=[{"document": {"uri": uri(number), "version": 2}, "changes": [edit]}])
+
+
+def close(client, *numbers):
+    cells = [{"uri": uri(number)} for number in numbers]
+    client.notify("notebookDocument/didClose", {"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": cells})
+
+
+@pytest.fixture
+def notebook(session):
+    """A session with an open notebook; its cells have numbers."""
+
+    def make(scenario, *texts, fill=""):
+        client = session(scenario, env={"DG_TEST_FILL": fill}, capabilities=CAPABILITIES)
+        document = {"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1}
+        cells = [cell(number) for number in range(len(texts))]
+        items = [item(number, text) for number, text in enumerate(texts)]
+        opened = {"notebookDocument": {**document, "cells": cells}, "cellTextDocuments": items}
+        client.notify("notebookDocument/didOpen", opened)
+        return client
+
+    return make
+
+
+def span(line, start, end):
+    return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
+
+
+def edit(client, number):
+    """Applies an edit of the server; returns the document that it changes, and ranges with new texts."""
+    is_edit = lambda one: one.get("method") == "workspace/applyEdit"  # noqa: E731
+    client.wait_until(lambda: len([*filter(is_edit, client.messages)]) == number)
+    request = [*filter(is_edit, client.messages)][-1]
+    client.send_bytes(client.encode(id=request["id"], result={"applied": True}))
+    [changed] = request["params"]["edit"]["documentChanges"]
+    return changed["textDocument"], [(one["range"], one["newText"]) for one in changed["edits"]]
+
+
+def test_the_model_sees_the_cells_around_the_cursor(notebook):
+    client = notebook("echo", "%pip install x\nimport os", "é = '😋'; ", "print(os)")
+    capabilities = client.messages[0]["result"]["capabilities"]
+    assert capabilities["notebookDocumentSync"]["notebookSelector"] == [{"notebook": "jupyter-notebook"}]
+    [found] = client.items(client.complete(0, 10, uri=uri(1)))
+    seen = json.loads(found["insertText"])
+    assert seen["text"] == "import os\n\né = '😋'; \n\nprint(os)"
+    assert seen["offset"] == len("import os\n\né = '😋'; ")
+    assert found["range"]["start"] == {"line": 0, "character": 10}
+    assert client.items(client.complete(0, 3, uri=uri(0), kind=client.INVOKED)) == []  # a magic
+    # wrong messages lose nothing
+    client.notify("notebookDocument/didSave", {"notebookDocument": {"uri": NOTEBOOK}})
+    change(client, structure={"array": {"start": -1, "deleteCount": 0}})
+    client.wait_log("notebookDocument/didChange")
+    client.notify("notebookDocument/didOpen", {"notebookDocument": {"uri": NOTEBOOK}})
+    client.wait_log("notebookDocument/didOpen")
+    other = {"uri": "file:///other.ipynb", "version": 1}
+    client.notify("notebookDocument/didChange", {"notebookDocument": other, "change": {"metadata": {}}})
+    client.wait_log("not open")
+    assert json.loads(client.texts(0, 10, uri=uri(1))[0])["text"] == seen["text"]
+
+
+def test_a_change_of_the_cells_above_changes_the_fill(notebook):
+    client = notebook("count", "a + b", "x = ")
+    assert client.texts(0, 4, uri=uri(1)) == ["total(1)"]
+    insert(client, 1, 2, "c + d + e")
+    assert client.texts(0, 4, uri=uri(1)) == ["total(3)"]
+    type_into(client, 2, 0, "++")
+    assert client.texts(0, 4, uri=uri(1)) == ["total(5)"]
+    change(client, structure={"array": {"start": 0, "deleteCount": 1}, "didClose": [{"uri": uri(0)}]})
+    assert client.texts(0, 4, uri=uri(1)) == ["total(4)"]
+    type_into(client, 1, 4, "total(4)")
+    close(client, 1, 2)
+    today = client.result(client.request("dg-lsp/stats"))["today"]
+    assert today["accepted"]["whole"] == 1
+
+
+def test_edits_stay_in_their_cell(notebook):
+    client = notebook("fill", "a = 1\n...", "%time f()\ntotal = a + 1\n...", "print(total)", fill="total = 2 * a")
+    answers = []
+    for name, line, changed in (
+        ("dg-lsp.rewrite", 1, (span(1, 8, 13), "2 * a")),
+        ("dg-lsp.fillGaps", 2, (span(2, 0, 3), "total = 2 * a")),
+    ):
+        argument = {"uri": uri(1), "range": span(line, 0, 13)}
+        answers.append(client.request("workspace/executeCommand", {"command": name, "arguments": [argument]}))
+        assert edit(client, len(answers)) == ({"uri": uri(1), "version": 1}, [changed])
+    assert all(client.result(one)["applied"] for one in answers)
+
+
+def test_a_notebook_may_close_while_a_request_runs(notebook, steps):
+    client = notebook("slow", "s", "f")
+    running = client.complete(0, 1, uri=uri(0))
+    client.wait_until(lambda: steps().count("s") >= 3)
+    close(client, 0, 1)
+    assert client.items(client.complete(0, 1, uri=uri(1))) == []
+    client.answer(running)

@@ -1,0 +1,85 @@
+"""Texts and installations that are not as they should be."""
+
+import sys
+import tracemalloc
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import grammar_of
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.postprocess import syntax
+from dg_lsp.settings import CompletionSettings
+
+MEGABYTES = 5_000_000
+
+
+def fill(text, before, after, language):
+    denoiser = ScriptedDenoiser(text)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
+    snapshot = Snapshot("file:///a", 1, before + after, language)
+    return engine.fill(FillRequest(snapshot, len(before), priority=Priority.INVOKED))
+
+
+@pytest.mark.parametrize(
+    ("language", "piece", "before", "after"),
+    [
+        ("javascript", 'function a(b){return b.map((d)=>d*2)}var x={"k":[1,2]};', "var y=sum(", ");"),
+        ("javascript", "(", "sum(", ")"),
+        ("json", '{"a":[1,"b",{"c":null}]},', '{"d": [', "]},"),
+        ("html", '<div class="a"><p>b</p></div>', "<p>", "</p>"),
+        ("python", "x = [1, 2]; ", "y = sum(", "); "),
+    ],
+    ids=["javascript", "open brackets", "json", "html", "python"],
+)
+def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkeypatch, language, piece, before, after):
+    parsed = []
+
+    class Recorder:
+        def __init__(self, grammar):
+            self._parser = Parser(grammar)
+
+        def parse(self, data):
+            parsed.append(len(data))
+            return self._parser.parse(data)
+
+    Parser = syntax.Parser  # noqa: N806
+    monkeypatch.setattr(syntax, "Parser", Recorder)
+    half = piece * (MEGABYTES // 2 // len(piece))
+    tracemalloc.start()
+    try:
+        result = fill("1", half + before, after + half, language)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.text == "1"
+    assert sum(parsed) < MEGABYTES / 10
+    assert peak < 8 * MEGABYTES
+
+
+@pytest.fixture
+def without_lua(monkeypatch):
+    grammar_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "tree_sitter_lua", None)
+    yield
+    grammar_of.cache_clear()
+
+
+def test_without_its_grammar_no_fill_is_refused_for_its_syntax_and_the_wheel_is_named_once(without_lua, caplog):
+    for _ in range(2):
+        assert fill("= = 1", "x = f(", ")\n", "lua").text == "= = 1"
+    [message] = caplog.messages
+    assert "tree-sitter-lua: syntax is not checked" in message
+    assert "pip install 'dg-lsp[languages]'" in message
+
+
+def test_with_its_grammar_the_same_fill_is_refused():
+    assert fill("= = 1", "x = f(", ")\n", "lua").reason == "syntax-error"
+
+
+@pytest.mark.parametrize("language", ["python", "go", "html", "plaintext"])
+def test_a_text_full_of_nuls_is_no_failure(language):
+    nuls = "\0" * 100_000
+    assert fill("1", f"{nuls}\nx = ", f"\n{nuls}", language).text in ("1", "")

@@ -1,0 +1,129 @@
+"""`POST /completion`, and what llama.cpp's servers report of it: slots, tokens, canvases, and why it ended."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+from http_server import GAP, metric
+
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.engine import stop_criteria
+
+STORY = "Once upon a time there was a canvas of sixty-four tokens that went on in another one, and ended there."
+BODY = {"prompt": "Once upon"}
+
+
+def story(prefix, _suffix):
+    return STORY.removeprefix(prefix)
+
+
+@pytest.fixture(scope="module")
+def client(module_start):
+    return module_start(ScriptedDenoiser(story))
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+def test_a_text_goes_on_until_its_end(client, path):
+    tree = client.post(path, BODY).tree
+    assert (tree["content"], tree["stop"], tree["stop_type"]) == (STORY.removeprefix("Once upon"), True, "eos")
+    assert (tree["tokens_predicted"], tree["tokens_evaluated"]) == (len(tree["content"]) + 1, len("Once upon"))
+    assert (tree["truncated"], tree["tokens"], tree["id_slot"]) == (False, [], tree["id_slot"])
+    assert tree["generation_settings"] == {"n_predict": -1, "seed": 0, "stop": [], "ignore_eos": False}
+    assert tree["tokens_cached"] == len("Once upon") + 64  # the last canvas is not in the cache
+
+
+@pytest.mark.parametrize(
+    ("more", "length", "stop_type", "word"),
+    [({"n_predict": 5}, 5, "limit", ""), ({"stop": [" time", "x"]}, 2, "word", " time"), ({}, 93, "eos", "")],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_stream_has_the_same_text_and_ends_with_all_fields(client, more, length, stop_type, word, is_streamed):
+    reply = client.post("/completion", {**BODY, **more, "stream": is_streamed})
+    if is_streamed:
+        *pieces, last = map(json.loads, reply.events)
+        assert {one["stop"] for one in pieces} == {False}
+        assert last["content"] == ""
+        text = "".join(one["content"] for one in pieces)
+    else:
+        last = reply.tree
+        text = last["content"]
+    assert text == STORY.removeprefix("Once upon")[: len(text)]
+    assert (len(text), last["stop_type"], last["stopping_word"]) == (length, stop_type, word)
+
+
+def test_selected_fields_only(client):
+    tree = client.post("/completion", {**BODY, "response_fields": ["content", "timings/predicted_n"]}).tree
+    assert list(tree) == ["content", "timings/predicted_n"]
+
+
+def test_a_prompt_is_only_decoded(start):
+    client = start(ScriptedDenoiser(story, tokens_per_step=64))
+    assert client.post("/completion", {**BODY, "n_predict": 0}).tree["content"] == ""
+    tree = client.post("/completion", {**BODY, "n_predict": 1}).tree
+    assert tree["timings"]["cache_n"] > 0
+
+
+def test_end_tokens_can_be_ignored(client):
+    tree = client.post("/completion", {**BODY, "ignore_eos": True, "n_predict": 150}).tree
+    assert (tree["content"], tree["tokens_predicted"], tree["stop_type"]) == (STORY[9:], 150, "limit")
+    reply = client.post("/v1/fim/completions", {"prompt": "a = ", "ignore_eos": True})
+    assert (reply.status, reply.error["param"]) == (400, "ignore_eos")
+
+
+def test_the_context_truncates(start):
+    client = start(ScriptedDenoiser("x" * 500, context_length=64 + 100))
+    tree = client.post("/completion", {"prompt": "a = ", "n_predict": 400}).tree
+    assert (tree["truncated"], tree["stop_type"], tree["tokens_predicted"]) == (True, "limit", 128)
+    found = client.post("/v1/completions", {"prompt": "a = ", "max_tokens": 400}).tree
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_deadline_cuts(start, monkeypatch):
+    denoiser = ScriptedDenoiser(story, tokens_per_step=1)
+    client = start(denoiser)
+    begin = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: begin + 100 * denoiser.num_steps)
+    monkeypatch.setattr(stop_criteria, "time", clock)
+    tree = client.post("/v1/completions", {**BODY, "max_tokens": 90, "t_max_predict_ms": 250_000}).tree
+    assert (tree["choices"][0]["text"], tree["choices"][0]["finish_reason"]) == (" a ", "length")
+
+
+def test_canvases_and_passes_are_counted(start):
+    client = start(ScriptedDenoiser(story, tokens_per_step=64))
+    tree = client.post("/completion", BODY).tree
+    diffusion = tree["diffusion"]
+    assert (diffusion["blocks"], diffusion["canvas_tokens"], diffusion["steps"]) == (2, 128, 2)
+    assert diffusion["n_decode"] == 4  # the prompt, two steps, and the first canvas as a prompt of the second
+    assert diffusion["canvas_tokens_per_second"] > 0
+    reference = tree["timings"]["diffusion"]
+    assert list(reference) == [
+        *("n_blocks", "n_steps", "canvas_tokens", "steps_per_second", "ms_per_step", "canvas_tokens_per_second"),
+        "n_decode",
+    ]
+    assert (reference["n_blocks"], reference["n_steps"], reference["n_decode"]) == (2, 2, 4)
+    totals = {name: metric(client, f"dg_lsp_{name}_total") for name in ("blocks", "canvas_tokens", "decodes")}
+    assert totals == {"blocks": 2, "canvas_tokens": 128, "decodes": 4}
+    client.post("/infill", {**GAP, "n_cmpl": 3})
+    assert metric(client, "dg_lsp_blocks_total") > 2
+
+
+def test_top_k_is_honoured_or_refused(start):
+    masks = start(ScriptedDenoiser(story))
+    assert masks.post("/completion", {**BODY, "top_k": 40, "n_predict": 4}).status == 200
+    assert masks.post("/completion", {**BODY, "top_k": -2}).status == 400
+    uniform = start(ScriptedDenoiser(story, spec=UNIFORM_SPEC))
+    for top_k in (-1, 0, 1):
+        tree = uniform.post("/completion", {**BODY, "top_k": top_k, "n_predict": 20}).tree
+        assert tree["content"] == STORY[9:29]
+    reply = uniform.post("/completion", {**BODY, "top_k": 40})
+    assert (reply.status, reply.error["param"]) == (400, "top_k")
+    assert "choose 1" in reply.error["message"]
+    assert uniform.post("/infill", {**GAP, "top_k": 40}).status == 200, "clients send it with every fill"
+
+
+def test_a_model_without_a_canvas_has_no_canvases(start):
+    spec = MASK_SPEC.__class__(name="causal", vocab_size=261, sampling=None, end_ids=(1,), canvas_lengths=())
+    tree = start(ScriptedDenoiser(story, spec=spec)).post("/completion", {**BODY, "n_predict": 8}).tree
+    assert (tree["content"], tree["diffusion"]["blocks"], tree["diffusion"]["canvas_tokens"]) == (" a time ", 0, 0)
+    assert tree["tokens_cached"] == len("Once upon") + 7

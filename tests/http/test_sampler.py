@@ -1,0 +1,75 @@
+"""Sampler options under the names of llama.cpp's DiffusionGemma server, and the thoughts of an answer."""
+
+import pytest
+from chatty import SPECIALS, chatty
+from http_server import GAP, chunks
+
+from dg_lsp.backends.scripted import END_ID, UNIFORM_SPEC, ScriptedDenoiser
+
+QUESTION = {"messages": [{"role": "user", "content": "hi"}]}
+THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
+
+
+def test_fields_change_how_a_canvas_is_denoised(start):
+    client = start(ScriptedDenoiser("first + second"))
+    tree = client.post("/infill", {**GAP, "canvas_length": 16, "n_denoise_steps": 1}).tree
+    assert (tree["diffusion"]["canvas_length"], tree["diffusion"]["steps"]) == (16, 1)
+    tree = client.post("/infill", GAP).tree
+    assert (tree["diffusion"]["canvas_length"], tree["diffusion"]["steps"]) == (8, 4)
+    text = {"prompt": "a = ", "max_tokens": 20, "canvas_length": 16}
+    assert client.post("/v1/completions", text).tree["diffusion"]["canvas_length"] == 16
+    chat = start(chatty("One line."))
+    assert chat.post("/v1/chat/completions", {**QUESTION, "canvas_length": 16}).tree["diffusion"]["canvas_length"] == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("entropy_bound", 0.5, "does not apply to scripted, which denoises masks"),
+        ("temperature_max", 1, "does not apply to scripted, which denoises masks"),
+        ("canvas_length", 65, "at most 64"),
+        ("canvas_length", 0, "greater than or equal to 1"),
+        ("n_denoise_steps", 1025, "less than or equal to 1024"),
+        ("n_denoise_steps", 1.5, "valid integer"),
+        ("temperature_min", 0, "greater than or equal to 0.01"),
+        ("chat_template_kwargs", {"enable_thinking": True}, "does not apply to code"),
+    ],
+)
+def test_a_field_that_does_not_apply_or_is_out_of_bounds_is_refused_by_name(module_client, field, value, problem):
+    reply = module_client.post("/infill", {**GAP, field: value})
+    assert reply.status == 400
+    assert reply.error["param"].startswith(field)
+    assert problem in reply.error["message"]
+
+
+def test_temperatures_must_fall(start):
+    reply = start(ScriptedDenoiser("x", spec=UNIFORM_SPEC)).post("/infill", {**GAP, "temperature_min": 2})
+    assert (reply.status, reply.error["param"]) == (400, "temperature_min")
+    assert "above the temperature of the first step, 0.8" in reply.error["message"]
+
+
+def thinking(start, answer):
+    denoiser = chatty(answer)
+    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
+    return start(denoiser)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_thought_is_returned_beside_the_answer(start, is_streamed):
+    client = thinking(start, "<think>\nWhy not?\n</think>\n\nBecause.")
+    reply = client.post("/v1/chat/completions", {**QUESTION, **THINKING, "stream": is_streamed})
+    if is_streamed:
+        deltas = [one["choices"][0]["delta"] for one in chunks(reply)]
+        thought = "".join(one.get("reasoning_content", "") for one in deltas)
+        answer = "".join(one["content"] for one in deltas)
+    else:
+        message = reply.tree["choices"][0]["message"]
+        thought, answer = message["reasoning_content"], message["content"]
+    assert (thought, answer) == ("Why not?", "Because.")
+
+
+def test_a_model_without_the_switch_refuses_to_think(start):
+    denoiser = chatty("x")
+    denoiser.spec = denoiser.spec.__class__(name="plain", vocab_size=261, sampling=None, end_ids=(1,))
+    reply = start(denoiser).post("/v1/completions", {"prompt": "a", **THINKING})
+    assert (reply.status, reply.error["param"]) == (400, "chat_template_kwargs.enable_thinking")

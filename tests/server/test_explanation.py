@@ -1,0 +1,69 @@
+"""Why nothing is shown, as one sentence."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.server.explanation import explain, not_requested
+from dg_lsp.server.workspace_index import WorkspaceExclusion
+from dg_lsp.settings import CompletionSettings, PrivacySettings
+
+ENGINE = SimpleNamespace(spec=SimpleNamespace(name="m"))
+RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=299.0, total=1000.0))
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "words"),
+    [
+        (replace(RESULT, candidates=(Candidate("x", -1.0, 0.4),)), "shown", "shown: 40 % probable, after 1000 ms"),
+        (
+            replace(RESULT, candidates=(Candidate("x", -1.0, 0.03),)).confident(0.08),
+            "hidden",
+            "3 % probable, below 8 %",
+        ),
+        (
+            replace(RESULT, candidates=(Candidate("x", -1.0, 0.9, Reason.LICENCE),)).confident(0.08),
+            "hidden",
+            "unless you request it: it is a licence header",
+        ),
+        (replace(RESULT, rejections=(Rejection(Reason.SYNTAX_ERROR, "x"),)), "refused", "would add a syntax error"),
+        (replace(RESULT, rejections=(Rejection(Reason.EMPTY),)), "refused", "Nothing to show: the model ended"),
+        (RESULT, "refused", "Nothing to show"),
+        (
+            replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),)),
+            "deadline",
+            "after 1000 ms (completion.deadline_ms): prompt 700 ms, generation 299 ms",
+        ),
+    ],
+)
+def test_the_outcome_of_an_automatic_completion_is_explained(result, outcome, words):
+    found = explain(result, CompletionSettings(), ENGINE)
+    has_text = bool(result.candidates or result.hidden or any(one.text for one in result.rejections))
+    assert (found.outcome, found.text) == (outcome, "x" if has_text else "")
+    assert words in found.sentence
+
+
+@pytest.mark.parametrize("reason", sorted({*Reason} - {Reason.LOW_CONFIDENCE, Reason.UNFINISHED}))
+def test_every_reason_has_a_sentence(reason):
+    assert explain(replace(RESULT, rejections=(Rejection(reason, "x"),)), CompletionSettings(), ENGINE).sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings", "words"),
+    [
+        (".env", "A=", {}, "usually contain secrets"),
+        ("a.py", "# a comment", {"exclude_comments": True}, "in a comment or string"),
+        ("a.py", "value_of_something = other_value", {}, "inside a word"),
+        ("a.py", "x = ", {}, None),
+    ],
+)
+def test_a_position_where_nothing_is_requested_is_explained(name, text, settings, words):
+    offset = 3 if "something" in text else len(text)
+    request = FillRequest(Snapshot(f"file:///p/{name}", 0, text, "python"), offset)
+    found = not_requested(request, WorkspaceExclusion(PrivacySettings(**settings)))
+    assert found is None if words is None else words in found.sentence

@@ -1,0 +1,20 @@
+"""The first keys of the campaign of editors."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from soak import editors
+
+
+def test_the_text_of_both_editors_is_what_was_typed_and_accepted(tmp_path):
+    figures = editors.run(seconds=240, seed=0, most=80, plot=tmp_path / "plot.svg")
+    assert not any(figures[kind] for kind in editors.FAILURES), figures
+    typed = [figures[kind.name] for kind in (editors.Neovim, editors.VSCode) if "skipped" not in figures[kind.name]]
+    if not typed:
+        pytest.skip(f"no editor: {figures}")
+    for one in typed:
+        assert one["keys"] >= 80
+        assert min(one["answers"], *one["server_mib"], *one["editor_mib"]) > 0, figures
+    assert sum(one["accepted"] for one in typed) > 0, figures
+    assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag.endswith("svg")

@@ -1,0 +1,610 @@
+"""Every command in a folder of traps: files that leave a mark when a program executes or obeys them.
+
+The commands are those of the command line's own tree, so that a new one is included by itself. Each runs with the
+folder as working directory and as folder of its files, as the installed program and as `python -P -m dg_lsp`; the
+strict runs have `.` and an empty entry first on PATH. Language servers start as both editors start them, and in the
+folder. Secrets of many spellings are requested by the command line, an editor and HTTP.
+
+Out of reach of dg-lsp are `python -m dg_lsp` without `-P` in a folder with a `dg_lsp/`, and a PYTHONPATH with an empty
+or relative entry: Python imports from there before any file of dg-lsp is read.
+"""
+
+import ctypes
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+from e2e.conftest import Launcher
+from hostile import SECRETS, executed, make_hostile, module_names
+from http_server import Starter
+from language_client import PATIENT
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.cli.app import app
+from dg_lsp.models.registry import BUNDLED
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 120.0
+"""Seconds for one command on a busy machine."""
+NUM_EXAMPLES = 5
+PROGRAM = "from dg_lsp.cli import main\nmain()\n"
+"""What pip installs as `dg-lsp`: its own folder is on `sys.path`, the working directory is not."""
+MAIN = """import json
+import queue
+from linked import token_of
+
+
+class Basket:
+    def __init__(self, owner, items):
+        self.owner = owner
+        self.items = \
+
+
+    def total(self):
+        ...
+"""
+CASE = {
+    "task_id": "1",
+    "prompt": "def add(a, b):\n",
+    "suffix": "",
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(add):\n    assert add(1, 2) == 3\n",
+    "entry_point": "add",
+}
+ARGUMENTS = {
+    "FILE:LINE[:COL]": "main.py:9",
+    "FILE:FIRST-LAST": "main.py:7-9",
+    "[INSTRUCTION]": "rename owner to user",
+    "AUDIT.jsonl": "audit.jsonl",
+    "DATA.jsonl[.gz]": "cases.jsonl",
+    "NAME": "gemma3-270m",
+    "SOURCE": "checkpoint",
+    "FOLDER": ".",
+    "OUT.html": "out.html",
+    "CASES.jsonl": "out.jsonl",
+}
+"""What stands for a required argument or option; a file of code for any other one."""
+MORE = {
+    "setup": ["--yes"],
+    "fill": ["--visual", "--json", "--write"],
+    "rewrite": ["--json", "--write"],
+    "serve": ["--port", "0"],
+    "daemon start": ["--http", "127.0.0.1:0", "--exit-when-idle"],
+    "models pull": ["--accept-licence", "--from", "."],
+    "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
+    "models build-runtime": ["--backend", "cpu", "--whole"],
+    "models show": ["dg-mini"],
+    "bench samples": ["places.toml"],
+    "bench steps": ["--rounds", "1"],
+    "bench replay": ["--limit", "2", "--start", "9", "--html", "replay.html"],
+    "bench infill": ["--limit", "1", "--html", "infill.html", "--output", "run.jsonl", "--execute"],
+    "bench compare": ["--limit", "1", "--html", "compare.html", "--execute"],
+}
+"""Options of the second run of a command."""
+INPUT = {"daemon run": json.dumps({"settings": {}, "exit_when_idle": True})}
+LASTING = ("listening on", "the daemon listens", "runs already")
+"""What a command that goes on reports when it is ready."""
+FOREVER = ("serve", "daemon run")
+LIBRARIES = ("libllama.so", "libggml.so", "libggml-base.so", "libggml-cpu.so", "libggml-cuda.so", "libggml-cpu-x64.so")
+LIBRARY = """
+extern int creat(const char *path, unsigned mode);
+__attribute__((constructor)) static void mark(void) { creat("%s", 0600); }
+"""
+PROGRAMS = (
+    "nvidia-smi",
+    "rocminfo",
+    "vulkaninfo",
+    "cmake",
+    "ninja",
+    "bwrap",
+    "latex",
+    "dg-lsp",
+    "llama-server",
+    "pipx",
+)
+"""Programs besides those of this machine."""
+SECRET_NAMES = {Path(name).name for name in SECRETS}
+NEVER_OPENED = {"obeyed-model.gguf", "matplotlibrc", "pyvenv.cfg", "pip.conf", ".pdbrc", *SECRET_NAMES}
+"""No command has a reason to open them, unless it names them."""
+
+
+# the folder
+
+
+class Folder:
+    """The traps, a home without any, and what was executed, opened and connected to."""
+
+    def __init__(self, top):
+        self.top, self.path, self.home, self.marks = top, top / "project", top / "home", top / "marks"
+        for folder in (self.path, self.home, self.marks, top / "bin", top / "outside"):
+            folder.mkdir(parents=True)
+        self.program = top / "bin/dg-lsp"
+        self.program.write_text(f"#!{sys.executable}\n{PROGRAM}")
+        self.program.chmod(0o755)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = _free_port()
+        self.write()
+        self.opened = Opened(self.path, *{(self.path / name).parent for name in SECRETS})
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
+
+    def write(self):
+        path = self.path
+        make_hostile(path, self.marks)
+        make_hostile(path, self.marks, [name for name in module_names() if not (path / name).exists()])
+        for number, name in enumerate(SECRETS):
+            file = path / name
+            if not (file.exists() or file.parent.is_file()):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(f"token = 'hunter2-{number}'\n")
+        (path / "main.py").write_text(MAIN)
+        (path / "cases.jsonl").write_text(json.dumps(CASE) + "\n")
+        (path / "places.toml").write_text('[[places]]\nfile = "main.py"\nline = 9\nexpect = ["items"]\n')
+        (self.top / "outside/secret.py").write_text("def token_of(user='hunter2-outside'):\n    return user\n")
+        (path / "linked.py").symlink_to(self.top / "outside/secret.py")
+        (path / "outside").symlink_to(self.top / "outside")
+        shutil.copyfile(BUNDLED[0].path, path / "obeyed-model.gguf")
+        (path / "dg-lsp.toml").write_text(
+            f"""[model]
+name = "obeyed-model.gguf"
+[remote]
+url = "http://127.0.0.1:{self.listener.getsockname()[1]}"
+[daemon]
+use = "start"
+http = "127.0.0.1:{self.port}"
+[privacy]
+exclude_secrets = false
+exclude_patterns = ["!.env*"]
+trusted_folders = ["/"]
+audit_log = "{self.marks}/audit-log"
+[completion]
+max_tokens = 16
+"""
+        )
+        self._write_others()
+        self._write_programs()
+
+    def _write_others(self):
+        """What git, package tools, build tools and libraries read in a working directory."""
+        path, mark = self.path, f"sh -c 'echo > {self.marks}/%s'"
+        for name in ("objects", "refs", "hooks"):
+            (path / ".git" / name).mkdir(parents=True)
+        (path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+        (path / ".git/config").write_text(
+            "[core]\n\trepositoryformatversion = 0\n"
+            + "".join(f'\t{key} = "{mark % f"git-{key}"}"\n' for key in ("fsmonitor", "sshCommand", "pager", "editor"))
+            + f'\thooksPath = "{path}/.git/hooks"\n[credential]\n\thelper = "!{mark % "git-credential"}"\n'
+        )
+        for name in ("post-checkout", "post-index-change", "reference-transaction"):
+            hook = path / ".git/hooks" / name
+            hook.write_text(f"#!/bin/sh\n: > '{self.marks}/hook-{name}'\n")
+            hook.chmod(0o755)
+        (path / "worktree").mkdir()
+        (path / "worktree/.git").write_text(f"gitdir: {path}/.git\n")
+        (path / "Makefile").write_text(f"all:\n\t{mark % 'make'}\n%:\n\t{mark % 'make'}\n")
+        (path / "pyproject.toml").write_text(
+            "[build-system]\nrequires = []\nbuild-backend = 'conftest'\nbackend-path = ['.']\n[tool.pytest]\n"
+        )
+        (path / "setup.cfg").write_text("[metadata]\nname = attr: setup.x\n")
+        (path / "traps.pth").write_text("import conftest\n")
+        (path / "CMakeLists.txt").write_text(f"execute_process(COMMAND touch {self.marks}/cmake)\n")
+        for name in ("matplotlibrc", "pip.conf", "pyvenv.cfg", ".pdbrc"):
+            (path / name).write_text("text.usetex: True\n" if name == "matplotlibrc" else "import conftest\n")
+        checkpoint = path / "checkpoint"
+        make_hostile(checkpoint, self.marks, ("modeling_trap.py", "configuration_trap.py"))
+        auto = {"AutoConfig": "configuration_trap.Config", "AutoModelForCausalLM": "modeling_trap.Model"}
+        (checkpoint / "config.json").write_text(json.dumps({"architectures": ["Trap"], "auto_map": auto}))
+        (checkpoint / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+        (self.home / ".config/dg-lsp").mkdir(parents=True)
+        (self.home / ".config/dg-lsp/dg-lsp.toml").write_text(
+            f'[privacy]\naudit_log = "{path}/audit.jsonl"\n[completion]\ndeadline_ms = 60000\nearly_stop_ms = 0\n'
+        )
+
+    def _write_programs(self):
+        """A program under the name of each one of this machine, and libraries under the names of llama.cpp's."""
+        script = self.path / "trap.sh"
+        script.write_text(f'#!/bin/sh\n: > "{self.marks}/program-${{0##*/}}"\nexit 1\n')
+        script.chmod(0o755)
+        found = [one.name for entry in os.get_exec_path() if Path(entry).is_dir() for one in Path(entry).iterdir()]
+        for name in {*found, *PROGRAMS}:
+            if not (self.path / name).exists():
+                (self.path / name).symlink_to("trap.sh")
+        if compiler := shutil.which("cc"):
+            source = self.top / "library.c"
+            source.write_text(LIBRARY % f"{self.marks}/library")
+            for name in LIBRARIES:
+                command = [compiler, "-shared", "-fPIC", "-o", str(self.path / name), str(source)]
+                subprocess.run(command, check=True, capture_output=True)
+
+    def environment(self, *, is_strict):
+        """Of a user without settings of his own; nothing outside this machine can be reached."""
+        path = os.environ.get("PATH", os.defpath)
+        dead = "http://127.0.0.1:9"
+        return {
+            "PATH": f".::{self.top}/bin:{path}" if is_strict else f"{self.top}/bin:{path}",
+            "HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "OMP_WAIT_POLICY": "passive",
+            "DG_LSP_DAEMON_DIR": str(self.home / "daemon"),
+            "XDG_DATA_HOME": str(self.home / "data"),
+            "PIP_NO_INDEX": "1",
+            "HF_HUB_OFFLINE": "1",
+            **dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY", "HF_ENDPOINT"), dead),
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+
+    def triggered(self):
+        """What was executed, opened and obeyed since the last call."""
+        found = [f"executed {name}" for name in executed(self.marks)]
+        for path in self.marks.iterdir():
+            path.unlink()
+        found += [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                found.append("obeyed daemon.http")
+        return found
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                self.listener.accept()[0].close()
+                (self.marks / "remote-server").touch()
+
+    def close(self):
+        # a thread that waits in accept is not woken by close
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.opened.close()
+
+
+class Opened:
+    """Names of the files of folders that any process opens, from Linux' inotify."""
+
+    IN_OPEN, IN_NONBLOCK = 0x20, os.O_NONBLOCK
+
+    def __init__(self, *folders):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.number = libc.inotify_init1(self.IN_NONBLOCK)
+        for folder in folders:
+            if self.number < 0 or libc.inotify_add_watch(self.number, os.fsencode(folder), self.IN_OPEN) < 0:
+                raise OSError(ctypes.get_errno(), "inotify")
+
+    def names(self):
+        """Since the last call."""
+        data = b""
+        with suppress(BlockingIOError):
+            while True:
+                data += os.read(self.number, 1 << 16)
+        found = set()
+        while data:
+            size = struct.unpack_from("iIII", data)[3]
+            found.add(os.fsdecode(data[16 : 16 + size].rstrip(b"\0")))
+            data = data[16 + size :]
+        return sorted(found)
+
+    def close(self):
+        os.close(self.number)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# figures
+
+
+@dataclass
+class Figures:
+    folder: Folder
+    counts: Counter = field(default_factory=Counter)
+    codes: Counter = field(default_factory=Counter)
+    examples: list = field(default_factory=list)
+
+    def add(self, kind, example):
+        self.counts[kind] += 1
+        self.examples.append(f"{kind}: {example}")
+
+    def check(self, what, output="", *, may_open=()):
+        """Counts what a run triggered, and what of a secret it printed."""
+        self.counts["runs"] += 1
+        for one in self.folder.triggered():
+            if one.removeprefix("opened ") not in may_open:
+                self.add("triggered", f"{what}: {one}")
+        if "obeyed-model" in output or "hunter2" in output:
+            self.add("shown", f"{what}: {output[-300:]}")
+        if "Traceback" in output:
+            self.add("unexpected", f"{what}: {output[-600:]}")
+
+
+# commands
+
+
+def commands():
+    """The words of every command, and its parameters."""
+
+    def walk(command, words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield " ".join(words), command.params
+        for name, one in (inner or {}).items():
+            yield from walk(one, (*words, name))
+
+    return dict(walk(typer.main.get_command(app), ()))
+
+
+def argument_lists(words, params):
+    """Realistic arguments of a command: its help, what it requires, and with more options."""
+    required = []
+    for one in params:
+        if one.required or (one.param_type_name == "argument" and one.metavar == "[INSTRUCTION]"):
+            value = ARGUMENTS.get(one.metavar, "main.py")
+            required += [value] if one.param_type_name == "argument" else [one.opts[0], value]
+    return [required, [*required, *MORE[words]]] if words in MORE else [required]
+
+
+def run_command(figures, words, arguments, *, is_strict, is_module):
+    """Runs a command to its end; one that goes on is terminated when it is ready."""
+    folder = figures.folder
+    start = ["-P", "-m", "dg_lsp"] if is_module else [str(folder.program)]
+    what = f"{words} {' '.join(arguments)}{' (PATH with .)' * is_strict}{' (-m)' * is_module}"
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            [sys.executable, *start, *words.split(), *arguments],
+            cwd=folder.path,
+            env=folder.environment(is_strict=is_strict),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        process.stdin.write(INPUT.get(words, ""))
+        process.stdin.close()
+        end, text = time.monotonic() + LIMIT, ""
+        while process.poll() is None and time.monotonic() < end:
+            text = _read(output)
+            if words in FOREVER and any(one in text for one in (*LASTING, "ready")):
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LIMIT)
+            time.sleep(0.02)
+        if process.poll() is None:
+            process.kill()
+            figures.add("lost", f"{what}: still running after {LIMIT:.0f} s: {text[-300:]}")
+        code, text = process.wait(), _read(output)
+    figures.codes[f"{words}: {code}"] += 1
+    if code < 0 and not (words in FOREVER and code == -signal.SIGTERM):
+        figures.add("crashed", f"{what}: {code} {text[-300:]}")
+    figures.check(what, text)
+    _write_again(folder)
+
+
+def _read(file):
+    """All that other processes have written to a file."""
+    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+
+
+def _write_again(folder):
+    """What commands with `--write` have changed."""
+    (folder.path / "main.py").write_text(MAIN)
+
+
+# language servers
+
+
+def run_server(figures, what, argv, cwd, *, is_strict=True, **options):
+    """An editor's session in the folder: files, completions, rewrites, code actions and commands."""
+    folder = figures.folder
+    launcher = Launcher(cwd)
+    with closing(launcher):
+        client = launcher.launch(argv, **folder.environment(is_strict=is_strict))
+        result = client.handshake({}, {**PATIENT, **options}, folder.path.as_uri())
+        uri = (folder.path / "main.py").as_uri()
+        client.open(MAIN, uri=uri)
+        client.open("from main import Basket\n", uri=(folder.path / "other.py").as_uri())
+        if not client.texts(8, 21, uri=uri, kind=client.INVOKED):
+            figures.add("lost", f"{what}: no completion")
+        lines = {"start": {"line": 6, "character": 0}, "end": {"line": 9, "character": 0}}
+        document = {"textDocument": {"uri": uri}}
+        client.answer(
+            client.request("textDocument/codeAction", {**document, "range": lines, "context": {"diagnostics": []}})
+        )
+        for command in result["capabilities"]["executeCommandProvider"]["commands"]:
+            arguments = [{"uri": uri, "range": lines, "position": lines["start"], "instruction": "rename owner"}]
+            client.answer(client.request("workspace/executeCommand", {"command": command, "arguments": arguments}))
+        for name in SECRETS[:8] + SECRETS[8::6]:
+            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20')}"
+            client.open("token = 'hunter2-editor'\ntotal = \n", uri=secret)
+            if client.texts(1, 8, uri=secret):
+                figures.add("shown", f"{what}: completes {name}")
+        if client.leave() != 0:
+            figures.add("crashed", f"{what}: {client.stderr[-300:]}")
+        answered = {one.get("id") for one in client.messages if "method" not in one}
+        for one in set(client.requested) - answered:
+            figures.add("lost", f"{what}: {one}")
+        sent = json.dumps([one for one in client.messages if "hunter2-editor" not in json.dumps(one)])
+        figures.check(what, client.stderr + sent)
+    _write_again(folder)
+
+
+def sessions(folder):
+    """How editors start the server: what, command, working directory, options."""
+    installed = [sys.executable, str(folder.program), "lsp"]
+    yield "VS Code, restricted", [str(folder.program), "lsp", "--stdio"], folder.home, {"isTrusted": False}
+    yield "Neovim", ["dg-lsp", "lsp", "--stdio"], folder.home, {}
+    yield "an editor that starts it in the folder", [*installed, "--stdio"], folder.path, {}
+    yield "with a daemon", [*installed, "--daemon", "start"], folder.path, {}
+    yield "python -P -m dg_lsp", [sys.executable, "-P", "-m", "dg_lsp", "lsp"], folder.path, {}
+
+
+# secrets
+
+FILL_ALL = """
+import contextlib, io, json, sys
+from dg_lsp.cli import run
+outcomes = []
+for arguments in json.load(sys.stdin):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = run(arguments)
+    outcomes.append([code, output.getvalue()])
+print(json.dumps(outcomes))
+"""
+
+
+def check_command_line(figures):
+    """No secret is filled, rewritten, replayed or listed, even for a server that would receive it."""
+    folder, remote = figures.folder, f"http://127.0.0.1:{figures.folder.listener.getsockname()[1]}"
+    names = [name for name in SECRETS if (folder.path / name).is_file()]
+    listed = "".join(f"[[places]]\nfile = {json.dumps(name)}\nline = 1\nexpect = ['']\n" for name in names)
+    places = folder.path / "secret-places.toml"
+    places.write_text(listed)
+    queries = [["bench", "samples", str(places)]]
+    for name in names:
+        queries += [["fill", f"{name}:1", "--remote", remote], ["rewrite", f"{name}:1-1", "rename it"]]
+        queries += [["fill", f"{name}:1"], ["fill", name, "--gaps"], ["bench", "replay", name]]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FILL_ALL],
+        input=json.dumps(queries),
+        cwd=folder.path,
+        env=folder.environment(is_strict=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    outcomes = json.loads(done.stdout) if done.returncode == 0 else []
+    if len(outcomes) != len(queries):
+        figures.add("crashed", done.stderr[-600:])
+    for query, (code, output) in zip(queries, outcomes, strict=False):
+        if code != 2 or "hunter2" in output:
+            figures.add("shown", f"{query}: {code} {output[-300:]}")
+        figures.counts["runs"] += 1
+    figures.check("secrets on the command line", may_open=SECRET_NAMES)
+    return len(names)
+
+
+def check_http(figures):
+    """No secret is part of a prompt: neither as a snippet nor as the document."""
+    prompts = []
+
+    def fill(prefix, suffix):
+        prompts.append(prefix + suffix)
+        return "1"
+
+    with closing(Starter()) as starter:
+        client = starter(ScriptedDenoiser(fill), context={"enabled": "always"})
+        for name in SECRETS:
+            snippet = {"text": "token = 'hunter2'\n", "filename": name}
+            secret = {"prefix": "token = 'hunter2'\ntotal = ", "filepath": name}
+            template = f"<|current_file_content|>\ncurrent_file_path: {name}\n<|code_to_edit|>\ntoken = 'hunter2'\n"
+            template += "<|cursor|>\n<|/code_to_edit|>\n<|/current_file_content|>"
+            for path, body in (
+                ("/infill", {"input_prefix": "a = ", "language": "python", "input_extra": [snippet]}),
+                ("/v1/completions", {"segments": secret}),
+                ("/v1/edit/completions", {"messages": [{"role": "user", "content": template}]}),
+            ):
+                reply = client.post(path, body)
+                figures.counts["runs"] += 1
+                if any("hunter2" in prompt for prompt in prompts) or b"hunter2" in reply.body:
+                    figures.add("shown", f"{path} with {name}")
+                prompts.clear()
+
+
+def check_editor(figures):
+    """No secret is completed, rewritten or part of another file's prompt in an editor's session."""
+    folder = figures.folder
+    launcher = Launcher(folder.home)
+    with closing(launcher):
+        client = launcher.scripted("echo", **folder.environment(is_strict=False))
+        client.handshake({}, {**PATIENT, "context": {"enabled": "always"}}, folder.path.as_uri())
+        uri = (folder.path / "main.py").as_uri()
+        client.open(MAIN, uri=uri)
+        for number, name in enumerate(SECRETS):
+            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20')}"
+            client.open(f"self.items = owner = 'hunter2-{number}'\ntotal = \n", uri=secret)
+            client.type(2, 0, 0, "items = owner\n", uri=secret)
+            client.type(2, 0, 0, "\n", uri=uri) if number == 0 else None
+            lines = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
+            query = {"command": "dg-lsp.rewrite", "arguments": [{"uri": secret, "range": lines, "instruction": "x"}]}
+            requests = client.complete(1, 8, uri=secret), client.request("workspace/executeCommand", query)
+            answers = [json.dumps(client.answer(one)) for one in (*requests, client.complete(9, 21, uri=uri))]
+            if client.items(requests[0]) or any("hunter2" in one for one in answers):
+                figures.add("shown", f"in an editor: {name}: {answers}")
+            figures.counts["runs"] += 3
+        if client.leave() != 0:
+            figures.add("crashed", client.stderr[-300:])
+        figures.check("secrets in an editor", client.stderr)
+
+
+# the campaign
+
+
+def runs(figures, rng):
+    """Everything there is to do, the strictest first."""
+    found = list(commands().items())
+    yield from ((run_server, (what, *how), options) for what, *how, options in sessions(figures.folder))
+    yield run_command, ("daemon stop", []), {"is_strict": True, "is_module": False}
+    yield from ((check, (), {}) for check in (check_command_line, check_http, check_editor))
+    for is_strict, is_module in ((True, False), (True, True), (False, False), (False, True)):
+        rng.shuffle(found)
+        how = {"is_strict": is_strict, "is_module": is_module}
+        yield from ((run_command, (words, argument_lists(words, params)[-1]), how) for words, params in found)
+        yield from ((run_command, (words, ["--help"]), how) for words, _ in found)
+        for words, params in found:
+            yield from ((run_command, (words, one), how) for one in argument_lists(words, params)[:-1])
+        yield run_command, ("daemon stop", []), how
+
+
+def run(seconds, seed, most=float("inf")):
+    """Runs all commands, sessions and checks, for some seconds or a number of them at most; returns the figures."""
+    start, number = time.monotonic(), 0
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = stack.enter_context(closing(Folder(Path(name))))
+        figures = Figures(folder)
+        for call, arguments, options in runs(figures, random.Random(seed)):
+            if number >= most or time.monotonic() - start > seconds:
+                break
+            call(figures, *arguments, **options)
+            number += 1
+        subprocess.run(
+            [sys.executable, str(folder.program), "daemon", "stop"],
+            env=folder.environment(is_strict=False),
+            cwd=folder.home,
+            capture_output=True,
+            check=False,
+        )
+    counts = figures.counts
+    return {
+        "messages": counts["runs"],
+        "seconds": round(time.monotonic() - start, 1),
+        "seed": seed,
+        "crashes": counts["crashed"],
+        "lost": counts["lost"],
+        "crossed": 0,
+        "unexpected": counts["triggered"] + counts["shown"] + counts["unexpected"],
+        "triggered": counts["triggered"],
+        "secrets_shown": counts["shown"],
+        "spellings": len(SECRETS),
+        "commands": len({one.partition(":")[0] for one in figures.codes}),
+        "codes": dict(sorted(figures.codes.items())),
+        "peak_mib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1),
+        **({"examples": figures.examples[:NUM_EXAMPLES]} if figures.examples else {}),
+    }
