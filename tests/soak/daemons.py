@@ -269,6 +269,8 @@ class Campaign:
             "DG_LSP_DATA_DIR": str(folder / "data"),
             "DG_LSP_CONFIG_DIR": os.devnull,
             "OMP_WAIT_POLICY": "passive",
+            # on a machine of many cores the threads of numpy would fill the address space
+            "OPENBLAS_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "2",
         }
 

@@ -38,7 +38,7 @@ CONNECTION = 200
 """Messages of a connection that ends with a broken frame."""
 WAITS = 0.1
 """Probability that all answers are waited for after a message."""
-PATIENCE = 120
+PATIENCE = 300
 """Seconds after which an answer is lost."""
 GROWTH = 0.05
 """Largest growth of a process in the second half of its messages."""

@@ -39,7 +39,7 @@ from dg_lsp.cli.app import app
 from dg_lsp.models.registry import BUNDLED
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds for one command on a busy machine."""
 NUM_EXAMPLES = 5
 PROGRAM = "from dg_lsp.cli import main\nmain()\n"

@@ -58,7 +58,7 @@ gpu_layers = 0
 [context]
 enabled = "always"
 """
-LIMIT = BODY_SECONDS + 60
+LIMIT = BODY_SECONDS + 120
 """Seconds after which a connection counts as hanging."""
 NUM_ORDINARY, NUM_HOSTILE = 2, 3
 SHARES = {"ordinary": 0.4, "hostile": 0.2, "generated": 0.4}
@@ -149,10 +149,10 @@ class Figures:
         """Whether there are enough requests of a kind."""
         return self.counts[kind] >= SHARES[kind] * self.most or time.monotonic() > self.end
 
-    def next(self, kind, number=1):
-        """Counts requests that are about to be sent; False if there are enough."""
+    def next(self, kind, number=1, *, is_required=False):
+        """Counts requests that are about to be sent; False if there are enough and these are not required."""
         with self.lock:
-            if self.has_ended(kind):
+            if self.has_ended(kind) and not is_required:
                 return False
             self.counts[kind] += number
             return True
@@ -448,7 +448,7 @@ def deaf(server, rng):
 
 
 def idle(server, rng):
-    """Connections without a request: the oldest may be closed, nobody else's answer may be late for good."""
+    """Connections without a request: the server may close the oldest of them, and answers the requests of others."""
     with ExitStack() as stack:
         for _ in range(NUM_IDLE):
             stack.enter_context(connect(server))
@@ -526,8 +526,8 @@ def check_answer(figures, what, status, headers, body):
 
 def be_hostile(server, figures, rng, clients):
     """One broken client after another: first each of `clients`."""
-    while figures.next("hostile"):
-        client = clients.pop() if clients else rng.choices(list(HOSTILE), list(HOSTILE.values()))[0]
+    while figures.next("hostile", is_required=bool(clients)):
+        client = clients.pop(0) if clients else rng.choices(list(HOSTILE), list(HOSTILE.values()))[0]
         start = time.monotonic()
         try:
             for answer in client(server, rng):
