@@ -32,9 +32,11 @@ NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --s
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-demo: $(BASE)  ## install what a user needs, and complete a line of a sample
-	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
-	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
+demo: $(BASE)  ## install what a user needs, denoise a line of a sample, and check the answer
+	@echo '$$ dg-lsp fill samples/words.py:23:12 --decoder diffusion --visual'
+	@$(BIN)/dg-lsp fill samples/words.py:23:12 --decoder diffusion --visual
+	@$(BIN)/dg-lsp fill samples/words.py:23:12 --decoder diffusion --json | grep -q '"text": "longest"' || \
+	  { echo 'This is not the right answer, longest. $(BIN)/dg-lsp doctor checks the installation.' >&2; exit 1; }
 
 test: check docs editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
