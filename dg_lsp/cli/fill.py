@@ -94,6 +94,7 @@ class _Command:
             self.source.snapshot(),
             offset,
             num_candidates=candidates,
+            max_lines=self.settings.completion.max_lines,
             suffix_lines=suffix_lines,
             deadline_ms=self.deadline,
             seed=self.seed,

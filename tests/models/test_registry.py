@@ -145,8 +145,9 @@ def test_a_preset_is_consistent(preset):
 @each_preset
 def test_the_documentation_has_a_row_for_the_preset(preset):
     size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
+    origin = f"`{preset.repository}`" if preset.repository else "packages of a package index"
     cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
-             preset.licence, f"`{preset.repository}`" if preset.repository else "packages of a package index")  # fmt: skip
+             preset.licence, origin)  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
 

@@ -89,15 +89,6 @@ local function check_server()
   end
 end
 
-local function check_options()
-  local trigger = options.get().trigger
-  if trigger ~= "auto" and trigger ~= "manual" then
-    vim.health.error(("trigger is %s"):format(vim.inspect(trigger)), { 'set it to "auto" or "manual"' })
-  elseif trigger == "manual" then
-    vim.health.info("typing requests no completions: trigger is manual")
-  end
-end
-
 local function check_keys()
   for action, key in pairs(options.get().keys or {}) do
     local map = key and vim.fn.maparg(key, "i", false, true) or {}
@@ -123,7 +114,6 @@ function M.check()
   vim.health.info("ghost text is drawn by " .. (options.is_native() and "Neovim itself" or "this plugin"))
   check_program()
   check_server()
-  check_options()
   check_keys()
 end
 
