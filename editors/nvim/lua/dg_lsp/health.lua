@@ -49,7 +49,7 @@ local function check_program()
   local cmd, program = command()
   if vim.fn.executable(cmd[1]) == 0 then
     vim.health.error(cmd[1] .. " is not on the PATH", {
-      "install it, for example with: pipx install dg-lsp",
+      "install it, in a clone of its repository: uv tool install . (or pipx install .)",
       'or set its path: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
     })
     return
