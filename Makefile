@@ -82,6 +82,7 @@ soak: $(DEV)  ## campaigns of hostile input for 10 minutes, or make soak MINUTES
 editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type in
 
 extension: $(VSIX)  ## pack the VS Code extension: editors/vscode/dist/dg-lsp.vsix
+	@[ -e $(VSIX) ] || { echo 'The extension was not packed: the lines above have the reason.' >&2; exit 1; }
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
 	@$(BIN)/dg-lsp bench samples samples/places.toml
@@ -167,7 +168,8 @@ $(VSCODE): tests/editors/vscode/install.sh $(NODE)
 	  { echo 'VS Code could not be installed: its tests are skipped.' >&2; $(MISSING); }
 
 $(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(NODE)
-	@[ ! -e $(NODE) ] || $(NPM) ci --ignore-scripts || { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
+	@[ ! -e $(NODE) ] || $(NPM) --loglevel error ci --ignore-scripts || \
+	  { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
 
 $(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
 	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package
