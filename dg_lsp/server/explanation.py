@@ -57,13 +57,15 @@ class Explanation:
 
 
 def not_requested(
-    request: FillRequest, exclusion: WorkspaceExclusion, engine: Engine | None = None
+    request: FillRequest, exclusion: WorkspaceExclusion, settings: CompletionSettings, engine: Engine | None = None
 ) -> Explanation | None:
     """Why typing at this position requests no completion, or None if it does. A missing engine knows every language."""
     if (reason := exclusion.exclusion_reason(request.snapshot)) is not None:
         return Explanation(Outcome.EXCLUDED, f"The file is not shown to the model: {reason}.")
     if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
         return Explanation(Outcome.UNSUPPORTED, f"{problem}.")
+    if settings.trigger == "manual":
+        return Explanation(Outcome.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
     if request.cursor.is_deep_inside_word:
         return Explanation(Outcome.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
     if exclusion.is_outside_code(request.snapshot, request.offset):
