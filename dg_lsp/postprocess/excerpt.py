@@ -5,7 +5,7 @@ errors in many ways, and only a valid text shows what a fill breaks.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,6 +20,7 @@ _FLAT_END = re.compile(
     r"^\S[^\n]*\n+(?=\})", re.MULTILINE
 )  # before the end of a block without indentation: a namespace
 _BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
+_FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
 
 
@@ -40,6 +41,7 @@ class Excerpt:
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
     is_following_cut: bool = False  # the file has more text than `following`
+    is_file_end: bool = False  # only ends of blocks follow the gap: others may stay open in an unfinished file
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -83,6 +85,7 @@ class Excerpt:
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
             is_following_cut=len(after) > REACH,
+            is_file_end=not language.checks_broken and len(after) <= REACH and bool(_FILE_END.fullmatch(after)),
         )
         return found._ended("")
 
@@ -95,7 +98,44 @@ class Excerpt:
 
     def text(self, fill: str) -> str:
         """The text that is parsed, with `fill` in the gap."""
-        return self.head + self.above + self.line_prefix + fill + self.line_rest + self.below + self.tail
+        return self.head + self.above + self.line_prefix + fill + self.after(fill)
+
+    def after(self, fill: str) -> str:
+        """The text behind the gap, with `fill` in it; an unfinished file gets the brackets it lacks."""
+        after = self.line_rest + self.below + self.tail
+        if not self.is_file_end:
+            return after
+        before = self.head + self.above + self.line_prefix
+        left = balance(before + fill + after, self.language)
+        opened = zip(left.closers, left.openings, strict=True)
+        closers = "\n".join(closer for closer, at in opened if at < len(before))
+        return after + (closers and f"\n{_last_element(fill + after, closers, self.language)}{closers}\n")
+
+    def unclosed(self, fill: str) -> str:
+        """What closes the blocks above the gap that the file does not: the line below is no deeper than their headers.
+
+        Brackets at the end of a file are not among them: `after` has those.
+        """
+        if self.language.checks_broken:
+            return ""
+        before = self.above + self.line_prefix
+        depth = None if (self.line_prefix + fill).strip() else depth_of(self.line_prefix)
+        found = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
+        if not self.is_file_end:
+            left = balance(before + fill, self.language)
+            for at in left.openings:
+                header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
+                if before[at : at + 1] == "{" and header.rstrip().endswith("{"):
+                    found.append((depth_of(header), "}"))
+        below = next((line for line in self.following.split("\n") if line.strip()), "")
+        is_end = self.language.block_end is not None and self.language.block_end.match(below)
+        least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
+        found.sort(key=lambda one: -one[0])
+        return "".join(f"\n{closer}" for depth, closer in found if depth >= least)
+
+    def without_line(self) -> Self:
+        """The excerpt with a gap in place of the cursor's line."""
+        return replace(self, line_prefix="", line_rest="")
 
     def _ended(self, fill: str) -> Self:
         """The excerpt with `below` and `tail` for this fill."""
@@ -211,14 +251,21 @@ def _closers(left: Balance, above: str, below: str, depth: int, language: Langua
         for closer, header, content in _open_blocks(text, opened, below)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
-    least = depth
-    for line in reversed((above + below).split("\n") if language.block_closes else ()):
-        if line.strip() and depth_of(line) < least:
-            least = depth_of(line)
-            closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
-            found.append((least, closer))
+    found += _word_closers((above + below).split("\n"), language, depth)
     found.sort(key=lambda one: -one[0])
     return "\n".join(closer for _, closer in found if closer)
+
+
+def _word_closers(lines: Sequence[str], language: Language, depth: int | None = None) -> Iterator[tuple[int, str]]:
+    """The words that close the blocks around a line of this depth behind `lines`, or around the last line."""
+    least = depth
+    for line in reversed(lines if language.block_closes else ()):
+        if line.strip() and least is None:
+            least = depth_of(line)
+        elif line.strip() and least is not None and depth_of(line) < least:
+            least = depth_of(line)
+            closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
+            yield least, closer
 
 
 def _open_blocks(text: str, left: Balance, following: str) -> Iterator[tuple[str, str, str]]:
