@@ -17,7 +17,7 @@ REACH = 4000  # most characters parsed on each side of the cursor; a nearer land
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
 _TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
 _FLAT_END = re.compile(
-    r"^\S[^\n]*\n+(?=\})", re.MULTILINE
+    r"^[^\s#][^\n]*\n+(?=\})", re.MULTILINE
 )  # before the end of a block without indentation: a namespace
 _BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
@@ -91,9 +91,11 @@ class Excerpt:
 
     def with_fill(self, fill: str) -> Self:
         """The excerpt with the end that fits a fill: one that opens or ends a block, a string or a comment."""
-        left = balance(self.line_prefix + fill, self.language)
+        is_open = any(
+            balance(self.line_prefix + text, self.language).num_unmatched for text in ("", fill)
+        )
         marks = self.language.block_comment
-        is_same = not (left.num_unmatched or self.language.block_closes or any(mark in fill for mark in marks))
+        is_same = not (is_open or self.language.block_closes or any(mark in fill for mark in marks))
         return self if is_same else self._ended(fill)
 
     def text(self, fill: str) -> str:
@@ -209,7 +211,8 @@ def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
     found = [match for match in found if len(match["indentation"]) >= depth][1:]  # see above
     if found:
         return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
-    between = [match for match in _BOUNDARY.finditer(below) if len(match["indentation"]) >= depth]
+    # the first line end is that of the cursor's line, which may be unfinished
+    between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
     if between:
         return _End(between[-1].end(), len(between[-1]["indentation"]))
     return _End(below.rfind("\n") + 1, depth, is_known=False)
