@@ -146,10 +146,14 @@ class Excerpt:
         following = self.line_rest + self.following
         after = _code_after(left, before, following, self.language)
         code = (following if after is None else after)[len(self.line_rest) :]
-        end = _end(code, self.depth, self.language, is_cut=self.is_following_cut)
+        last = (before + self.line_rest)[before.rfind("\n") + 1 :]
+        end = _end(code, self.depth, self.language, last_line=last, is_cut=self.is_following_cut)
         code, below, closers = code[: end.at], self.following[: end.at], self.head_closer
         if end.is_cut:
-            closers = _closers(left, before, self.line_rest + code, end.depth, self.language) + closers
+            num_typed = len(before) - len(fill)
+            inner = _closers_behind_string(left, num_typed, self.line_rest + code, self.language)
+            inner = inner or _closers(left, before, self.line_rest + code, end.depth, self.language)
+            closers = inner + closers
         above = self.above
         if self.language.has_macros:
             above, below = _without_conditionals(above, below)
@@ -191,8 +195,11 @@ class _End:
     is_known: bool = True  # a definition ends there
 
 
-def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
-    """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near."""
+def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: bool) -> _End:
+    """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near.
+
+    `below` begins behind `last_line`.
+    """
     assert language.landmark is not None
     found = list(language.landmark.finditer(below))
     if depth:
@@ -202,7 +209,8 @@ def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
                 return _End(at, depth)
             at += len(line)
     else:
-        block_end = [match.end() for match in _FLAT_END.finditer(below)][:1] if language.has_macros else []
+        ended = _FLAT_END.search(last_line + below) if language.has_macros else None
+        block_end = [ended.end() - len(last_line)] if ended else []
         at_margin = [match.start() for match in found if not match["indentation"]][1:2]  # decorators need the first one
         if ends := [*block_end, *at_margin]:
             return _End(_start_of(below, min(ends), language), 0)
@@ -242,6 +250,20 @@ def _start_of(text: str, at: int, language: Language) -> int:
             break
         at = start
     return at
+
+
+def _closers_behind_string(left: Balance, num_typed: int, below: str, language: Language) -> str:
+    """What closes the string in which `below` ends, and everything around it; empty if it ends in none.
+
+    Brackets of `left` that open from offset `num_typed` on are those of the fill, which has to close them.
+    """
+    if not any(mark in below for mark in language.multiline):
+        return ""
+    found = balance(below, language)
+    if found.quote not in language.multiline:
+        return ""
+    outer = [closer for closer, at in zip(left.closers, left.openings, strict=True) if at < num_typed]
+    return "\n".join((found.quote, *found.closers, *outer[len(found.strays) :]))
 
 
 def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
