@@ -253,11 +253,11 @@ def _start_of(text: str, at: int, language: Language) -> int:
 
 
 def _closers_behind_string(left: Balance, num_typed: int, below: str, language: Language) -> str:
-    """What closes the string in which `below` ends, and everything around it; empty if it ends in none.
+    """What closes the string that `below` begins and does not end, and everything around it; empty without one.
 
     Brackets of `left` that open from offset `num_typed` on are those of the fill, which has to close them.
     """
-    if not any(mark in below for mark in language.multiline):
+    if left.quote or not any(mark in below for mark in language.multiline):
         return ""
     found = balance(below, language)
     if found.quote not in language.multiline:

@@ -114,8 +114,6 @@ class Surroundings:
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
-        if self.language.has_macros:
-            return False
         for part, num in ((self.excerpt, MAX_FILLERS), (self.excerpt.without_line(), 1)):
             before, after = part.head + part.above + part.line_prefix, part.after("")
             left = balance(before + after, self.language)
@@ -147,7 +145,8 @@ class Surroundings:
         if fill.rstrip().endswith(OPENERS):
             return True
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
-        if self.excerpt.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
+        is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
+        if self.excerpt.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
             return True
         fits = found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
         return fits and self.num_errors("") > 0
