@@ -147,10 +147,17 @@ class ModelSettings:
         return dict(self.sampler).get(name, NO_OPTIONS)
 
 
+def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
+    if value in ("auto", "auto-diffusion"):
+        raise ValueError(f"rewrite.model must name one model: {value} selects models for completions")
+
+
 @attrs.frozen
 class RewriteSettings:
     """Rewrites of a selection."""
 
+    model: str = field(default="", validator=_one_model)
+    """Model of rewrites and chats, loaded beside that of completions; empty: the same one."""
     deadline_ms: float = field(default=60_000.0, validator=validators.gt(0))
     """Milliseconds after which a rewrite is cancelled."""
     strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
@@ -229,6 +236,18 @@ class Settings:
     def is_remote(self) -> bool:
         """A server runs the model."""
         return bool(self.remote.url)
+
+    @property
+    def for_rewrites(self) -> "Settings":
+        """The same settings with the model of rewrites and chats as the model, if there is one.
+
+        With a remote server it is another model of that server.
+        """
+        if not (name := self.rewrite.model):
+            return self
+        if self.is_remote:
+            return attrs.evolve(self, remote=attrs.evolve(self.remote, model=name))
+        return attrs.evolve(self, model=attrs.evolve(self.model, name=name))
 
     @property
     def model_key(self) -> tuple[ModelSettings, RemoteSettings]:

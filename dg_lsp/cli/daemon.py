@@ -13,7 +13,8 @@ import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
-from dg_lsp.cli.loading import Json, configure_user
+from dg_lsp.cli.loading import configure_user
+from dg_lsp.cli.options import Json
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon

@@ -23,14 +23,14 @@ def language_server(monkeypatch):
 @pytest.mark.parametrize("arguments", [[], ["--stdio"]])
 def test_standard_input_and_output_are_the_default(dg_lsp, language_server, arguments):
     assert dg_lsp("lsp", *arguments).code == 0
-    [(kind, (_, settings))] = language_server
-    assert kind == "stdio"
+    [(kind, (_, settings, over))] = language_server
+    assert (kind, over) == ("stdio", {"model": {}})
     assert settings == Settings()
 
 
 def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
-    [(kind, (host, port, token, _, _))] = language_server
+    [(kind, (host, port, token, _, _, _))] = language_server
     assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
     assert token == ""
 
@@ -38,7 +38,7 @@ def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
 def test_the_token_of_tcp_clients_can_be_in_the_environment(dg_lsp, language_server, monkeypatch):
     monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
-    [(_, (_, _, token, _, _))] = language_server
+    [(_, (_, _, token, _, _, _))] = language_server
     assert token == "a long secret that nobody guesses"
     assert "DG_LSP_TOKEN" not in os.environ
     monkeypatch.setenv("DG_LSP_TOKEN", "short")
@@ -51,14 +51,12 @@ def test_tcp_serves_this_machine_only(dg_lsp, language_server, host):
     assert not language_server
 
 
-def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server, script):
+def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
-    [(_, (open_engine, settings))] = language_server
+    [(_, (_, settings, over))] = language_server
     merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
-    open_engine(merged)
-    assert script.settings.model.name == "mine.gguf"
-    assert script.settings.model.threads == 1
-    assert script.settings.model.num_slots == 2
+    model = parse_settings(over, merged).model
+    assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
 
 
 def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server, user_settings):

@@ -44,6 +44,15 @@ def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps)
     wait_until(lambda: shared.status()["sessions"] == 0)
 
 
+def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
+    clients = [shared.edit("fill").begin("a\n", rewrite={"model": "reviser"}) for _ in range(2)]
+    for client in clients:
+        client.wait_log("reviser for rewrites ready")
+    models = [(Path(one["model"]).name, one["state"], one["sessions"]) for one in shared.status()["models"]]
+    assert models == [("dg-mini", "ready", 2), ("reviser", "ready", 2)]
+    assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
+
+
 def test_each_editor_has_its_own_settings(shared):
     clients = [shared.edit("echo").begin(completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
