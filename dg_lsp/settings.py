@@ -135,8 +135,8 @@ class ModelSettings:
     """Number of prompts (documents) in the KV cache."""
     prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
     """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
-    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
-    """Device of a checkpoint directory: `cpu`, `cuda` or `cuda:1`; `auto` uses the first GPU."""
+    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"))
+    """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=validators.ge(0))
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
     sampler: Samplers = field(default=(), metadata=_INTERNAL)

@@ -85,6 +85,7 @@ class LoadedModel:
             "path": str(self.path),
             "size_bytes": self.weights.size_bytes,
             "description": self.weights.description,
+            "placement": None if isinstance(self.weights, Checkpoint) else self.weights.where,
             "languages": list(spec.languages) or ["all"],
             "noise": spec.noise,
             "prompt_format": spec.prompt_format.value,
@@ -183,8 +184,12 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings))
 
     from dg_lsp.backends.llamacpp import LlamaModel
+    from dg_lsp.models.gpus import slow_link
 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
+    if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
+        advice = "a model that fits into one GPU is faster (model.device)"
+        typer.echo(f"dg-lsp: warning: layers are split, and {problem}: {advice}", err=True)
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

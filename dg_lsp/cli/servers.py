@@ -15,7 +15,7 @@ from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK, python_command
+from dg_lsp.system import LOOPBACK, pin_gpu, python_command
 
 if TYPE_CHECKING:
     from dg_lsp.http.auth import AccessRules
@@ -93,12 +93,12 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     those known before the editor sends its options; `over` is the tree of the command line.
     """
     wanted = use or settings.daemon.use
-    endpoint = client.Endpoint.of_user()
     if wanted == "never" or settings.is_remote:  # a remote server needs no shared model
         return
+    endpoint = client.Endpoint.of_user().least_busy()
     if wanted == "auto" and endpoint.read() is None:
         return
-    given = daemon_options(settings, exit_when_idle=True)
+    given = daemon_options(settings, exit_when_idle=True, gpu=endpoint.gpu)
     if "name" in over.get("model", {}):
         over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
     hello = {"settings": given["settings"], "over": over}
@@ -110,8 +110,10 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
         client.become_pipe(connection)
 
 
-def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
-    """All that a daemon needs, as JSON values that mean the same in any directory."""
+def daemon_options(
+    settings: "Settings", *, exit_when_idle: bool, gpu: int | None = None, **http: Any
+) -> dict[str, Any]:
+    """All that a daemon needs, as JSON values that mean the same in any directory; `gpu` is the one it is pinned to."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import settings_tree
     from dg_lsp.settings_files import resolve_path
@@ -120,7 +122,7 @@ def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -
     for group, key in (("model", "name"), ("rewrite", "model")):
         if name := tree[group][key]:
             tree[group][key] = resolve_path(name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
+    return {"settings": tree, "exit_when_idle": exit_when_idle, "gpu": gpu, **http}
 
 
 @with_model_options
@@ -130,6 +132,7 @@ def serve(
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
+    gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use this GPU alone; with one server for each.")] = None,
     *,
     over: dict[str, Any],
 ) -> int:
@@ -138,6 +141,9 @@ def serve(
     from dg_lsp.engine.shared_device import SharedDevice
     from dg_lsp.http.app import HttpServer
 
+    if gpu is not None:
+        pin_gpu(gpu)
+        over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
     settings = configure(over)
     rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
     open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())

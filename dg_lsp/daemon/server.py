@@ -180,6 +180,7 @@ class Daemon:
         return {
             "version": __version__,
             "pid": os.getpid(),
+            "gpu": self._endpoint.gpu,
             "address": self._record.address,
             "http": self.url,
             "seconds": round(time.monotonic() - self._start, 1),

@@ -10,6 +10,7 @@ from dg_lsp.http import app as http
 from dg_lsp.http.auth import LOOPBACK
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.system import GPU_VARIABLES
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_options_of_the_command_line_override_the_clients_options(dg_lsp, langua
 def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server, user_settings):
     user_settings("nonsense = 1\n")
     assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
-    [(_, (_, settings))] = language_server
+    [(_, (_, settings, _))] = language_server
     assert settings == parse_settings({"model": {"threads": 1}})
 
 
@@ -123,6 +124,15 @@ def test_options_reach_the_server(dg_lsp, http_server, script):
     assert rules.origins == ("https://a.example",)
     open_scheduler(settings)
     assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
+
+
+def test_a_server_of_one_gpu_sees_no_other_one(dg_lsp, http_server, monkeypatch):
+    for name in ("CUDA_DEVICE_ORDER", *GPU_VARIABLES):
+        monkeypatch.setenv(name, "")
+    assert dg_lsp("serve", "--gpu", 1).code == 0
+    [(_, _, settings, _)] = http_server
+    assert settings.model.device == "gpu"
+    assert {os.environ[name] for name in GPU_VARIABLES} == {"1"}
 
 
 def test_the_key_is_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):
