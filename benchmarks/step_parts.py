@@ -33,7 +33,8 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.steps import medians, nothing, random_prompt, sample_requests
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
-from dg_lsp.cli.loading import configure, load_model, open_denoiser, overrides
+from dg_lsp.cli.loading import configure, load_model, open_denoiser
+from dg_lsp.cli.options import overrides
 from dg_lsp.diffusion import loop
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine

@@ -146,8 +146,8 @@ class ModelSettings:
     """Number of prompts (documents) in the KV cache."""
     prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
     """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
-    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
-    """Device of a checkpoint directory: `cpu`, `cuda` or `cuda:1`; `auto` uses the first GPU."""
+    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"))
+    """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=validators.ge(0))
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
@@ -158,10 +158,17 @@ class ModelSettings:
         return dict(self.sampler).get(name, NO_OPTIONS)
 
 
+def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
+    if value in ("auto", "auto-diffusion"):
+        raise ValueError(f"rewrite.model must name one model: {value} selects models for completions")
+
+
 @attrs.frozen
 class RewriteSettings:
     """Rewrites of a selection."""
 
+    model: str = field(default="", validator=_one_model)
+    """Model of rewrites and chats, loaded beside that of completions; empty: the same one."""
     deadline_ms: float = field(default=60_000.0, validator=validators.gt(0))
     """Milliseconds after which a rewrite is cancelled."""
     strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
@@ -240,6 +247,18 @@ class Settings:
     def is_remote(self) -> bool:
         """A server runs the model."""
         return bool(self.remote.url)
+
+    @property
+    def for_rewrites(self) -> "Settings":
+        """The same settings with the model of rewrites and chats as the model, if there is one.
+
+        With a remote server it is another model of that server.
+        """
+        if not (name := self.rewrite.model):
+            return self
+        if self.is_remote:
+            return attrs.evolve(self, remote=attrs.evolve(self.remote, model=name))
+        return attrs.evolve(self, model=attrs.evolve(self.model, name=name))
 
     @property
     def model_key(self) -> tuple[ModelSettings, RemoteSettings]:

@@ -28,7 +28,9 @@ USER_KEYS = ("daemon.", "http.", "remote.", "privacy.audit_log", "privacy.truste
 They decide where code is sent, which clients are served, and which files are written.
 """
 _FREE_KEYS = ("completion.", "rewrite.")
-"""Keys that every folder may set."""
+"""Keys that every folder may set, except those that choose models."""
+MODEL_KEYS = ("model.name", "rewrite.model")
+"""Keys with the name or the path of a model."""
 _CONTEXT_ORDER = ("never", "auto", "always")
 
 
@@ -49,7 +51,7 @@ def user_settings(names: Collection[str]) -> Settings:
     text, is_own = _read(path)
     if not is_own:
         raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
-    return _with_model_path(_parse(path, text, Settings())[0], path, names)
+    return _with_model_paths(*_parse(path, text, Settings()), path, names)
 
 
 def workspace_file(start: Path) -> Path | None:
@@ -90,8 +92,8 @@ def with_workspace_file(
     if forbidden:
         where = f"set it in {user_file()}, in the editor or on the command line"
         messages.append(f"{path}: ignored {', '.join(forbidden)}, which a folder must not decide: {where}")
-    if is_trusted and "model.name" in keys:
-        settings = _with_model_path(settings, path, names)
+    if is_trusted:
+        settings = _with_model_paths(settings, keys, path, names)
     return settings, tuple(messages)
 
 
@@ -123,7 +125,7 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
             return min(old, new)
     if key.startswith("context."):
         return old and new
-    return new if key.startswith(_FREE_KEYS) else old
+    return new if key.startswith(_FREE_KEYS) and key not in MODEL_KEYS else old
 
 
 def _is_honoured(value: Any, wanted: Any) -> bool:
@@ -184,6 +186,9 @@ def _line_of(text: str, key: str) -> int:
     return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
-def _with_model_path(settings: Settings, path: Path, names: Collection[str]) -> Settings:
-    name = resolve_path(settings.model.name, path.parent, names)
-    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
+def _with_model_paths(settings: Settings, keys: Collection[str], path: Path, names: Collection[str]) -> Settings:
+    """Makes the paths of models absolute that these keys of a file set."""
+    for key in MODEL_KEYS:
+        if key in keys and _value(settings, key):
+            settings = _replaced(settings, key, resolve_path(_value(settings, key), path.parent, names))
+    return settings

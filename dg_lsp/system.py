@@ -5,8 +5,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+
+from dg_lsp.errors import UsageError
 
 _MEMORY = Path("/proc/meminfo")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -186,6 +188,28 @@ def _user_folder(variable: str, xdg: str, xdg_default: str, windows: str, window
         base = os.environ.get(xdg) or xdg_default
         base = base if expanded(base).is_absolute() else xdg_default  # a relative path would be a folder of any project
     return NEUTRAL_FOLDER / expanded(base) / "dg-lsp"  # without a home the path is relative: a folder of any project
+
+
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES")
+"""Variables that CUDA, ROCm and llama.cpp's Vulkan backend read when they start: the GPUs that a process sees."""
+
+
+def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Makes this process and its children see one GPU alone; before any library for GPUs is loaded.
+
+    The number is that of `nvidia-smi`; where a variable lists GPUs already, it counts in this list. Tested without a
+    GPU: the variables are set as their documentation has it.
+
+    Raises:
+        UsageError: the list has no such entry.
+    """
+    pinned = {"CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
+    for name in GPU_VARIABLES:
+        listed = [one.strip() for one in environment.get(name, "").split(",") if one.strip()]
+        if listed and number >= len(listed):
+            raise UsageError(f"GPU {number}: {name} is {environment[name]}, which lists {len(listed)}; count from 0")
+        pinned[name] = listed[number] if listed else str(number)
+    environment.update(pinned)
 
 
 def expanded(path: str) -> Path:

@@ -79,10 +79,12 @@ class Starter:
     def __init__(self):
         self.started = []
 
-    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
+    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, is_persistent=False, **tree):
         open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
-        server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, rules or AccessRules())
+        server = HttpServer(
+            ("127.0.0.1", 0), open_scheduler, settings, rules or AccessRules(), is_persistent=is_persistent
+        )
         server.start()
         self.started.append(server)
         client = Client(server.port)

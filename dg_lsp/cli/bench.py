@@ -7,8 +7,8 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli import loading
-from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import Deadline, Decoder, GpuLayers, Json, Model, Remote, Seed, SuffixLines, Threads, overrides
 from dg_lsp.cli.sampling import sweep_of, with_sampler_options
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -88,8 +88,8 @@ def infill(
     execute: Execute = False,
     length: Length = "none",
     max_lines: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of lines of every fill.")] = None,
-    suffix_lines: loading.SuffixLines = None,
-    deadline: loading.Deadline = None,
+    suffix_lines: SuffixLines = None,
+    deadline: Deadline = None,
     warm: Warm = False,
     as_json: Json = False,
     output: Output = None,

@@ -1,17 +1,15 @@
 """`dg-lsp chat`: a conversation, on a terminal or with given messages."""
 
-import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.loading import Decoder, GpuLayers, Json, MaxTokens, Model, Remote, Seed, Threads
+from dg_lsp.cli.options import TextOptions, check_decoder, with_rewrite_model_options, with_text_options
 from dg_lsp.cli.sampling import with_sampler_options
 from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
@@ -23,24 +21,17 @@ PROMPT = "> "
 
 
 @with_sampler_options
+@with_rewrite_model_options
+@with_text_options(max_tokens=1024)
 def chat(
     messages: Annotated[
         list[str] | None, Option("--message", "-m", metavar="TEXT", help="A message; several are sent in turn.")
     ] = None,
     system: Annotated[str, Option(metavar="TEXT", help="What the model reads before the conversation.")] = "",
-    max_tokens: MaxTokens = 1024,
     hide_thinking: Annotated[bool, Option("--hide-thinking", help="Do not print thoughts.")] = False,
-    model: Model = None,
-    remote: Remote = None,
-    decoder: Decoder = None,
-    context_length: loading.ContextLength = None,
-    deadline: loading.TextDeadline = None,
-    seed: Seed = 0,
-    visual: loading.Visual = False,
-    as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
     *,
+    text: TextOptions,
+    over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
@@ -49,22 +40,18 @@ def chat(
     from dg_lsp.engine.request import ChatRequest
 
     is_interactive = not messages and sys.stdin.isatty()
-    over = loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
-    settings = loading.configure(loading.with_context_length(over, context_length))
-    loading.check_decoder(decoder, settings)
-    display = Display(visual, as_json, hide_thinking)
+    settings = loading.configure(text.over(over)).for_rewrites
+    check_decoder(text.decoder, settings)
+    display = Display(text.visual, text.as_json, hide_thinking)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
         _check(engine)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
-            request = ChatRequest(
-                tuple(turns), name="", max_tokens=max_tokens, seed=seed, decoder=decoder, sampler=sampler
-            )
-            until = math.inf if deadline is None else time.monotonic() + deadline / 1e3
+            request = ChatRequest(tuple(turns), name="", sampler=sampler, **text.limits)
             try:
-                code, answer = display.run(engine, request, until, load_ms)
+                code, answer = display.run(engine, request, text.end(), load_ms)
             except RequestError as error:
                 if not is_interactive:
                     raise

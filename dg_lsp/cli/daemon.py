@@ -4,28 +4,32 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
-from dg_lsp.cli.loading import Json, configure_user
+from dg_lsp.cli.loading import configure_user
+from dg_lsp.cli.options import Json
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK
+from dg_lsp.system import LOOPBACK, pin_gpu
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.server import OpenHttp
+    from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.scheduler import SchedulerSession
     from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 
+_MAX_GPUS = 1000
 app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
 
 
@@ -34,6 +38,7 @@ def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
     exit_when_idle: Annotated[bool, Option("--exit-when-idle", help="Leave 10 minutes after the last editor.")] = False,
     http: Annotated[str | None, Option(metavar="HOST:PORT", help="Serve HTTP too, as dg-lsp serve does.")] = None,
+    gpus: Annotated[str | None, Option(metavar="N,N,...", help="Start one daemon for each of these GPUs.")] = None,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
@@ -41,15 +46,45 @@ def start(
     """Start the daemon. Models are opened when editors request them."""
     from dg_lsp.daemon.pool import CrashLog
 
-    endpoint = Endpoint.of_user()
+    main, numbers = Endpoint.of_user(), _gpu_numbers(gpus)
+    _check_alone(main, numbers)
+    if gpus is not None and (foreground or http):
+        what = "--foreground" if foreground else "--http"
+        raise UsageError(f"{what} is for one daemon: leave --gpus out, or start dg-lsp serve --gpu N for each GPU")
     access = {"hosts": allow_host or [], "origins": allow_origin or []}
     key_file = api_key_file and str(api_key_file.absolute())
-    given = daemon_options(
-        configure_user({}), exit_when_idle=exit_when_idle, http=http, api_key_file=key_file, **access
-    )
-    CrashLog(endpoint.crashes).clear()
-    if foreground:
-        return _run(endpoint, given, lambda: _print_address(endpoint, "listens"))
+    settings = configure_user({})
+    for endpoint in map(main.of_gpu, numbers):
+        given = daemon_options(
+            settings, exit_when_idle=exit_when_idle, gpu=endpoint.gpu, http=http, api_key_file=key_file, **access
+        )
+        CrashLog(endpoint.crashes).clear()
+        if foreground:
+            return _run(endpoint, given, lambda: _print_address(main, "listens"))
+        _start(endpoint, given, http)
+    return 0
+
+
+def _gpu_numbers(text: str | None) -> list[int | None]:
+    """The numbers of `--gpus`; None alone for the user's only daemon."""
+    if text is None:
+        return [None]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) < _MAX_GPUS for part in parts):
+        raise UsageError(f"--gpus {text}: give numbers of nvidia-smi, such as 0,1")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _check_alone(main: Endpoint, numbers: Sequence[int | None]) -> None:
+    """Raises DaemonError if daemons run that would use the same GPUs, or among which editors would not choose."""
+    if numbers == [None] and (others := main.of_gpus()):
+        listed = ", ".join(str(one.gpu) for one in others)
+        raise DaemonError(f"daemons of single GPUs run ({listed}): run dg-lsp daemon stop first")
+    if numbers != [None] and _status(main)["running"]:
+        raise DaemonError("a daemon for all GPUs runs: run dg-lsp daemon stop first")
+
+
+def _start(endpoint: Endpoint, given: Mapping[str, Any], http: str | None) -> None:
     if is_running := _status(endpoint)["running"]:
         http_opener(given)  # wrong options are errors here too
     else:
@@ -60,14 +95,14 @@ def start(
         typer.echo(f"dg-lsp: HTTP at {url}", err=True)
     elif http:
         raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
-    return 0
 
 
 @app.command("run", hidden=True)
 def run() -> int:
     """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
+    given = json.load(sys.stdin)
     try:
-        return _run(Endpoint.of_user(), json.load(sys.stdin), lambda: report(READY))
+        return _run(Endpoint.of_user().of_gpu(given.get("gpu")), given, lambda: report(READY))
     except DaemonRunsError:
         report(READY)
         return 0
@@ -79,16 +114,25 @@ def run() -> int:
 @app.command("stop")
 def stop() -> int:
     """Stop the daemon. Its editors go on with another one, or with a model of their own."""
+    main = Endpoint.of_user()
+    endpoints = main.of_gpus()
+    if main.read() is not None or not endpoints:
+        endpoints.insert(0, main)
+    is_stopped = any([_stop(endpoint) for endpoint in endpoints])  # noqa: C419  (all of them)
+    typer.echo("stopped" if is_stopped else "no daemon runs", err=True)
+    return 0 if is_stopped else 1
+
+
+def _stop(endpoint: Endpoint) -> bool:
+    """Ends a daemon, and removes what a crashed one left behind; whether it ran."""
     from filelock import FileLock, Timeout
 
     from dg_lsp.daemon.pool import CrashLog
 
-    endpoint = Endpoint.of_user()
     record = endpoint.read()
     CrashLog(endpoint.crashes).clear()
     if not endpoint.lock.exists():
-        typer.echo("no daemon runs", err=True)
-        return 1
+        return False
     is_stopping = False
     if record is not None:
         with suppress(OSError, Refused):
@@ -107,25 +151,31 @@ def stop() -> int:
         lock.acquire(timeout=STOP_SECONDS)
     endpoint.clear()  # the files of a daemon that crashed
     lock.release()
-    typer.echo("stopped" if is_stopping else "no daemon runs", err=True)
-    return 0 if is_stopping else 1
+    return is_stopping
 
 
 @app.command("status")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    endpoint = Endpoint.of_user()
-    facts = _status(endpoint)
+    main = Endpoint.of_user()
+    endpoints = main.of_gpus()
+    found = [(one, _status(one)) for one in endpoints or [main]]
+    is_running = any(facts["running"] for _, facts in found)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-    elif not facts["running"]:
-        typer.echo("no daemon runs")
-        if "crashed" in facts:
-            typer.echo(f"process {facts['crashed']} crashed: see {endpoint.log}")
-    else:
-        for line in _lines(facts):
+        tree = {"running": is_running, "gpus": [facts for _, facts in found]} if endpoints else found[0][1]
+        typer.echo(json.dumps(tree, indent=2))
+        return 0 if is_running else 1
+    for endpoint, facts in found:
+        if facts["running"]:
+            lines = _lines(facts)
+        else:
+            crash = [f"process {facts['crashed']} crashed: see {endpoint.log}"] if "crashed" in facts else []
+            lines = ["no daemon runs", *crash]
+        if endpoint.gpu is not None:
+            typer.echo(f"GPU {endpoint.gpu}:")
+        for line in lines:
             typer.echo(line)
-    return 0 if facts["running"] else 1
+    return 0 if is_running else 1
 
 
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
@@ -138,8 +188,8 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
 
     settings = parse_settings(given["settings"])
     is_explicit = bool(given.get("http"))
-    if not (address := given.get("http") or settings.daemon.http):
-        return None
+    if given.get("gpu") is not None or not (address := given.get("http") or settings.daemon.http):
+        return None  # one address cannot be that of several daemons
     host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
     if not is_explicit and host not in LOOPBACK:
         raise SettingsError(f"daemon.http {address}: only dg-lsp daemon start --http serves other machines")
@@ -164,9 +214,19 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
 def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
     from dg_lsp.daemon.server import Daemon
 
+    if (gpu := given.get("gpu")) is not None:
+        pin_gpu(gpu)
     open_http = http_opener(given)
-    daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=given["exit_when_idle"], open_http=open_http)
+    open_engine = loading.open_engine if gpu is None else _open_on_gpu
+    daemon = Daemon(endpoint, open_engine, exit_when_idle=given["exit_when_idle"], open_http=open_http)
     return daemon.run(on_ready)
+
+
+def _open_on_gpu(settings: "Settings") -> "Engine":
+    """An engine on the only GPU that this process sees; an error where there is none."""
+    if settings.model.device != "cpu":
+        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, device="gpu"))
+    return loading.open_engine(settings)
 
 
 def _status(endpoint: Endpoint) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads, configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import Json, with_model_options
 from dg_lsp.errors import DgLspError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Checkup:
     gpus: list[dict[str, Any]] = field(default_factory=list)  # of the machine, with or without llama.cpp
     runtime: dict[str, Any] | None = None  # the llama.cpp library that is loaded
     model: dict[str, Any] | None = None
+    rewrite_model: dict[str, Any] | None = None  # of rewrites and chats, if the settings name one
     threads: int | None = None
     costs: dict[str, dict[int, float]] | None = None
     """Milliseconds of a causal pass and of a pass over a canvas, by number of tokens."""
@@ -62,15 +64,14 @@ class Checkup:
     problems: list[str] = field(default_factory=list)  # one line each, with a solution
 
 
+@with_model_options
 def doctor(
-    model: Model = None,
-    remote: Remote = None,
     as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    checkup = examine(over)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(checkup)))
     else:
@@ -110,7 +111,11 @@ def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
 def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
     for key, value in (checkup.model or {}).items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        yield ("model size", _megabytes(value)) if key == "size_bytes" else (f"model {key.replace('_', ' ')}", shown)
+        is_bytes, name = key.endswith("_bytes"), key.removesuffix("_bytes").replace("_", " ")
+        yield f"model {name}", _megabytes(value) if is_bytes else shown
+    if (other := checkup.rewrite_model) is not None:
+        memory = f", {_megabytes(other['memory_bytes'])} of memory" if "memory_bytes" in other else ""
+        yield "rewrites and chats", f"{other['name']}{memory}"
     if checkup.threads is not None:
         yield "threads", checkup.threads
     for what, passes in (checkup.costs or {}).items():
@@ -199,6 +204,32 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)
+        checkup.model["memory_bytes"] = _memory_of(engine)
+        _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
+
+
+def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
+    other = settings.for_rewrites
+    if other.model_key == settings.model_key:
+        return
+    start = time.perf_counter()
+    with closing(loading.open_engine(other)) as engine:
+        checkup.rewrite_model = {
+            "name": engine.spec.name,
+            "memory_bytes": _memory_of(engine),
+            "follows_instructions": engine.follows_instructions,
+            "load_ms": round(1e3 * (time.perf_counter() - start), 3),
+        }
+    if not engine.follows_instructions:
+        from dg_lsp.models.registry import instruction_model
+
+        problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
+        checkup.warnings.append(f"{problem}: {instruction_model()} does both")
+
+
+def _memory_of(engine: "Engine") -> int:
+    footprint = engine.footprint
+    return footprint.weights_bytes + footprint.cache_bytes
 
 
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:

@@ -10,7 +10,18 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import Decoder, EvenSecret, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
+from dg_lsp.cli.options import (
+    USE_EVEN_SECRET,
+    Deadline,
+    Decoder,
+    EvenSecret,
+    Format,
+    Json,
+    Seed,
+    SuffixLines,
+    Write,
+    with_model_options,
+)
 from dg_lsp.cli.sampling import with_sampler_options
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -23,16 +34,15 @@ if TYPE_CHECKING:
 
 
 @with_sampler_options
+@with_model_options
 def fill(
     position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
     gaps: Annotated[
         bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
     ] = False,
-    model: Model = None,
-    remote: Remote = None,
-    suffix_lines: loading.SuffixLines = None,
+    suffix_lines: SuffixLines = None,
     candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
-    deadline: loading.Deadline = None,
+    deadline: Deadline = None,
     decoder: Decoder = None,
     prompt_format: Format = None,
     seed: Seed = 0,
@@ -40,9 +50,8 @@ def fill(
     as_json: Json = False,
     write: Write = False,
     even_secret: EvenSecret = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
     *,
+    over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
@@ -60,9 +69,9 @@ def fill(
         start = end = source.offset_at(first, second)
     if write:
         source.check_writable()
-    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(over)
     if not even_secret:
-        loading.check_allowed(source, settings, loading.USE_EVEN_SECRET)
+        loading.check_allowed(source, settings, USE_EVEN_SECRET)
     if prompt_format is not None:
         completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         settings = attrs.evolve(settings, completion=completion)

@@ -1,4 +1,4 @@
-"""Options shared by several commands, the settings that they make, and models and engines for these settings.
+"""The settings of a command, and models and engines for these settings.
 
 Importing this module loads no runtime and no engine, so that `--help` is fast.
 """
@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.errors import UsageError, escaped
+from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
+from dg_lsp.errors import escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
@@ -25,56 +24,6 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
     from dg_lsp.models.selection import Machine
     from dg_lsp.settings import Settings
-
-Model = Annotated[
-    str | None,
-    Option("--model", metavar="MODEL", help="Name of a model, auto, auto-diffusion, or path of a GGUF file."),
-]
-GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
-Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
-Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
-Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
-Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
-SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
-Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
-Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
-USE_EVEN_SECRET = "; use --even-secret to send it anyway"
-EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
-Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
-MaxTokens = Annotated[
-    int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
-]
-ContextLength = Annotated[
-    int | None, Option(min=256, metavar="N", help="Tokens of prompt and text together; default: up to 8192.")
-]
-Visual = Annotated[bool, Option("--visual", help="Show the canvas after each denoising step on standard error.")]
-TextDeadline = Annotated[
-    float | None, Option(min=1, metavar="MS", help="Return the settled text this long after the load.")
-]
-Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
-
-
-def overrides(
-    *, model: str | None = None, gpu_layers: int | None = None, threads: int | None = None, remote: str | None = None
-) -> dict[str, Any]:
-    """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
-    tree: dict[str, dict[str, Any]] = {"model": {"gpu_layers": gpu_layers, "threads": threads}}
-    if remote is not None:
-        tree["remote"] = {"url": remote, "model": model}
-    elif model is not None:
-        tree |= {"model": {**tree["model"], "name": model}, "remote": {"url": ""}}
-    return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
-
-
-def check_decoder(decoder: DecoderName | None, settings: "Settings") -> None:
-    """Raises UsageError if a decoder is named for a remote server."""
-    if settings.is_remote and decoder is not None:
-        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
-
-
-def with_context_length(over: dict[str, Any], length: int | None) -> dict[str, Any]:
-    """The settings tree with this `model.context_length`, if one is given."""
-    return over if length is None else {**over, "model": {**over.get("model", {}), "context_length": length}}
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
@@ -136,6 +85,7 @@ class LoadedModel:
             "path": str(self.path),
             "size_bytes": self.weights.size_bytes,
             "description": self.weights.description,
+            "placement": None if isinstance(self.weights, Checkpoint) else self.weights.where,
             "languages": list(spec.languages) or ["all"],
             "noise": spec.noise,
             "prompt_format": spec.prompt_format.value,
@@ -234,8 +184,12 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings))
 
     from dg_lsp.backends.llamacpp import LlamaModel
+    from dg_lsp.models.gpus import slow_link
 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
+    if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
+        advice = "a model that fits into one GPU is faster (model.device)"
+        typer.echo(f"dg-lsp: warning: layers are split, and {problem}: {advice}", err=True)
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

@@ -28,6 +28,7 @@ from dg_lsp.bench.steps import measure_model
 from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
+from dg_lsp.cli.options import check_decoder
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.languages import LANGUAGE_IDS
@@ -158,7 +159,7 @@ def measure_contenders(
 
 def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
     """Runs `bench infill`; returns the exit code."""
-    loading.check_decoder(decoder, settings)
+    check_decoder(decoder, settings)
     opening = _open_contender(settings, decoder, options)
     run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
     known = {"model": run.header.model, "length_knowledge": options.length}

@@ -13,7 +13,8 @@ from typer import Argument
 
 from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import Json, configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import Json, overrides
 from dg_lsp.cli.pull import pull_model
 from dg_lsp.errors import DgLspError, UsageError
 

@@ -15,7 +15,8 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import overrides
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.runtime import COMMAND, find_runtime
 from dg_lsp.system import VARIABLE

@@ -13,6 +13,7 @@ from dg_lsp.bench.timeline import timelines
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
 from dg_lsp.cli import loading
 from dg_lsp.cli.measurements import finish, header_of, open_model, progress_bar, remote_notes
+from dg_lsp.cli.options import check_decoder
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import Settings
@@ -31,7 +32,7 @@ def measure_replay(
     """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, for the page."""
     if html is not None:
         check_page_path(html)
-    loading.check_decoder(played.decoder, settings)
+    check_decoder(played.decoder, settings)
     lines = [task.lines for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
     listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}

@@ -3,32 +3,31 @@
 import difflib
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import EvenSecret, GpuLayers, Json, Model, Remote, Seed, Threads, Write
+from dg_lsp.cli.options import USE_EVEN_SECRET, EvenSecret, Json, Seed, Write, with_rewrite_model_options
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.result import RewriteResult
 
 
+@with_rewrite_model_options
 def rewrite(
     lines: Annotated[str, Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included.")],
     instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
     strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
-    model: Model = None,
-    remote: Remote = None,
     deadline: Annotated[float | None, Option(min=1, metavar="MS", help="Stop this long after the load.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,
     even_secret: EvenSecret = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
     from dg_lsp.cli.output import start_text
@@ -42,9 +41,9 @@ def rewrite(
     start, end = source.offset_at(first, 1), source.offset_at(last, None)
     if write:
         source.check_writable()
-    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(over).for_rewrites
     if not even_secret:
-        loading.check_allowed(source, settings, loading.USE_EVEN_SECRET)
+        loading.check_allowed(source, settings, USE_EVEN_SECRET)
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 

@@ -1,13 +1,12 @@
 """Sampler options of several commands, and the combinations of a sweep."""
 
-import functools
-import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from typer import Option
 
+from dg_lsp.cli.options import with_group
 from dg_lsp.errors import UsageError
 from dg_lsp.sampler_options import SAMPLER_BOUNDS, SAMPLER_NAMES, SamplerOptions, parse_option
 
@@ -43,30 +42,16 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def with_sampler_options(command: Callable[..., int]) -> Callable[..., int]:
-    """The command with the options of `SamplerOptions` in place of its parameter `sampler`."""
-
-    @functools.wraps(command)
-    def called(**given: Any) -> int:
-        values = {name: given.pop(name) for name in SAMPLER_NAMES}
-        return command(**given, sampler=sampler_of(values))
-
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "sampler"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, keyword, default=None, annotation=_OPTIONS[name]) for name in SAMPLER_NAMES]
-    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*(one.replace(kind=keyword) for one in own), *added], return_annotation=int
-    )
-    called.__annotations__ = {**{one.name: one.annotation for one in own}, **_OPTIONS, "return": int}
-    return called
-
-
 def sampler_of(values: dict[str, Any]) -> SamplerOptions:
     """The options; raises UsageError for a number out of bounds."""
     try:
         return SamplerOptions(**values)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+with_sampler_options = with_group("sampler", {name: (_OPTIONS[name], None) for name in SAMPLER_NAMES}, sampler_of)
+"""The parameter `sampler` of a command is a `SamplerOptions`."""
 
 
 def sweep_of(texts: Sequence[str], sampler: SamplerOptions) -> dict[str, SamplerOptions]:

@@ -11,13 +11,13 @@ import typer
 from typer import Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import with_model_options
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK, python_command
+from dg_lsp.system import LOOPBACK, pin_gpu, python_command
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.engine import Engine
     from dg_lsp.http.auth import AccessRules
     from dg_lsp.settings import Settings
 
@@ -32,39 +32,31 @@ DaemonUse = Literal["auto", "start", "never"]
 AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web page that may send requests.")]
 
 
+@with_model_options
 def lsp(
     stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
     tcp: Annotated[
         str | None, Option(metavar="HOST:PORT", help="Listen on loopback for one client that sends a token.")
     ] = None,
-    model: Model = None,
-    remote: Remote = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
     daemon: Annotated[DaemonUse | None, Option(help="Use a daemon; default: the setting daemon.use.")] = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Run the language server."""
-    from dg_lsp.settings import parse_settings
-
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other: give one of them")
     address = None if tcp is None else parse_address(tcp)
     if address is not None and address[0] not in LOOPBACK:
         raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
-    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
     settings = _settings(over)
-
-    def open_engine(merged: "Settings") -> "Engine":
-        # options of the command line override the client's initializationOptions
-        return loading.open_engine(parse_settings(over, merged))
 
     if address is None:
         _use_daemon(settings, over, daemon)
     from dg_lsp.server import app as server
 
     if address is None:
-        return server.serve_stdio(open_engine, settings)
-    return server.serve_tcp(*address, _token(), open_engine, settings)
+        return server.serve_stdio(loading.open_engine, settings, over)
+    return server.serve_tcp(*address, _token(), loading.open_engine, settings, over)
 
 
 def _token() -> str:
@@ -101,12 +93,12 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     those known before the editor sends its options; `over` is the tree of the command line.
     """
     wanted = use or settings.daemon.use
-    endpoint = client.Endpoint.of_user()
     if wanted == "never" or settings.is_remote:  # a remote server needs no shared model
         return
+    endpoint = client.Endpoint.of_user().least_busy()
     if wanted == "auto" and endpoint.read() is None:
         return
-    given = daemon_options(settings, exit_when_idle=True)
+    given = daemon_options(settings, exit_when_idle=True, gpu=endpoint.gpu)
     if "name" in over.get("model", {}):
         over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
     hello = {"settings": given["settings"], "over": over}
@@ -118,35 +110,44 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
         client.become_pipe(connection)
 
 
-def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
-    """All that a daemon needs, as JSON values that mean the same in any directory."""
+def daemon_options(
+    settings: "Settings", *, exit_when_idle: bool, gpu: int | None = None, **http: Any
+) -> dict[str, Any]:
+    """All that a daemon needs, as JSON values that mean the same in any directory; `gpu` is the one it is pinned to."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import settings_tree
     from dg_lsp.settings_files import resolve_path
 
     tree = settings_tree(settings)
-    tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
+    for group, key in (("model", "name"), ("rewrite", "model")):
+        if name := tree[group][key]:
+            tree[group][key] = resolve_path(name, Path.cwd(), known_names())
+    return {"settings": tree, "exit_when_idle": exit_when_idle, "gpu": gpu, **http}
 
 
+@with_model_options
 def serve(
     host: Annotated[str, Option(metavar="HOST", help="Address; any but loopback requires a key.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
-    model: Model = None,
-    remote: Remote = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use this GPU alone; with one server for each.")] = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Serve completions over HTTP."""
     from dg_lsp.engine.scheduler import Scheduler
+    from dg_lsp.engine.shared_device import SharedDevice
     from dg_lsp.http.app import HttpServer
 
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if gpu is not None:
+        pin_gpu(gpu)
+        over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
+    settings = configure(over)
     rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
-    HttpServer((host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())
+    HttpServer((host, port), open_scheduler, settings, rules).run()
     return 0
 
 

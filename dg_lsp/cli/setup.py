@@ -24,7 +24,7 @@ from dg_lsp.cli.recommend import (
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime
 from dg_lsp.models.gpus import Gpu
-from dg_lsp.models.selection import BUNDLED, RankedModel
+from dg_lsp.models.selection import BUNDLED, RankedModel, rewrite_preset
 
 
 def set_up(*, is_agreed: bool) -> None:
@@ -102,6 +102,11 @@ class Plan:
             yield from pull.announcement()
         else:
             yield f"{preset.name} is on this machine already"
+        machine = self.measured.machine_after_setup if self.build_for else self.measured.machine
+        if (other := rewrite_preset(machine, self.model)) is not None:
+            size = f"{other.memory_bytes / 1e9:.1f} GB"
+            yield f"there is room for {other.name} beside it, {size}, for rewrites and chats:"
+            yield f'  dg-lsp models pull {other.name}, then set rewrite.model = "{other.name}"'
 
 
 def _confirm() -> None:

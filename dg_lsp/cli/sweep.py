@@ -8,8 +8,9 @@ from typing import Any
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
 from dg_lsp.bench.metrics import by_contender, sweep_table
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli import loading, measurements
+from dg_lsp.cli import measurements
 from dg_lsp.cli.measurements import BenchModel, Cases, finish, infill_summary
+from dg_lsp.cli.options import check_decoder
 from dg_lsp.errors import UsageError
 from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import Settings
@@ -25,7 +26,7 @@ def measure_sweep(
 
     The values are not part of the header: a resumed run may add some.
     """
-    loading.check_decoder(decoder, settings)
+    check_decoder(decoder, settings)
     if settings.is_remote:
         raise UsageError("a remote server has its own sampler: leave --sweep out")
     opening = _open_sweep(settings, decoder, options, sweep)

@@ -3,23 +3,22 @@
 import json
 import time
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli.options import Json, with_model_options
 
 
+@with_model_options
 def why(
     position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
     show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
-    model: Model = None,
-    remote: Remote = None,
     as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.source import SourceFile, parse_position
@@ -29,7 +28,7 @@ def why(
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
-    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(over)
     request = FillRequest(source.snapshot(), source.offset_at(line, column), max_lines=settings.completion.max_lines)
     exclusion = WorkspaceExclusion(settings.privacy, repositories_around(source.path.absolute()))
     found = not_requested(request, exclusion, settings.completion)

@@ -10,6 +10,7 @@ carries the messages of the language server.
 
 import errno
 import json
+import math
 import os
 import socket
 import stat
@@ -68,10 +69,12 @@ class Record:
 
 
 class Endpoint:
-    """The folder of one daemon."""
+    """The folder of one daemon: the user's only one, or that of one GPU."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpu: int | None = None) -> None:
         self.folder = folder
+        self.gpu = gpu
+        """The GPU that the daemon is pinned to."""
         self.lock = folder / "daemon.lock"
         """Locked by the daemon while it lives."""
         self.socket_path = folder / "daemon.sock"
@@ -90,6 +93,19 @@ class Endpoint:
         if runtime_folder and Path(runtime_folder).is_absolute() and not environment.get(DATA_VARIABLE):
             return cls(Path(runtime_folder) / "dg-lsp")
         return cls(data_folder().absolute() / "daemon")
+
+    def of_gpu(self, gpu: int | None) -> "Endpoint":
+        """The daemon of one GPU, in a folder inside this one; None is the user's only one."""
+        return self if gpu is None else type(self)(self.folder / f"gpu{gpu}", gpu)
+
+    def of_gpus(self) -> "list[Endpoint]":
+        """The daemons of single GPUs that run, or that crashed, by GPU."""
+        numbers = sorted(int(path.name[3:]) for path in self.folder.glob("gpu*") if path.name[3:].isdecimal())
+        return [one for one in map(self.of_gpu, numbers) if one.read() is not None]
+
+    def least_busy(self) -> "Endpoint":
+        """The daemon for a new session: of several GPUs, the one with the fewest; this one without such daemons."""
+        return min(self.of_gpus(), key=_num_sessions, default=self)
 
     def prepare(self) -> None:
         """Creates the folder, readable by the user only; DaemonError if it cannot, or it belongs to another user."""
@@ -286,6 +302,17 @@ def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[s
         return dict(json.loads(line))
     except (ValueError, TypeError) as error:
         raise ConnectionError("the other side does not speak this protocol") from error
+
+
+def _num_sessions(endpoint: Endpoint) -> float:
+    """Sessions of a daemon; 0 for one that crashed, which the next session starts again."""
+    record = endpoint.read()
+    try:
+        return float(ask(record, "status")["sessions"]) if record is not None else 0.0
+    except (TimeoutError, Refused, KeyError):
+        return math.inf
+    except OSError:
+        return 0.0
 
 
 def _join(endpoint: Endpoint, hello: Mapping[str, Any]) -> socket.socket | None:

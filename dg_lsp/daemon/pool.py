@@ -16,6 +16,7 @@ from typing import Any
 from dg_lsp.daemon.client import write_private
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import BackendError, ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import Settings
@@ -124,8 +125,7 @@ class Pool:
         self._usage = Usage()
         self._models: dict[tuple[object, ...], _OpenModel] = {}
         self._lock = threading.Lock()
-        self._opening = threading.Lock()
-        """Models are opened one at a time: two would count the same memory as free."""
+        self._device = SharedDevice()
 
     def share(self, settings: Settings) -> SchedulerSession:
         """A session's share of the model of these settings, which is opened where it is not open."""
@@ -133,7 +133,7 @@ class Pool:
         with self._lock:
             model = self._models.get(key)
             if model is None or model.state == "failed":  # what was missing may be there by now
-                model = self._models[key] = _OpenModel(settings.model.name, Scheduler.of(self._open, settings))
+                model = self._models[key] = _OpenModel(settings.model.name, self._scheduler(settings))
             model.num_sessions += 1
         callbacks = partial(self._leave, model), partial(self._note_request, model)
         return SchedulerSession(model.scheduler, settings.completion, *callbacks, self._usage)
@@ -167,10 +167,13 @@ class Pool:
         for model in closing:
             model.scheduler.close()
 
+    def _scheduler(self, settings: Settings) -> Scheduler:
+        return Scheduler.of(self._open, settings, self._device)
+
     def _open(self, settings: Settings) -> Engine:
         """The engine; closes unused models, the longest idle first, until there is memory for it."""
         key = settings.model_key
-        with self._opening, self._marked_as_opening(key):
+        with self._marked_as_opening(key):
             while True:
                 try:
                     return self._open_engine(settings)

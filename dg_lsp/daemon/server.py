@@ -180,6 +180,7 @@ class Daemon:
         return {
             "version": __version__,
             "pid": os.getpid(),
+            "gpu": self._endpoint.gpu,
             "address": self._record.address,
             "http": self.url,
             "seconds": round(time.monotonic() - self._start, 1),
@@ -226,7 +227,7 @@ def _run_session(connection: socket.socket, request: Mapping[str, Any], pool: Po
     async def session() -> None:
         reader, writer = await asyncio.open_connection(sock=connection)
         # the client's initializationOptions are merged in between: the command line wins
-        server = create_server(lambda merged: pool.share(parse_settings(over, merged)), settings)
+        server = create_server(pool.share, settings, over)
         try:
             if await serve(server, reader, writer) == 0:
                 writer.write(END_OF_SESSION)

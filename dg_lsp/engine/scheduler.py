@@ -12,7 +12,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
 from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -41,14 +42,24 @@ class ModelTime:
     stale: float = 0.0  # for requests that were cancelled, by a newer one or by the client
     speculative: float = 0.0  # for what no client had requested
 
+    def __add__(self, other: "ModelTime") -> "ModelTime":
+        return ModelTime(self.total + other.total, self.stale + other.stale, self.speculative + other.speculative)
+
 
 class Scheduler:
     """Owns the engine: opens it first, then serves requests until it is closed. Any thread may call any method."""
 
     def __init__(
-        self, open_engine: Callable[[], Engine], settings: CompletionSettings, idle_seconds: float = 0.0
+        self,
+        open_engine: Callable[[], Engine],
+        settings: CompletionSettings,
+        idle_seconds: float = 0.0,
+        device: SharedDevice | None = None,
     ) -> None:
-        """After `idle_seconds` without work the model is closed until the next request; 0 keeps it open."""
+        """After `idle_seconds` without work the model is closed until the next request; 0 keeps it open.
+
+        `device` is that of the other models of the process.
+        """
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
@@ -59,6 +70,7 @@ class Scheduler:
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
         self._idle_seconds = idle_seconds or None
+        self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
         self._running: Job | None = None
@@ -68,9 +80,12 @@ class Scheduler:
         self._thread.start()
 
     @classmethod
-    def of(cls, open_engine: Callable[[Settings], Engine], settings: Settings) -> "Scheduler":
-        """A scheduler that starts to open the model of these settings."""
-        return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds)
+    def of(
+        cls, open_engine: Callable[[Settings], Engine], settings: Settings, device: SharedDevice | None = None
+    ) -> "Scheduler":
+        """A scheduler that starts to open the model of these settings; `device` as in the constructor."""
+        device = None if settings.is_remote else device  # a server computes elsewhere
+        return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds, device)
 
     def submit(
         self, request: EngineRequest[Result], on_step: OnStep | None = None, settings: CompletionSettings | None = None
@@ -176,6 +191,7 @@ class Scheduler:
                 self._changed.notify()
         if running is not None and (running.is_speculative or running.key == job.key):
             stale.append(running)
+        self._device.wake()
         for one in stale:
             one.future.cancel()
         return is_busy
@@ -197,11 +213,13 @@ class Scheduler:
 
     def _open(self, settings: CompletionSettings | None = None) -> Engine:
         """The engine with these settings, or with its own; opens it where it is closed."""
-        engine = self._engine = self._engine or self._open_engine()
+        if (engine := self._engine) is None:
+            with self._device.opening:
+                engine = self._engine = self._open_engine()
         if settings is not None and settings != engine.settings:
             with suppress(DgLspError):  # a prompt format that the model lacks: it keeps the settings that it had
-                self._engine = engine.configured(settings)
-        return self._engine
+                engine = self._engine = engine.configured(settings)
+        return engine
 
     def _close_engine(self) -> None:
         engine, self._engine = self._engine, None
@@ -226,10 +244,15 @@ class Scheduler:
             if steps is None:
                 self.ready.result()  # a model that could not be opened is not tried again
                 steps = job.start(self._open(job.settings))
-            while not (job.future.done() or (is_paused := self._is_interrupted(job, steps))):
-                progress = next(steps)
-                if job.on_step is not None:
-                    job.on_step(progress)
+            begun = replace(job, steps=steps)
+            with self._device.running(job.request.priority):
+                while not (job.future.done() or (is_paused := self._is_interrupted(begun))):
+                    if seconds := self._device.wait(begun.priority):
+                        began += seconds
+                        continue
+                    progress = next(steps)
+                    if job.on_step is not None:
+                        job.on_step(progress)
         except StopIteration as end:
             if isinstance(job.request, FillRequest):
                 self._keep(job, job.request, end.value)
@@ -241,12 +264,11 @@ class Scheduler:
                 steps.close()
             self._count(job, time.monotonic() - began)
 
-    def _is_interrupted(self, job: Job, steps: Generator[Progress, None, Any]) -> bool:
+    def _is_interrupted(self, begun: Job) -> bool:
         """Pauses the job where a more urgent one waits."""
         if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
             return False
         self._close_done()
-        begun = replace(job, steps=steps)
         with self._changed:
             if outranked := self._queue.outranks(begun):
                 self._queue.add(begun)

@@ -22,13 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.errors import DgLspError, UsageError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.connection import Connection
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
 from dg_lsp.http.response_schemas import ErrorResponse
 from dg_lsp.http.routes import router
-from dg_lsp.http.service import Metrics, OpenScheduler, Service
+from dg_lsp.http.service import Metrics, Service
 from dg_lsp.http.status import router as status_router
 from dg_lsp.settings import Settings
 from dg_lsp.system import LOOPBACK
@@ -55,7 +56,7 @@ _MESSAGES = {
 
 
 class HttpServer:
-    """Binds its address at once and has a model as soon as one is loaded."""
+    """Binds its address at once and has its models as soon as they are loaded."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class HttpServer:
         """Serves until a signal or `stop`.
 
         Raises:
-            ModelError, BackendError: the model cannot be opened.
+            ModelError, BackendError: a model cannot be opened.
             KeyboardInterrupt: Ctrl-C.
         """
         for name in ("uvicorn", "asyncio"):  # tracebacks may quote a buffer; none may reach standard error
@@ -127,27 +128,30 @@ class HttpServer:
         start = time.monotonic()
         serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         _log(f"listening on {self.url}{self._note}")
-        opening = asyncio.create_task(self._open())
+        opening = asyncio.create_task(self._open(start))
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
-        if opening.done():
-            if error := opening.exception():
-                self._uvicorn.should_exit = True
-                await serving
-                raise error
-            _log(f"{opening.result().spec.name} ready after {time.monotonic() - start:.2f} s")
+        if opening.done() and (error := opening.exception()):
+            self._uvicorn.should_exit = True
+            await serving
+            raise error
         await serving
         opening.cancel()
 
-    async def _open(self) -> Engine:
-        """Waits for the engine; a persistent server opens it again until it succeeds.
+    async def _open(self, start: float) -> None:
+        """Waits for the engines, and logs each; a persistent server opens them again until it succeeds.
 
         Raises:
-            ModelError, BackendError: it cannot be opened.
+            ModelError, BackendError: one cannot be opened.
         """
-        logged = ""
+        logged, ready = "", set[str]()
         while True:
             try:
-                return await asyncio.wrap_future(self._service.scheduler.ready)
+                for scheduler in self._service.models.schedulers:
+                    engine: Engine = await asyncio.wrap_future(scheduler.ready)
+                    if (name := engine.spec.name) not in ready:
+                        ready.add(name)
+                        _log(f"{name} ready after {time.monotonic() - start:.2f} s")
+                return
             except DgLspError as error:
                 if not self._is_persistent:
                     raise

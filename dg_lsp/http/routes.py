@@ -151,8 +151,8 @@ async def fim_completions(body: requests.FimBody, service: RequestService, http:
 @router.post("/v1/chat/completions", **_OPENAI)
 async def chat(body: requests.ChatBody, service: RequestService, http: Request) -> _Answer:
     """Answers a conversation, or applies an update to code in Mercury's template."""
-    spec = service.engine.spec
-    if not service.engine.follows_instructions:
+    spec = service.chat_engine.spec
+    if not service.chat_engine.follows_instructions:
         raise ApiError(501, f"{spec.name} follows no instructions; start dg-lsp serve with --model and one that does")
     turns = [Turn(_ROLES[message.role], message.text) for message in body.messages]
     request = ChatRequest(

@@ -29,8 +29,8 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -40,7 +40,6 @@ MAX_PER_CLIENT = 8
 """Open requests of one other machine."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
 OnStep = Callable[[Progress], None]
 Outcome = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -130,19 +129,19 @@ class _UsageCollector(Collector):
 
 
 class Service:
-    """Owns the scheduler, which opens the model at once."""
+    """Owns the schedulers, which open their models at once."""
 
     def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None]) -> None:
         """`report` receives one message if the audit log cannot be written or the model does not know a language."""
         self.settings = settings
         self._report = report
         self._warning = ""  # the last one
-        self.metrics = Metrics(lambda: self.num_active, lambda: self.scheduler.usage)
+        self.metrics = Metrics(lambda: self.num_active, lambda: self.models.completion.usage)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
-        self._open_scheduler = partial(open_scheduler, attrs.evolve(settings, completion=completion))
-        self.scheduler = self._open_scheduler()
+        self._to_open = open_scheduler, attrs.evolve(settings, completion=completion)
+        self.models = ResidentModels.open(*self._to_open)
         self._audit_log = AuditLog.of(settings.privacy, report)
         self._numbers = itertools.count(1)
         self._active: Counter[str] = Counter()  # requests by address of the client; empty for this machine
@@ -154,18 +153,39 @@ class Service:
         return self._active.total()
 
     def reopen(self) -> None:
-        """Opens the model again after a failure."""
-        self.scheduler.close()
-        self.scheduler = self._open_scheduler()
+        """Opens models again that could not be opened."""
+        self.models = self.models.reopened(*self._to_open)
 
     @property
     def engine(self) -> Engine:
-        """The open engine.
+        """The open engine of completions; raises as `engine_of` does."""
+        return self.engine_of(self.models.completion)
+
+    @property
+    def chat_engine(self) -> Engine:
+        """The open engine of chats, which can be the same one; raises as `engine_of` does."""
+        return self.engine_of(self.models.rewrite)
+
+    def scheduler_named(self, model: str) -> AnyScheduler:
+        """The scheduler of a model, of completions without a name.
+
+        Raises:
+            ApiError: no model has this name, or the one of completions is not open.
+        """
+        if not model or self.engine.spec.name == model:
+            return self.models.completion
+        other = ready_engine(self.models.rewrite)
+        if other is None or other.spec.name != model:
+            raise ApiError(404, "no such model; GET /v1/models lists the models")
+        return self.models.rewrite
+
+    def engine_of(self, scheduler: AnyScheduler) -> Engine:
+        """The open engine of a scheduler.
 
         Raises:
             ApiError: it is not open yet, or cannot be opened.
         """
-        ready = self.scheduler.ready
+        ready = scheduler.ready
         if not ready.done():
             raise ApiError(503, "Loading model")  # llama.cpp's words, which its clients compare
         if error := ready.exception():
@@ -212,9 +232,10 @@ class Service:
             ApiError: as `run` does.
         """
         loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
+        scheduler = self.models.scheduler_for(request)
 
         def on_step(progress: Progress) -> None:  # on the model's thread
-            frame = self.scheduler.frame(progress)
+            frame = scheduler.frame(progress)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
@@ -230,10 +251,11 @@ class Service:
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
         self._is_closed = True
-        self.scheduler.close()
+        self.models.close()
 
     def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
-        spec = self.engine.spec  # no request waits for a model that is not open
+        scheduler = self.models.scheduler_for(request)
+        spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
         http.state.languages = ",".join(spec.languages)
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
@@ -242,9 +264,11 @@ class Service:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if address and self._active[address] >= MAX_PER_CLIENT:
             raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")
-        future = self._submit(replace(request, client=address), on_step)
+        if isinstance(request, ChatRequest):
+            request = replace(request, name=f"http:{next(self._numbers)}")
+        future: Future[FillResult] = scheduler.submit(replace(request, client=address), on_step)
         if self._audit_log is not None:
-            self._audit_log.watch(future, http.url.path, request.max_tokens, model=self.scheduler)
+            self._audit_log.watch(future, http.url.path, request.max_tokens, model=scheduler)
         outcome = asyncio.wrap_future(future)
         self._active[address] += 1
         outcome.add_done_callback(partial(self._end, address))
@@ -257,11 +281,6 @@ class Service:
         if warning not in ("", self._warning):
             self._warning = warning
             self._report(f"warning: {warning}")
-
-    def _submit(self, request: FillRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
-        if isinstance(request, ChatRequest):
-            return self.scheduler.submit(replace(request, name=f"http:{next(self._numbers)}"), on_step)
-        return self.scheduler.submit(request, on_step)
 
     def _end(self, address: str, outcome: Outcome) -> None:
         self._active -= Counter((address,))

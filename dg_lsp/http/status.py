@@ -1,20 +1,23 @@
 """The endpoints that report about the server: health, model, properties, slots, memory and metrics."""
 
 from dataclasses import fields
+from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 
 from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.engine.resident_models import AnyScheduler, ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.errors import SAMPLER_FIELDS
-from dg_lsp.http.service import RequestService, Service, client_address, require_this_machine
+from dg_lsp.http.service import RequestService, client_address, require_this_machine
 from dg_lsp.sampler_options import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
+ModelName = Annotated[str, Query(description="Of two models, the one to report on; without it that of completions.")]
 THIS_MACHINE = [Depends(require_this_machine)]
 router = APIRouter()
 
@@ -22,7 +25,7 @@ router = APIRouter()
 @router.get("/v1/health")
 @router.get("/health")
 async def health(service: RequestService) -> replies.StatusResponse:
-    """200 when the model is loaded, 503 before."""
+    """200 when the model of completions is loaded, 503 before."""
     _ = service.engine
     return replies.StatusResponse()
 
@@ -30,8 +33,13 @@ async def health(service: RequestService) -> replies.StatusResponse:
 @router.get("/models")
 @router.get("/v1/models")
 async def models(service: RequestService) -> replies.ModelsResponse:
-    """The loaded model."""
-    spec = service.engine.spec
+    """The loaded models, that of completions first."""
+    _ = service.engine
+    engines = filter(None, map(ready_engine, service.models.schedulers))
+    return replies.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
+
+
+def _model_object(spec: ModelSpec, created: int) -> replies.ModelObject:
     meta: dict[str, str | int | list[int]] = {
         "n_vocab": spec.vocab_size,
         "n_ctx_train": spec.max_prompt_tokens,
@@ -39,19 +47,20 @@ async def models(service: RequestService) -> replies.ModelsResponse:
         "prompt_format": spec.prompt_format.value,
         "canvas_lengths": list(spec.canvas_lengths),
     }
-    return replies.ModelsResponse(data=[replies.ModelObject(id=spec.name, created=service.started, meta=meta)])
+    return replies.ModelObject(id=spec.name, created=created, meta=meta)
 
 
 @router.get("/props")
-async def props(service: RequestService) -> replies.PropsResponse:
+async def props(service: RequestService, model: ModelName = "") -> replies.PropsResponse:
     """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
-    spec, completion = service.engine.spec, service.settings.completion
+    scheduler, completion = service.scheduler_named(model), service.settings.completion
+    spec = service.engine_of(scheduler).spec
     params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
     return replies.PropsResponse(
-        default_generation_settings={"n_ctx": context_size(service), "params": {**params, **_sampler(spec)}},
+        default_generation_settings={"n_ctx": context_size(scheduler, spec), "params": {**params, **_sampler(spec)}},
         total_slots=service.settings.model.num_slots,
         model_alias=spec.name,
-        is_sleeping=service.scheduler.is_asleep,
+        is_sleeping=scheduler.is_asleep,
         build_info=f"dg-lsp {__version__}",
     )
 
@@ -66,9 +75,10 @@ def _sampler(spec: ModelSpec) -> dict[str, int | float]:
 
 
 @router.get("/slots")
-async def slots(service: RequestService, http: Request) -> list[replies.SlotObject]:
+async def slots(service: RequestService, http: Request, model: ModelName = "") -> list[replies.SlotObject]:
     """One object per slot of the prompt cache; none for a remote server."""
-    size, is_here = context_size(service), not client_address(http)
+    scheduler = service.scheduler_named(model)
+    size, is_here = context_size(scheduler, service.engine_of(scheduler).spec), not client_address(http)
     return [
         replies.SlotObject(
             id=number,
@@ -76,21 +86,20 @@ async def slots(service: RequestService, http: Request) -> list[replies.SlotObje
             is_processing=slot.is_busy,
             n_prompt_tokens=slot.num_tokens if is_here else None,
         )
-        for number, slot in enumerate(service.scheduler.slots)
+        for number, slot in enumerate(scheduler.slots)
     ]
 
 
-def context_size(service: Service) -> int:
+def context_size(scheduler: AnyScheduler, spec: ModelSpec) -> int:
     """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
-    spec = service.engine.spec
-    return service.scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
+    return scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
 
 
 @router.get("/memory", dependencies=THIS_MACHINE)
-async def memory(service: RequestService) -> replies.MemoryResponse:
-    """Memory of this process and of the model; 503 before it is loaded."""
+async def memory(service: RequestService, model: ModelName = "") -> replies.MemoryResponse:
+    """Memory of this process and of a model; 503 before it is loaded."""
     _ = service.engine
-    footprint = service.scheduler.footprint
+    footprint = service.scheduler_named(model).footprint
     return replies.MemoryResponse(
         resident_bytes=resident_bytes(),
         peak_bytes=peak_bytes(),

@@ -181,6 +181,20 @@ def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 
+def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
+    """The best preset that follows instructions and fits into the GPU's memory beside the model of completions.
+
+    None where that one follows instructions itself.
+    """
+    gpu = machine.gpu
+    if gpu is None or (beside.preset.family is not None and beside.preset.family.template):
+        return None
+    free = gpu.free_memory - (beside.preset.memory_bytes if beside.device == gpu.name else 0)
+    presets = [one for one in registry.PRESETS if one.family and one.family.template and one.quality and not one.terms]
+    fitting = [one for one in presets if one.memory_bytes <= free]
+    return max(fitting, key=lambda one: one.quality, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The model that `auto` or `auto-diffusion` selects."""

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,18 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.session import OpenScheduler, Server, accept_command
+from dg_lsp.server.session import NOTHING, Server, accept_command
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
-from dg_lsp.settings_files import resolve_path, user_file, with_workspace_file, workspace_file
+from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 
 OpenEngine = Callable[[Settings], Engine]
 NUM_INVOKED = 3
@@ -42,9 +43,9 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
-def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
-    """A server with its handlers, without a connection."""
-    server = Server(open_scheduler, settings)
+def create_server(open_scheduler: OpenScheduler, settings: Settings, over: Mapping[str, Any] = NOTHING) -> Server:
+    """A server with its handlers, without a connection; `over` is a settings tree that the client cannot change."""
+    server = Server(open_scheduler, settings, over)
     server.feature(types.INITIALIZE)(initialize)
     server.feature(types.INITIALIZED)(initialized)
     server.feature(types.EXIT)(on_exit)
@@ -285,7 +286,7 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
             errors.append(f"{'.'.join(path)} is not used: set it in {user_file()}")
             continue
         tree = value
-        if path == ("model", "name") and isinstance(value, str) and folder is not None:
+        if ".".join(path) in MODEL_KEYS and value and isinstance(value, str) and folder is not None:
             tree = resolve_path(value, folder, known_names())
         for key in reversed(path):
             tree = {key: tree}
@@ -305,17 +306,19 @@ def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
             yield (*above, key), value
 
 
-def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
-    """Serves one client on standard input and output; returns the exit code of the process."""
+def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING) -> int:
+    """Serves one client on standard input and output; returns the exit code of the process. `over`: `create_server`."""
 
     async def session() -> int:
         with closing(StdoutWriter()) as writer:
-            return await serve(create_server(partial(Scheduler.of, open_engine), settings), stdin_reader(), writer)
+            return await serve(_own_server(open_engine, settings, over), stdin_reader(), writer)
 
     return asyncio.run(session())
 
 
-def serve_tcp(host: str, port: int, token: str, open_engine: OpenEngine, settings: Settings) -> int:
+def serve_tcp(
+    host: str, port: int, token: str, open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING
+) -> int:
     """Serves the first client that sends the token; returns the exit code of the process.
 
     Raises as `accept_client` does.
@@ -324,7 +327,7 @@ def serve_tcp(host: str, port: int, token: str, open_engine: OpenEngine, setting
     async def session() -> int:
         client = await accept_client(host, port, token)
         try:
-            server = create_server(partial(Scheduler.of, open_engine), settings)
+            server = _own_server(open_engine, settings, over)
             return await serve(server, client.reader, client.writer, client.first)
         finally:
             client.writer.close()
@@ -332,6 +335,12 @@ def serve_tcp(host: str, port: int, token: str, open_engine: OpenEngine, setting
                 await client.writer.wait_closed()
 
     return asyncio.run(session())
+
+
+def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
+    """A server whose models belong to this process alone."""
+    device = SharedDevice()
+    return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)
 
 
 async def serve(

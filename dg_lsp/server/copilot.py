@@ -135,7 +135,7 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         snippets=server.snippets(snapshot, start),
     )
     try:
-        result = await server.rewrite(request)
+        result = await server.rewrite(request, is_automatic=True)
     except DgLspError as error:
         server.log(types.MessageType.Warning, f"inline edit: {error}")
         return []

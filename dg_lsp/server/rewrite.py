@@ -87,7 +87,7 @@ def register(server: Server) -> None:
 
 
 async def _rewrite(ls: Server, argument: Any) -> None:
-    document, start, end = _span(ls, argument)
+    document, start, end = _span(ls, argument, of_rewrites=True)
     instruction, strength = str(argument.get("instruction") or ""), argument.get("strength")
     if not isinstance(strength, int | float | None):
         raise Refusal(_BAD_ARGUMENT)
@@ -100,7 +100,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         1.0 if strength is None else strength,
         ls.settings.rewrite.deadline_ms,
         must_fix_errors=argument.get("mustFixErrors") is True,
-        snippets=ls.snippets(snapshot, start + snapshot.num_before),
+        snippets=ls.snippets(snapshot, start + snapshot.num_before, of_rewrites=True),
     )
     title = instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
@@ -157,7 +157,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 
-def _span(ls: Server, argument: Any) -> tuple[Document, int, int]:
+def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Document, int, int]:
     """The document of a command's argument, and the offsets of its range or position. Raises `Refusal`."""
     if not isinstance(argument, Mapping) or not isinstance(argument.get("uri"), str):
         raise Refusal(_BAD_ARGUMENT)
@@ -166,7 +166,7 @@ def _span(ls: Server, argument: Any) -> tuple[Document, int, int]:
         raise Refusal(f"{argument['uri']} is not open")
     if ls.is_excluded(document.snapshot()):
         raise Refusal("this file is excluded from completion")
-    if problem := ls.language_problem(document.language):
+    if problem := ls.language_problem(document.language, of_rewrites=of_rewrites):
         raise Refusal(problem)
     try:
         span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
@@ -239,33 +239,35 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
-    """The actions for a selection or a cursor; none in an excluded document or a language that the model lacks."""
+    """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
     document = ls.documents.get(params.text_document.uri)
-    if document is None or not ls.is_served(document.snapshot()):
+    if document is None or ls.is_excluded(document.snapshot()):
         return []
+    can_fill = not ls.language_problem(document.language)
+    can_rewrite = not ls.language_problem(document.language, of_rewrites=True)
     where, context = params.range, params.context
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
-    if start == end:
+    if start == end and can_fill:
         ls.warm_up(document.uri, end)
     fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
-    actions = fixes[:MAX_FIXES]
+    actions = fixes[:MAX_FIXES] if can_rewrite else []
     if document.lines.text[start:end].strip():
-        actions += _selection_actions(ls, document, where)
+        argument, has_gaps = {"uri": document.uri, "range": where}, bool(find_holes(document.snapshot(), start, end))
+        actions += _instruction_actions(ls, argument) if can_rewrite else []
+        actions += [_action("Fill the gaps in the selection", FILL_GAPS, argument)] if can_fill and has_gaps else []
+        actions += _replacing_actions(ls, argument) if can_rewrite else []
     # automatic requests come at every move of the cursor: an action there would show a light bulb everywhere
-    elif context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
+    elif can_fill and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
         argument = {"uri": document.uri, "position": where.start}
         actions.append(_action("Complete this block", COMPLETE_BLOCK, argument))
     return [one for one in actions if _has_kind(one, context.only)]
 
 
-def _selection_actions(ls: Server, document: Document, where: types.Range) -> list[types.CodeAction]:
-    argument, strength = {"uri": document.uri, "range": where}, ls.settings.rewrite.strength
-    has_gaps = bool(find_holes(document.snapshot(), *ls.documents.offsets(document.lines, where)))
+def _replacing_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
+    strength = ls.settings.rewrite.strength
     return [
-        *_instruction_actions(ls, argument),
-        *([_action("Fill the gaps in the selection", FILL_GAPS, argument)] if has_gaps else []),
         _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
         _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
     ]
@@ -276,7 +278,7 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
     It is disabled, with the name of a model that would do it, where the model follows no instructions.
     """
-    experimental, engine = ls.client_capabilities.experimental, ls.engine
+    experimental, engine = ls.client_capabilities.experimental, ls.rewrite_engine
     ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
     if not isinstance(ours, dict) or ASK not in (ours.get("commands") or ()):
         return []
@@ -291,7 +293,7 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
 def _no_instructions(model: str) -> str:
     """Why a model gets no instructions, and which one does."""
-    return f"{model} follows no instructions; {instruction_model()} does (setting model.name)"
+    return f"{model} follows no instructions; {instruction_model()} does (setting rewrite.model)"
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -21,8 +21,9 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
+from dg_lsp.engine.scheduler import ModelTime
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
@@ -32,17 +33,14 @@ from dg_lsp.server.explanation import not_requested
 from dg_lsp.server.status import State, Status
 from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import WorkspaceExclusion
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, parse_settings
 
 ACCEPTED = "dg-lsp.accepted"
 """Command that the editor runs when an item is accepted; its argument is the item's name."""
+NOTHING: Mapping[str, Any] = {}
 T = TypeVar("T")
 FIRST_CHARS = 2048
 """Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
-
-
-OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
-"""Begins to load the model of these settings, or joins one that is loaded already."""
 
 
 class Server(LanguageServer):
@@ -50,7 +48,8 @@ class Server(LanguageServer):
 
     protocol: Protocol
 
-    def __init__(self, open_scheduler: OpenScheduler, settings: Settings) -> None:
+    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, over: Mapping[str, Any] = NOTHING) -> None:
+        """`over` is a settings tree that the client's settings do not change, that of the command line."""
         super().__init__("dg-lsp", __version__, notebook_document_sync=NOTEBOOKS, protocol_cls=Protocol)
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
@@ -76,7 +75,8 @@ class Server(LanguageServer):
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._logged_languages: set[tuple[str, str]] = set()
         self._open_scheduler = open_scheduler
-        self._scheduler: Scheduler | SchedulerSession | None = None
+        self._over = over
+        self._models: ResidentModels | None = None
         self._audit_log: AuditLog | None = None
         self._settlement: asyncio.TimerHandle | None = None
 
@@ -101,23 +101,38 @@ class Server(LanguageServer):
         self.log(types.MessageType.Error, f"{source.__name__}: {type(error).__name__}")
 
     async def load_model(self) -> None:
-        """Loads the model of the settings, and reports the result to the client."""
+        """Loads the models of the settings, and reports the results to the client."""
         start = time.monotonic()
-        self._close_scheduler()
+        self._close_models()
         self._audit_log = self._open_audit_log()
-        self.status.update(state=State.LOADING, message="loading the model")
-        is_first, self._scheduler = self._scheduler is None, self._open_scheduler(self.settings)
+        self.status.update(state=State.LOADING, message="loading the model", rewrite_model="")
+        is_first = self._models is None
+        models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
         if is_first:
-            self.usage = self._scheduler.usage
-        engine = await _outcome(self._scheduler.ready)
+            self.usage = models.completion.usage
+        engine = await _outcome(models.completion.ready)
         if isinstance(engine, BaseException):
             self.show(types.MessageType.Error, f"dg-lsp has no model: {_error_message(engine)}")
             self.status.update(state=State.ERROR, message=_error_message(engine))
         else:
             self.status.update(state=State.READY, message="", model=engine.spec.name)
             self.update_status()
-            seconds = time.monotonic() - start
-            self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
+            self._log_ready(engine, start)
+        if models.rewrite is models.completion:
+            return
+        other = await _outcome(models.rewrite.ready)
+        if models is not self._models:  # other settings have replaced it
+            return
+        if isinstance(other, BaseException):
+            self.show(types.MessageType.Error, f"dg-lsp has no model for rewrites: {_error_message(other)}")
+        else:
+            self.status.update(rewrite_model=other.spec.name)
+            self._log_ready(other, start, " for rewrites")
+
+    def _log_ready(self, engine: Engine, start: float, purpose: str = "") -> None:
+        seconds = time.monotonic() - start
+        message = f"dg-lsp {__version__}: {engine.spec.name}{purpose} ready after {seconds:.2f} s"
+        self.log(types.MessageType.Info, message)
 
     def may_complete(self, request: FillRequest) -> bool:
         """Whether a completion is computed: always for a requested one, and else as the settings allow it there."""
@@ -156,18 +171,19 @@ class Server(LanguageServer):
             raise asyncio.CancelledError
 
     async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
-        if self._scheduler is None:
+        if self._models is None:
             self.log(types.MessageType.Warning, "completion requested before initialized")
             return None
+        scheduler = self._models.completion
         with self.status.busy():
-            submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
+            submitted = scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             if self._audit_log is not None:
-                facts = request.max_tokens, name, self._scheduler
+                facts = request.max_tokens, name, scheduler
                 self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, *facts)
             result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
-            if result is not self._scheduler.ready.exception():
+            if result is not scheduler.ready.exception():
                 self._report_error(result)
             return None
         self._cursors[request.snapshot.uri] = request.offset - request.snapshot.num_before
@@ -180,8 +196,8 @@ class Server(LanguageServer):
         Without an offset, that of the last cursor; where no cursor is known, the beginning of the file: with the text
         before the cursor first, it is the beginning of every prompt there.
         """
-        document, engine = self.documents.get(uri), self.engine
-        if document is None or self._scheduler is None or not self.is_served(document.snapshot()):
+        document, engine, models = self.documents.get(uri), self.engine, self._models
+        if document is None or models is None or not self.is_served(document.snapshot()):
             return
         snapshot = self.documents.snapshot(document)
         if offset is None:
@@ -192,23 +208,27 @@ class Server(LanguageServer):
             self._cursors[uri] = offset
         offset = min(snapshot.num_before + offset, len(snapshot.text))
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
-        self._scheduler.warm_up(request)
+        models.completion.warm_up(request)
 
-    async def rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> RewriteResult:
-        """The rewrite of the engine. `on_step` runs in the model's thread.
+    async def rewrite(
+        self, request: RewriteRequest, on_step: OnStep | None = None, *, is_automatic: bool = False
+    ) -> RewriteResult:
+        """The rewrite of an engine, for automatic ones that of completions. `on_step` runs in the model's thread.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
             RequestError, BackendError, ModelError: as the engine does; RequestError also if the model does not know the
                 language.
         """
-        if self._scheduler is None:
+        if self._models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._scheduler.submit(request, self._observers(request, on_step))
+        scheduler = self._models.completion if is_automatic else self._models.scheduler_for(request)
+        submitted = scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
-            self._audit_log.watch(submitted, "dg-lsp.rewrite", model=self._scheduler)
+            self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
         result = await asyncio.wrap_future(submitted)
-        if problem := self.language_problem(request.snapshot.language):  # the model was loading at the request
+        of_rewrites, language = scheduler is self._models.rewrite, request.snapshot.language
+        if problem := self.language_problem(language, of_rewrites=of_rewrites):  # the model was loading at the request
             raise RequestError(problem)
         return result
 
@@ -228,14 +248,14 @@ class Server(LanguageServer):
         """Replaces the settings; True if the model must be loaded again."""
         old, self.settings = self.settings, settings
         self.exclusion.settings = settings.privacy
-        if self._scheduler is None:
+        if self._models is None:
             return False
-        if old.model_key != settings.model_key:
+        if old.model_key != settings.model_key or old.rewrite.model != settings.rewrite.model:
             return True
         if old.privacy != settings.privacy:
             self._audit_log = self._open_audit_log()
         if old.completion != settings.completion:
-            self._scheduler.configure(settings.completion)
+            self._models.configure(settings.completion)
         return False
 
     def update_status(self) -> None:
@@ -269,12 +289,12 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
         return True
 
-    def language_problem(self, language_id: str) -> str:
-        """Why the model completes and rewrites nothing in a language, see `ModelSpec.language_problem`.
+    def language_problem(self, language_id: str, *, of_rewrites: bool = False) -> str:
+        """Why the model of completions, or of rewrites, does nothing in a language: `ModelSpec.language_problem`.
 
         Empty while the model loads. Logs each language once.
         """
-        engine = self.engine
+        engine = self.rewrite_engine if of_rewrites else self.engine
         problem = "" if engine is None else engine.spec.language_problem(language_id)
         if problem and (problem, language_id) not in self._logged_languages:
             self._logged_languages.add((problem, language_id))
@@ -283,13 +303,17 @@ class Server(LanguageServer):
 
     @property
     def engine(self) -> Engine | None:
-        """The engine of the settings; None while it loads and if it cannot be loaded."""
-        ready = self._scheduler.ready if self._scheduler is not None else None
-        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
+        """The engine of completions; None while it loads and if it cannot be loaded."""
+        return ready_engine(self._models.completion) if self._models is not None else None
 
-    def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
-        """Code of other files for a cursor, if the model takes it and the settings allow it."""
-        engine, settings = self.engine, self.settings.context
+    @property
+    def rewrite_engine(self) -> Engine | None:
+        """The engine of rewrites by an instruction, which can be the same one."""
+        return ready_engine(self._models.rewrite) if self._models is not None else None
+
+    def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
+        """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""
+        engine, settings = self.rewrite_engine if of_rewrites else self.engine, self.settings.context
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
@@ -311,10 +335,12 @@ class Server(LanguageServer):
     def stats(self) -> dict[str, Any]:
         """State and counts of the session, seconds of model time, and today's numbers."""
         self.settle()
-        time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
+        schedulers = self._models.schedulers if self._models is not None else ()
+        time_spent = sum((one.model_time for one in schedulers), ModelTime())
         return {
             "state": self.status.state.value,
             "message": self.status.message,
+            "rewriteModel": self.status.rewrite_model,
             **self.acceptance.counts,
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
@@ -323,15 +349,15 @@ class Server(LanguageServer):
         }
 
     def close(self) -> None:
-        """Ends the session: judges its completions as they are, and closes its share of the model."""
+        """Ends the session: judges its completions as they are, and closes its share of the models."""
         if self._settlement is not None:
             self._settlement.cancel()
         self.acceptance.close()
-        self._close_scheduler()
+        self._close_models()
 
-    def _close_scheduler(self) -> None:
-        if self._scheduler is not None:
-            self._scheduler.close()
+    def _close_models(self) -> None:
+        if self._models is not None:
+            self._models.close()
 
     def _open_audit_log(self) -> AuditLog | None:
         loop = asyncio.get_running_loop()
@@ -358,7 +384,7 @@ class Server(LanguageServer):
 
     def _canvas_sender(self, uri: str) -> OnStep | None:
         """Called by the model's thread after each pass, if the client requested canvases."""
-        scheduler = self._scheduler
+        scheduler: AnyScheduler | None = self._models.completion if self._models is not None else None
         if scheduler is None or not self.sends_canvases:
             return None
         loop = asyncio.get_running_loop()

@@ -41,6 +41,7 @@ class Status:
     state: State = State.LOADING
     message: str = ""
     model: str = ""
+    rewrite_model: str = ""  # of rewrites and chats, once it is loaded beside the other one
     last_ms: float | None = None  # duration of the last request in milliseconds
     numbers: Callable[[], Mapping[str, Any]] = dict  # counts of the session, and useful edits of the day
     _num_running: int = 0
@@ -67,8 +68,12 @@ class Status:
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
-            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.numbers()},
+            "dgLsp": {**self._facts(), **self.numbers()},
         }
         if self.is_enabled and status != self._last_sent:
             self._last_sent = status
             self.send("didChangeStatus", status)
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
+        return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts

@@ -21,7 +21,14 @@ NOT_IN_EDITORS = ("http.", "daemon.", "privacy.trusted_folders", "remote.key_var
 """What only `dg-lsp serve` reads, what is read before the editor sends any, and what only the user's file may set."""
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder must not decide where the user's code is sent or which files are written."""
-RESTRICTED = ("dg-lsp.context.", "dg-lsp.privacy.", "dg-lsp.model.", "dg-lsp.remote.", "dg-lsp.rewrite.preview")
+RESTRICTED = (
+    "dg-lsp.context.",
+    "dg-lsp.privacy.",
+    "dg-lsp.model.",
+    "dg-lsp.remote.",
+    "dg-lsp.rewrite.model",
+    "dg-lsp.rewrite.preview",
+)
 RESTRICTED_OWN = ("dg-lsp.languages", "dg-lsp.server.path", "dg-lsp.trace.server")
 """Settings that run, load or send something; a folder that is not trusted cannot change them."""
 OWN: dict[str, dict[str, Any]] = {

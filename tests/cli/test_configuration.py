@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import overrides
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file

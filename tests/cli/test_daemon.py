@@ -20,7 +20,7 @@ from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError, SettingsError, UsageError
 from dg_lsp.server import app as server
-from dg_lsp.settings import parse_settings
+from dg_lsp.settings import ModelSettings, Settings, parse_settings
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     assert hello["settings"]["model"]["threads"] == 2
     assert hello["settings"]["completion"]["max_tokens"] == 64
     assert command[1] == "-P"
-    assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True}
+    assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True, "gpu": None}
     dg_lsp("lsp", "--daemon", "start")
     assert sessions[1][1]["settings"]["model"]["name"] == "dg-mini"
 
@@ -188,3 +188,22 @@ def test_wrong_use_and_an_address_that_is_taken_are_one_line(dg_lsp, arguments):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for wrong in (arguments, f"--http 127.0.0.1:{taken.getsockname()[1]}"):
             dg_lsp("daemon", "start", *wrong.split()).error(2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpus", "a"], "such as 0,1"),
+        (["--gpus", "0,,1"], "such as 0,1"),
+        (["--gpus", "0,1", "--foreground"], "--foreground is for one daemon"),
+        (["--gpus", "0,1", "--http", "127.0.0.1:0"], "dg-lsp serve --gpu N"),
+    ],
+)
+def test_daemons_of_single_gpus_refuse_options_of_one_daemon(dg_lsp, options, message):
+    assert message in dg_lsp("daemon", "start", *options).error(2)
+
+
+def test_a_model_of_a_pinned_daemon_runs_on_its_gpu_or_not_at_all(script):
+    for device, expected in (("auto", "gpu"), ("gpu:1", "gpu"), ("cpu", "cpu")):
+        cli_daemon._open_on_gpu(Settings(model=ModelSettings(device=device)))
+        assert script.settings.model.device == expected

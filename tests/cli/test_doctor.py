@@ -9,8 +9,8 @@ from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
-    *("software", "settings_files", "devices", "gpus", "runtime", "model", "threads", "costs", "decoders", "fill"),
-    *("memory_bytes", "warnings", "problems"),
+    *("software", "settings_files", "devices", "gpus", "runtime", "model", "rewrite_model", "threads", "costs"),
+    *("decoders", "fill", "memory_bytes", "warnings", "problems"),
 ]
 
 
@@ -145,3 +145,20 @@ def test_the_llama_cpp_library_is_reported(runtime, text):
     whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
     [line] = [line for line in report(Checkup(runtime=whole)) if line.startswith("runtime")]
     assert text in line
+
+
+def test_the_model_of_rewrites_is_loaded_beside_the_other_one(dg_lsp, user_settings, tmp_path):
+    other = tmp_path / "other.gguf"
+    tiny_masked.write(other, tiny_masked.make("qwen2"), name="other", mask_id=None)
+    user_settings(f"rewrite.model = '{other}'")
+    outcome = dg_lsp("doctor", "--json")
+    found = outcome.json
+    assert outcome.code == 0, outcome.out
+    assert (found["model"]["name"], found["rewrite_model"]["name"]) == ("dg-mini", "other")
+    assert min(found["model"]["memory_bytes"], found["rewrite_model"]["memory_bytes"]) > 100_000
+    [warning] = found["warnings"]
+    assert "follows no instructions" in warning
+    missing = tmp_path / "nowhere.gguf"
+    user_settings(f"rewrite.model = '{missing}'")
+    outcome = dg_lsp("doctor")
+    assert (outcome.code, "nowhere.gguf" in outcome.out.rpartition("problem: ")[2]) == (3, True)

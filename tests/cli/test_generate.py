@@ -126,7 +126,7 @@ def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
     opens(denoiser)
     clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps)  # a second for each step
     monkeypatch.setattr(stop_criteria, "time", clock)
-    monkeypatch.setattr("dg_lsp.cli.generate.time", clock)
+    monkeypatch.setattr("dg_lsp.cli.options.time", clock)
     outcome = dg_lsp("generate", "a = ", "--deadline", "3000", "--json")
     assert (outcome.code, outcome.json["text"], outcome.json["ended_by"]) == (0, LONG[:3], "deadline")
 

@@ -82,3 +82,15 @@ def test_a_rewrite_that_the_model_is_unsure_of_is_not_shown(dg_lsp, script, file
 )
 def test_wrong_usage_is_reported_in_one_line(dg_lsp, script, file, lines, more, message):
     assert message in dg_lsp("rewrite", f"{file}:{lines}", *more).error(2)
+
+
+def test_the_model_of_rewrites_is_used_unless_another_one_is_named(dg_lsp, script, file, user_settings):
+    user_settings("rewrite.model = 'large.gguf'")
+    for command in (("rewrite", f"{file}:2-2"), ("chat", "--message", "hi")):
+        dg_lsp(*command)
+        assert script.settings.model.name.endswith("large.gguf")
+        dg_lsp(*command, "--model", "other.gguf")
+        assert script.settings.model.name == "other.gguf"
+    for command in (("fill", f"{file}:2"), ("generate", "hi")):
+        dg_lsp(*command)
+        assert script.settings.model.name == "dg-mini"

@@ -10,6 +10,7 @@ from dg_lsp.http import app as http
 from dg_lsp.http.auth import LOOPBACK
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.system import GPU_VARIABLES
 
 
 @pytest.fixture
@@ -23,14 +24,14 @@ def language_server(monkeypatch):
 @pytest.mark.parametrize("arguments", [[], ["--stdio"]])
 def test_standard_input_and_output_are_the_default(dg_lsp, language_server, arguments):
     assert dg_lsp("lsp", *arguments).code == 0
-    [(kind, (_, settings))] = language_server
-    assert kind == "stdio"
+    [(kind, (_, settings, over))] = language_server
+    assert (kind, over) == ("stdio", {"model": {}})
     assert settings == Settings()
 
 
 def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
-    [(kind, (host, port, token, _, _))] = language_server
+    [(kind, (host, port, token, _, _, _))] = language_server
     assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
     assert token == ""
 
@@ -38,7 +39,7 @@ def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
 def test_the_token_of_tcp_clients_can_be_in_the_environment(dg_lsp, language_server, monkeypatch):
     monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
-    [(_, (_, _, token, _, _))] = language_server
+    [(_, (_, _, token, _, _, _))] = language_server
     assert token == "a long secret that nobody guesses"
     assert "DG_LSP_TOKEN" not in os.environ
     monkeypatch.setenv("DG_LSP_TOKEN", "short")
@@ -51,20 +52,18 @@ def test_tcp_serves_this_machine_only(dg_lsp, language_server, host):
     assert not language_server
 
 
-def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server, script):
+def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
-    [(_, (open_engine, settings))] = language_server
+    [(_, (_, settings, over))] = language_server
     merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
-    open_engine(merged)
-    assert script.settings.model.name == "mine.gguf"
-    assert script.settings.model.threads == 1
-    assert script.settings.model.num_slots == 2
+    model = parse_settings(over, merged).model
+    assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
 
 
 def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server, user_settings):
     user_settings("nonsense = 1\n")
     assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
-    [(_, (_, settings))] = language_server
+    [(_, (_, settings, _))] = language_server
     assert settings == parse_settings({"model": {"threads": 1}})
 
 
@@ -125,6 +124,15 @@ def test_options_reach_the_server(dg_lsp, http_server, script):
     assert rules.origins == ("https://a.example",)
     open_scheduler(settings)
     assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
+
+
+def test_a_server_of_one_gpu_sees_no_other_one(dg_lsp, http_server, monkeypatch):
+    for name in ("CUDA_DEVICE_ORDER", *GPU_VARIABLES):
+        monkeypatch.setenv(name, "")
+    assert dg_lsp("serve", "--gpu", 1).code == 0
+    [(_, _, settings, _)] = http_server
+    assert settings.model.device == "gpu"
+    assert {os.environ[name] for name in GPU_VARIABLES} == {"1"}
 
 
 def test_the_key_is_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):

@@ -26,9 +26,11 @@ def test_the_page_of_settings_has_one_row_for_each_setting(configuration):
     ]
 
 
-def test_the_documented_example_is_a_valid_settings_file():
-    [example] = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    assert parse_settings(tomllib.loads(example)) != Settings()
+def test_the_documented_examples_are_valid_settings_files():
+    examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
+    assert examples
+    for example in examples:
+        assert parse_settings(tomllib.loads(example)) != Settings()
 
 
 def test_documented_commands_and_options_exist(dg_lsp_help):

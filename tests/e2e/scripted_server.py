@@ -2,7 +2,8 @@
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
 DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing. With DG_TEST_FOLLOWS the model
-counts as one that follows instructions. DG_TEST_LANGUAGES are the languages that it knows, separated by commas.
+counts as one that follows instructions. DG_TEST_LANGUAGES are the languages that it knows, separated by commas. The
+model `reviser` knows all languages and writes `revised`; `nowhere` is missing.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError
@@ -35,6 +36,7 @@ class EchoEngine(LocalEngine):
             "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "extra": [[one.source, one.path, one.text] for one in request.snippets.chunks],
         }
         nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -82,7 +84,7 @@ def open_engine(settings: Settings) -> Engine:
     scenario = sys.argv[1]
     if gate := os.environ.get("DG_TEST_GATE"):
         Path(gate).read_bytes()
-    if scenario == "missing":
+    if scenario == "missing" or Path(settings.model.name).name == "nowhere":
         raise ModelNotFoundError("no model named 'nowhere'; try dg-mini")
     if scenario == "broken":
         raise ModelBrokenError("half.gguf ends too early; fetch it again")
@@ -91,6 +93,9 @@ def open_engine(settings: Settings) -> Engine:
     if scenario == "echo":
         denoiser = ScriptedDenoiser("")
         return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
+    if Path(settings.model.name).name == "reviser":
+        denoiser = ScriptedDenoiser("revised", spec=replace(MASK_SPEC, name="reviser"))
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     denoisers = {
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),

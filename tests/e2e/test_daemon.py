@@ -11,6 +11,7 @@ import pytest
 from shared_daemon import is_gone, wait_until
 
 from dg_lsp import __version__
+from dg_lsp.daemon.client import ask
 
 BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
 NAMED = {"editorInfo": {"name": "an editor", "version": "1"}}
@@ -42,6 +43,49 @@ def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps)
     for client in (one, other):
         client.check()
     wait_until(lambda: shared.status()["sessions"] == 0)
+
+
+def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
+    clients = [shared.edit("fill").begin("a\n", rewrite={"model": "reviser"}) for _ in range(2)]
+    for client in clients:
+        client.wait_log("reviser for rewrites ready")
+    models = [(Path(one["model"]).name, one["state"], one["sessions"]) for one in shared.status()["models"]]
+    assert models == [("dg-mini", "ready", 2), ("reviser", "ready", 2)]
+    assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
+
+
+def gpu_of(client):
+    [text] = client.texts(0, 0)
+    return json.loads(text)["gpu"]
+
+
+def test_each_gpu_has_a_daemon_and_an_editor_stays_with_the_one_that_had_the_fewest(shared):
+    shared.env["CUDA_VISIBLE_DEVICES"] = "4,5,6"
+    assert shared.dg_lsp("daemon", "start", "--gpus", "0,2", scenario="echo").returncode == 0
+    try:
+        clients = []
+        for gpu in ("4", "6", "4"):
+            clients.append(shared.edit("echo", use="auto").begin())
+            assert gpu_of(clients[-1]) == gpu
+        assert [gpu_of(client) for client in clients] == ["4", "6", "4"]
+        clients[0].check()
+        clients[2].check()
+        found = json.loads(shared.dg_lsp("daemon", "status", "--json").stdout)
+        assert [(one["gpu"], one["running"]) for one in found["gpus"]] == [(0, True), (2, True)]
+        wait_until(lambda: [ask(one.read(), "status")["sessions"] for one in shared.endpoint.of_gpus()] == [0, 1])
+        assert gpu_of(shared.edit("echo", use="auto").begin()) == "4"
+        # a daemon that crashed is started again, for its GPU
+        first = shared.endpoint.of_gpu(0)
+        pid = first.read().pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(pid))
+        assert gpu_of(shared.edit("echo", use="auto").begin()) == "4"
+        assert "GPU 2:" in shared.dg_lsp("daemon", "status").stdout
+        assert "run dg-lsp daemon stop" in shared.dg_lsp("daemon", "start").stderr
+    finally:
+        assert shared.dg_lsp("daemon", "stop").returncode == 0
+    assert shared.endpoint.of_gpus() == []
+    assert shared.dg_lsp("daemon", "status").returncode == 1
 
 
 def test_each_editor_has_its_own_settings(shared):

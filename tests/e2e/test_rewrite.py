@@ -177,3 +177,52 @@ def test_gaps_that_stay_are_named(editor):
     where = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
     answer = client.result(command(client, "dg-lsp.fillGaps", range=where))
     assert answer["reason"] == "nothing was changed: line 1: the model would leave it as it is"
+
+
+@pytest.fixture
+def pair(session):
+    """`pair(name)` -> an editor whose rewrites have this model; completions write `small`, in Python only."""
+
+    def begin(name):
+        env = {"DG_TEST_FILL": "small", "DG_TEST_LANGUAGES": "python"}
+        return session("fill", SOURCE, env=env, rewrite={"model": name}, editorInfo={"name": "test"})
+
+    return begin
+
+
+def rewritten(client, **where):
+    """The new text of a rewrite, which the client applies."""
+    msg_id = command(client, range=LINE, **where)
+    edit = applying(client)["edit"]
+    assert client.result(msg_id)["applied"]
+    return str(edit)
+
+
+def test_rewrites_have_their_own_model_and_its_languages(pair):
+    client = pair("reviser")
+    client.wait_status(lambda status: status["dgLsp"].get("rewriteModel") == "reviser")
+    client.wait_log("reviser for rewrites ready")
+    assert client.texts(1, 4) == ["small"]
+    rust = {"uri": "file:///project/main.rs"}
+    client.open(SOURCE, rust["uri"], "rust")
+    assert "revised" in rewritten(client, **rust)
+    refused = command(client, "dg-lsp.completeBlock", position=LINE["start"], **rust)
+    assert "Python only" in client.result(refused)["reason"]
+    context = {"textDocument": rust, "range": LINE, "context": {"diagnostics": [], "triggerKind": 1}}
+    actions = client.result(client.request("textDocument/codeAction", context))
+    assert [one["title"] for one in actions] == ["Replace selection with a fill", "Regenerate 60% of the selection"]
+
+
+def test_completions_go_on_without_the_model_of_rewrites(pair):
+    client = pair("nowhere")
+    client.wait_log("no model for rewrites: no model named 'nowhere'")
+    assert "no model named" in client.result(command(client, range=LINE))["reason"]
+    assert client.texts(1, 4) == ["small"]
+
+
+def test_another_model_of_rewrites_is_loaded_when_the_settings_change(pair):
+    client = pair("nowhere")
+    client.wait_log("no model for rewrites")
+    client.notify("workspace/didChangeConfiguration", {"settings": {"rewrite": {"model": "reviser"}}})
+    client.wait_log("reviser for rewrites ready")
+    assert "revised" in rewritten(client)

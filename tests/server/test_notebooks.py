@@ -10,6 +10,7 @@ from lsprotocol import types
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.context.exclusion import ExclusionReason
+from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.server import app
 from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.settings import ContextSettings, PrivacySettings, Settings
@@ -35,7 +36,8 @@ class Client:
 
     def __init__(self):
         self.server = app.create_server(None, Settings())
-        self.server._scheduler = FakeScheduler()
+        scheduler = FakeScheduler()
+        self.server._models = ResidentModels(scheduler, scheduler)
         self.logged = []
         self.server.log = lambda _, message: self.logged.append(message)
         self.documents = self.server.documents
@@ -179,7 +181,7 @@ def test_the_name_of_the_notebook_excludes_its_cells(client):
     client.open("x", "%%sql\nselect 1")
     reasons = [client.server.exclusion.exclusion_reason(client.snapshot(*one)) for one in [(0, uri), (0,), (1,)]]
     assert reasons == [ExclusionReason.PATTERN, None, ExclusionReason.LANGUAGE]
-    assert len(client.server._scheduler.warmed) == 1
+    assert len(client.server._models.completion.warmed) == 1
 
 
 def test_a_notebook_is_one_file_of_the_context(client):
@@ -192,6 +194,6 @@ def test_a_notebook_is_one_file_of_the_context(client):
 def test_the_first_completion_is_prepared_where_cells_are_opened(client):
     client.open("a = 1\n" * 1000, "b")
     client.splice(1, 0, "n", opened=[("n", "python", "new")])
-    [(_, first), (name, second)] = client.server._scheduler.warmed
+    [(_, first), (name, second)] = client.server._models.completion.warmed
     assert len(first) in (0, FIRST_CHARS)
     assert (name, second) == (f"{URI}#n", "a = 1\n" * 1000 + "\n")

@@ -9,6 +9,7 @@ from lsprotocol import types
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import FimOrder
+from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
@@ -34,7 +35,8 @@ PREFIX_FIRST = replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST)
 def opened(request):
     """A session with one document, which has just been opened."""
     server = create_server(None, Settings())
-    server._scheduler = FakeScheduler(replace(MASK_SPEC, fim=request.param))
+    scheduler = FakeScheduler(replace(MASK_SPEC, fim=request.param))
+    server._models = ResidentModels(scheduler, scheduler)
     did_open(server, types.DidOpenTextDocumentParams(types.TextDocumentItem(URI, "python", 1, TEXT)))
     return server
 
@@ -47,7 +49,7 @@ SUFFIX_FIRST = MASK_SPEC.fim
     ("opened", "length"), [(None, FIRST_CHARS), (PREFIX_FIRST, FIRST_CHARS), (SUFFIX_FIRST, 0)], indirect=["opened"]
 )
 def test_opening_a_document_prepares_its_first_completion(opened, length):
-    assert [len(text) for text in opened._scheduler.warmed] == [length]
+    assert [len(text) for text in opened._models.completion.warmed] == [length]
 
 
 @pytest.mark.parametrize("opened", [None], indirect=True)
@@ -59,11 +61,11 @@ def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next
     focus({"textDocument": {"uri": URI}})
     focus({"textDocument": {"uri": URI}, "position": {"line": 1, "character": 2}})
     focus({"textDocument": {"uri": "file:///other.py"}})
-    assert opened._scheduler.warmed[1:] == [TEXT[:19], TEXT[:19], TEXT[:8]]
+    assert opened._models.completion.warmed[1:] == [TEXT[:19], TEXT[:19], TEXT[:8]]
 
 
 @pytest.mark.parametrize("opened", [None], indirect=True)
 def test_no_prompt_of_an_excluded_document_is_decoded(opened):
     item = types.TextDocumentItem("file:///project/.env", "python", 1, "KEY=1\n")
     did_open(opened, types.DidOpenTextDocumentParams(item))
-    assert len(opened._scheduler.warmed) == 1
+    assert len(opened._models.completion.warmed) == 1

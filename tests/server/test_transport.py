@@ -251,7 +251,7 @@ async def test_a_cancelled_command_changes_nothing():
     session.call("$/cancelRequest", {"id": 1})
     [answer] = session.answers(1)
     assert answer["error"]["code"] == CANCELLED
-    await session.until(lambda: session.server._scheduler.is_idle)
+    await session.until(lambda: session.server._models.completion.is_idle)
     await asyncio.sleep(0.01)  # the loop's turn after the model's thread
     assert session.requested("workspace/applyEdit") is None
     await session.close()

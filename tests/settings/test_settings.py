@@ -25,6 +25,7 @@ def test_absent_keys_keep_their_value():
         pytest.param({"completion": {"speculate": 1}}, "completion.speculate", id="number for a flag"),
         pytest.param({"completion": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
+        pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must name one model", id="selected by speed"),
         pytest.param({"fill": 3}, "fill", id="unknown key without a group"),
         pytest.param({"model": None}, "model", id="null"),
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
@@ -36,3 +37,11 @@ def test_a_bad_value_is_named_in_one_line(tree, message):
     with pytest.raises(SettingsError, match=message) as caught:
         parse_settings(tree)
     assert "\n" not in str(caught.value)
+
+
+def test_rewrites_have_the_settings_of_completions_but_for_their_model():
+    settings = parse_settings({"model": {"name": "small", "threads": 2}, "rewrite": {"model": "large"}})
+    assert settings.for_rewrites == parse_settings({"model": {"name": "large"}}, settings)
+    assert parse_settings({"rewrite": {"model": ""}}, settings).for_rewrites.model.name == "small"
+    remote = parse_settings({"remote": {"url": "http://127.0.0.1:1", "model": "small"}}, settings)
+    assert (remote.for_rewrites.remote.model, remote.for_rewrites.model) == ("large", remote.model)

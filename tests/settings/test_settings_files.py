@@ -14,6 +14,7 @@ EVERYTHING = """
 [completion]
 max_tokens = 8
 [rewrite]
+model = "large.gguf"
 strength = 0.3
 preview = false
 [context]
@@ -75,7 +76,7 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
     )
     assert ignored(untrusted) == (
         "context.enabled, context.max_fraction, context.recent_edits, model.name, model.threads,"
-        " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.preview"
+        " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.model, rewrite.preview"
     )
     assert ignored(forbidden) == NEVER
 
@@ -83,7 +84,7 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
 def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(file, tmp_path):
     user = settings_of(privacy={"trusted_folders": [str(tmp_path.parent)], "exclude_patterns": ["private/"]})
     settings, [forbidden] = with_workspace_file(user, file(EVERYTHING), ())
-    assert settings.model.name == str(tmp_path / "mine.gguf")
+    assert (settings.model.name, settings.rewrite.model) == (str(tmp_path / "mine.gguf"), str(tmp_path / "large.gguf"))
     assert not settings.privacy.exclude_secrets
     assert settings.privacy.exclude_patterns == ("*.sql", "!private/")
     assert (settings.remote, settings.daemon, settings.http) == (user.remote, user.daemon, user.http)
@@ -132,6 +133,7 @@ def test_the_users_file_may_set_everything(user_settings):
     settings = settings_files.user_settings(())
     assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", "log")
     assert settings.model.name == str(path.parent / "mine.gguf")
+    assert settings.rewrite.model == str(path.parent / "large.gguf")
     path.chmod(0o666)
     with pytest.raises(SettingsError, match="other users"):
         settings_files.user_settings(())

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import system
+from dg_lsp.errors import UsageError
 from dg_lsp.models.registry import PRESETS
-from dg_lsp.system import config_folder, data_folder, leave_out_relative_programs, system_free
+from dg_lsp.system import (
+    GPU_VARIABLES,
+    config_folder,
+    data_folder,
+    leave_out_relative_programs,
+    pin_gpu,
+    system_free,
+)
 
 LOTS = 1 << 50
 
@@ -138,3 +146,16 @@ def test_dg_lsps_variable_has_priority(home, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/elsewhere")
     monkeypatch.setenv("DG_LSP_DATA_DIR", "~/mine")
     assert PRESETS[0].folder == Path("/home/ada/mine/models/diffusiongemma")
+
+
+def test_a_pinned_process_sees_one_gpu_of_those_that_it_saw():
+    plain = {}
+    pin_gpu(1, plain)
+    assert plain == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **dict.fromkeys(GPU_VARIABLES, "1")}
+    listed = {"CUDA_VISIBLE_DEVICES": "2, GPU-8932f937", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    pin_gpu(1, listed)
+    assert (listed["CUDA_VISIBLE_DEVICES"], listed["CUDA_DEVICE_ORDER"]) == ("GPU-8932f937", "FASTEST_FIRST")
+    unchanged = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    with pytest.raises(UsageError, match="lists 2"):
+        pin_gpu(2, unchanged)
+    assert unchanged == {"CUDA_VISIBLE_DEVICES": "2,3"}

@@ -204,7 +204,7 @@ class LlamaContext:
         if self._handle:
             needed -= self._estimate(self.num_cells)
         what = f"a context of {num_cells} tokens for {model.path.name}"
-        memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes)
+        memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes, placement=model.placement)
 
     def decode(self, *, causal: bool) -> int:
         """Runs the batch; returns 0 or `NO_CELLS`. After a `BackendError`, the batch's sequences are undefined."""

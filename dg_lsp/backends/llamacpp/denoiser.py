@@ -121,7 +121,7 @@ class ContextDenoiser(ABC):
     def footprint(self) -> Footprint:
         """See `Denoiser.footprint`."""
         model, num_cells = self._model, self._context.num_cells
-        used = gpus() if model.on_gpu else ()
+        used = model.placement.of(gpus()) if model.on_gpu else ()
         return Footprint(
             weights_bytes=model.weights.gpu + model.weights.host,
             cache_bytes=num_cells * model.sizes.kv_bytes_per_token,

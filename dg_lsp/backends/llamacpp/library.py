@@ -52,6 +52,7 @@ def library() -> Library:
     """The library; the first call loads it, or raises `BackendError`."""
     set_wait_policy(os.environ)
     os.environ.update(NO_BACKTRACE)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs have the numbers of nvidia-smi
     found = _loadable(find_runtime())
     if found.runtime:
         os.environ[_FOLDER_VARIABLE] = str(found.runtime.folder)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dg_lsp.backends.llamacpp.library import gpus
+from dg_lsp.backends.llamacpp.placement import Placement
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.gguf import GGUFHeader
@@ -224,12 +225,15 @@ def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -
     return weights, needed + MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
 
 
-def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0) -> None:
+def check_fits(
+    what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0, placement: Placement | None = None
+) -> None:
     """Raises `ModelMemoryError` with the numbers where an estimate exceeds the free memory.
 
-    `mapped` bytes of files count as free for the system, but are in use.
+    `mapped` bytes of files count as free for the system, but are in use. Without a placement all GPUs count.
     """
-    used = gpus() if estimate.gpu.total() else ()
+    listed = gpus() if estimate.gpu.total() else ()
+    used = placement.of(listed) if placement is not None and listed else listed
     if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it
         _check_free(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
     is_unified = any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")

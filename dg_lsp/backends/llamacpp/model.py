@@ -14,7 +14,7 @@ import numpy as np
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.errors import load_error
-from dg_lsp.backends.llamacpp.library import has_gpu, library
+from dg_lsp.backends.llamacpp.library import gpus, has_gpu, library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     MAX_LAYERS,
@@ -24,6 +24,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     estimate_load,
     num_gpu_layers,
 )
+from dg_lsp.backends.llamacpp.placement import CPU, Placement, choose_placement
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
 from dg_lsp.diffusion.denoiser import checked_ids
@@ -60,7 +61,15 @@ class LlamaModel:
     """A loaded model. Only for one thread, which also runs its contexts."""
 
     def __init__(
-        self, handle: Any, path: Path, weights: WeightBytes, header: GGUFHeader, *, gpu_layers: int, mapped: bool
+        self,
+        handle: Any,
+        path: Path,
+        weights: WeightBytes,
+        header: GGUFHeader,
+        *,
+        gpu_layers: int,
+        mapped: bool,
+        placement: Placement = CPU,
     ) -> None:
         api = library().api
         self._api = api
@@ -70,6 +79,7 @@ class LlamaModel:
         self.weights = weights
         self.mapped_bytes = weights.host if mapped else 0
         """Weights that the system may drop from memory, so that every step would read them from the disk."""
+        self.placement = placement
         self.on_gpu = gpu_layers != 0
         """Whether any layer is on a GPU."""
         values = {key: value.read() for key, value in header.values.items() if value.kind != gguf.ARRAY}
@@ -103,16 +113,21 @@ class LlamaModel:
 
         Raises:
             ModelError: the file is missing, broken or not supported, or does not fit into memory.
+            SettingsError: the settings name a GPU that is not there.
             BackendError: llama-cpp-python cannot be loaded.
         """
         header, native = checked_header(path), library()
         params = native.api.llama_model_default_params()
-        params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
+        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
+        params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
         params.check_tensors = check_tensors
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
         weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
-        check_fits(str(path), needed, ADVICE)
+        listed = gpus() if params.n_gpu_layers else ()
+        placement = choose_placement(settings.device, listed, needed.gpu.total()) if wants_gpu else CPU
+        check_fits(str(path), needed, ADVICE, placement=placement)
+        shares = placement.apply(params, native.api)
         needs_cache = settings.prompt_attention in ("per_request", "causal")
         alias = CACHED_ALIAS.get(header.architecture, "") if needs_cache else ""
         is_read = path.stat().st_size < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
@@ -122,10 +137,12 @@ class LlamaModel:
             native.problems.clear()
             header = read_header(source) if alias else header
             handle = native.api.llama_model_load_from_file(str(source).encode(), params)
+            del shares
         if not handle:
             raise load_error(path, native.problems)
         try:
-            return cls(handle, path, weights, header, gpu_layers=params.n_gpu_layers, mapped=not (is_read or alias))
+            placed = {"gpu_layers": params.n_gpu_layers, "placement": placement}
+            return cls(handle, path, weights, header, mapped=not (is_read or alias), **placed)
         except ModelUnsupportedError:
             native.api.llama_model_free(handle)
             raise
@@ -136,6 +153,11 @@ class LlamaModel:
         if self._handle is None:
             raise BackendError("the model is closed; open it again")
         return self._handle
+
+    @property
+    def where(self) -> str:
+        """The GPUs that hold layers, and their shares, for people."""
+        return self.placement.describe(gpus() if self.on_gpu else ())
 
     @property
     def shift_problem(self) -> str:

@@ -50,14 +50,17 @@ def load(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> Tr
 
 
 def choose_device(settings: ModelSettings) -> torch.device:
-    """The device of the settings; `auto` is the first GPU, else the CPU. Raises `SettingsError`."""
-    if settings.device == "auto":
-        has_gpu = torch.cuda.is_available() and settings.gpu_layers != 0
-        return torch.device("cuda", 0) if has_gpu else torch.device("cpu")
-    device, count = torch.device(settings.device), torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise SettingsError(f"model.device is {device}, but torch finds {count} GPUs; set it to auto or cpu")
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+    """The device of the settings; `auto` is the GPU with the most free memory, else the CPU. Raises `SettingsError`."""
+    wanted, count = settings.device, torch.cuda.device_count()
+    kind, _, numbers = wanted.partition(":")
+    if kind == "cpu" or (kind == "auto" and (settings.gpu_layers == 0 or not count)):
+        return torch.device("cpu")
+    if "," in numbers:
+        raise SettingsError(f"model.device is {wanted}, but a checkpoint runs on one GPU: name one, or use a GGUF")
+    if int(numbers or 0) >= count:
+        raise SettingsError(f"model.device is {wanted}, but torch finds {count} GPUs; set it to auto or cpu")
+    free = [gpu_memory(torch.device("cuda", number)).free for number in range(count)] if not numbers else []
+    return torch.device("cuda", int(numbers) if numbers else free.index(max(free)))
 
 
 def check_memory(

@@ -11,6 +11,7 @@ export interface Status {
   kind: "Normal" | "Error" | "Warning" | "Inactive";
   dgLsp?: {
     model?: string | null;
+    rewriteModel?: string | null;
     state?: State;
     lastMs?: number | null;
     accepted?: number | null;
@@ -68,7 +69,7 @@ export class StatusBar implements vscode.Disposable {
 
   /** Draws the status; also needed after a change of the active editor or the settings. */
   update(): void {
-    const { model, lastMs, accepted, today } = this.status.dgLsp ?? {};
+    const { model, rewriteModel, lastMs, accepted, today } = this.status.dgLsp ?? {};
     const state = this.state();
     const isWorking = state === "ready" && this.status.busy;
     const words = [isWorking ? ICONS.loading : ICONS[state], model ?? "dg-lsp"];
@@ -86,6 +87,7 @@ export class StatusBar implements vscode.Disposable {
     void vscode.commands.executeCommand("setContext", "dg-lsp.isServed", this.isServed());
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
     // VS Code reports to its own extensions only how many completions were shown
+    const other = rewriteModel ? `Rewrites: ${rewriteModel}` : "";
     const counts = accepted ? [`${accepted} accepted`] : [];
     if (today?.usefulEdits) {
       const edits = today.usefulEdits === 1 ? "1 useful edit" : `${today.usefulEdits} useful edits`;
@@ -93,7 +95,7 @@ export class StatusBar implements vscode.Disposable {
     }
     const activity = isWorking ? "busy" : state;
     const pause = state === "snoozed" ? `No automatic completions until ${this.snoozeEnd()}.` : "";
-    const sentences = [`dg-lsp: ${activity}`, pause, this.status.message, ...counts].filter(Boolean);
+    const sentences = [`dg-lsp: ${activity}`, pause, this.status.message, other, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");
     this.item.accessibilityInformation = { label: sentences.join(", ") };
   }

@@ -101,6 +101,9 @@ function M.print()
   if status.message and status.message ~= "" then
     table.insert(lines, status.message)
   end
+  if ours.rewriteModel then
+    table.insert(lines, "Rewrites: " .. ours.rewriteModel)
+  end
   if ours.shown then
     table.insert(lines, ("%d shown, %d accepted in this session"):format(ours.shown, ours.accepted))
   end

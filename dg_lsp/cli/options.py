@@ -1,0 +1,150 @@
+"""Options that several commands have: each group is one parameter of a command, and one object when the command runs.
+
+Importing this module loads no runtime and no engine, so that `--help` is fast.
+"""
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
+from dg_lsp.errors import UsageError
+
+if TYPE_CHECKING:
+    from dg_lsp.settings import Settings
+
+Command = Callable[..., int]
+
+
+def with_group(
+    parameter: str, options: Mapping[str, tuple[Any, Any]], build: Callable[[dict[str, Any]], Any]
+) -> Callable[[Command], Command]:
+    """A decorator: the command has these options in place of a parameter, which is made by `build`.
+
+    An option is its annotation and its default.
+    """
+    annotations = {name: annotation for name, (annotation, _) in options.items()}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, keyword, default=one[1], annotation=one[0]) for name, one in options.items()]
+
+    def decorate(command: Command) -> Command:
+        own = [one for one in inspect.signature(command).parameters.values() if one.name != parameter]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> int:
+            values = {name: given.pop(name) for name in options}
+            return command(**given, **{parameter: build(values)})
+
+        parameters = [*(one.replace(kind=keyword) for one in own), *added]
+        called.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+        called.__annotations__ = {**{one.name: one.annotation for one in own}, **annotations, "return": int}
+        return called
+
+    return decorate
+
+
+Model = Annotated[
+    str | None,
+    Option("--model", metavar="MODEL", help="Name of a model, auto, auto-diffusion, or path of a GGUF file."),
+]
+GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
+Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
+Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
+Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
+SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
+Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
+USE_EVEN_SECRET = "; use --even-secret to send it anyway"
+EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
+Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
+
+
+def overrides(
+    *, model: str | None = None, gpu_layers: int | None = None, threads: int | None = None, remote: str | None = None
+) -> dict[str, Any]:
+    """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
+    tree: dict[str, dict[str, Any]] = {"model": {"gpu_layers": gpu_layers, "threads": threads}}
+    if remote is not None:
+        tree |= {"remote": {"url": remote, "model": model}, "rewrite": {"model": ""}}
+    elif model is not None:
+        tree |= {"model": {**tree["model"], "name": model}, "remote": {"url": ""}}
+    return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
+
+
+MODEL_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "model": (Model, None),
+    "remote": (Remote, None),
+    "gpu_layers": (GpuLayers, None),
+    "threads": (Threads, None),
+}
+with_model_options = with_group("over", MODEL_OPTIONS, lambda values: overrides(**values))
+"""The parameter `over` is a settings tree, see `overrides`."""
+
+
+def _only_model(values: dict[str, Any]) -> dict[str, Any]:
+    named = {"rewrite": {"model": ""}} if values["model"] is not None else {}
+    return {**overrides(**values), **named}
+
+
+with_rewrite_model_options = with_group("over", MODEL_OPTIONS, _only_model)
+"""The same for commands that take `rewrite.model`: a model that is named replaces that one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """How a text or an answer is generated and shown."""
+
+    max_tokens: int
+    decoder: DecoderName | None
+    context_length: int | None
+    deadline: float | None
+    seed: int
+    visual: bool
+    as_json: bool
+
+    def over(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """The settings tree with the context length, if one is given."""
+        if self.context_length is None:
+            return tree
+        return {**tree, "model": {**tree.get("model", {}), "context_length": self.context_length}}
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Fields of a `ChatRequest`."""
+        return {"max_tokens": self.max_tokens, "seed": self.seed, "decoder": self.decoder}
+
+    def end(self) -> float:
+        """When a text that begins now has to be there, in `time.monotonic` seconds."""
+        return math.inf if self.deadline is None else time.monotonic() + self.deadline / 1e3
+
+
+def with_text_options(max_tokens: int) -> Callable[[Command], Command]:
+    """The parameter `text` is a `TextOptions`; `max_tokens` is the default."""
+    longest = Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
+    room = Option(min=256, metavar="N", help="Tokens of prompt and text together; default: up to 8192.")
+    deadline = Option(min=1, metavar="MS", help="Return the settled text this long after the load.")
+    visual = Option("--visual", help="Show the canvas after each denoising step on standard error.")
+    options = {
+        "max_tokens": (Annotated[int, longest], max_tokens),
+        "decoder": (Decoder, None),
+        "context_length": (Annotated[int | None, room], None),
+        "deadline": (Annotated[float | None, deadline], None),
+        "seed": (Seed, 0),
+        "visual": (Annotated[bool, visual], False),
+        "as_json": (Json, False),
+    }
+    return with_group("text", options, lambda values: TextOptions(**values))
+
+
+def check_decoder(decoder: DecoderName | None, settings: "Settings") -> None:
+    """Raises UsageError if a decoder is named for a remote server."""
+    if settings.is_remote and decoder is not None:
+        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")

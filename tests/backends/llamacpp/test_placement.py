@@ -1,0 +1,84 @@
+"""Which GPUs hold a model, with made-up devices."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dg_lsp.backends.llamacpp import model as model_module
+from dg_lsp.backends.llamacpp.library import Device, library
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.placement import CPU, Placement, choose_placement
+from dg_lsp.errors import ModelMemoryError, SettingsError
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.settings import ModelSettings
+
+GB = 10**9
+PAIR = (Device("RTX 3060", "gpu", 10 * GB, 12 * GB), Device("RTX 4090", "gpu", 30 * GB, 32 * GB))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "needed", "gpus"),
+    [
+        ("auto", 5 * GB, (1,)),
+        ("auto", 29.5 * GB, (0, 1)),  # no room for prompts that grow
+        ("auto", 35 * GB, (0, 1)),
+        ("gpu", 5 * GB, (1,)),
+        ("gpu:0", 5 * GB, (0,)),
+        ("cuda:0", 35 * GB, (0,)),
+        ("gpu:1,0,1", 5 * GB, (1, 0)),
+        ("cpu", 5 * GB, ()),
+    ],
+)
+def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, needed, gpus):
+    assert choose_placement(wanted, PAIR, needed).gpus == gpus
+
+
+def test_a_single_gpu_is_used_whatever_it_reports():
+    silent = (Device("silent", "gpu", 0, 0),)
+    assert choose_placement("auto", silent, 5 * GB) == Placement((0,), (1.0,))
+    assert choose_placement("gpu:0,1", (*silent, *silent), GB).shares == (0.5, 0.5)
+    assert choose_placement("auto", (), 5 * GB) == CPU
+
+
+@pytest.mark.parametrize(("wanted", "listed"), [("gpu:2", PAIR), ("gpu:0,7", PAIR), ("gpu", ()), ("cuda:0", ())])
+def test_a_gpu_that_is_not_there_is_an_error(wanted, listed):
+    with pytest.raises(SettingsError, match=f"{wanted}, but llama.cpp lists {len(listed)} GPUs"):
+        choose_placement(wanted, listed, GB)
+
+
+def test_the_parameters_of_llama_cpp_follow_the_placement():
+    api = library().api
+    params = api.llama_model_default_params()
+    choose_placement("gpu:1", PAIR, GB).apply(params, api)
+    assert (params.split_mode, params.main_gpu, bool(params.tensor_split)) == (api.LLAMA_SPLIT_MODE_NONE, 1, False)
+    three = SimpleNamespace(
+        LLAMA_SPLIT_MODE_LAYER=api.LLAMA_SPLIT_MODE_LAYER, LLAMA_SPLIT_MODE_NONE=0, llama_max_devices=lambda: 4
+    )
+    placement = choose_placement("gpu:0,2", (PAIR[0], *PAIR), GB)
+    shares = placement.apply(params, three)
+    assert list(shares) == [0.25, 0.0, 0.75, 0.0]
+    assert (params.split_mode, params.tensor_split[2]) == (api.LLAMA_SPLIT_MODE_LAYER, 0.75)
+    assert placement.describe((PAIR[0], *PAIR)) == "GPU 0: RTX 3060 (25%), GPU 2: RTX 4090 (75%)"
+    assert CPU.describe(()) == "processor"
+
+
+def test_memory_is_compared_with_the_chosen_gpu_alone(monkeypatch):
+    path = BUNDLED[0].path
+    for module in ("model", "memory_estimate"):
+        monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: (PAIR[1], Device("full", "gpu", 1, GB)))
+    monkeypatch.setattr(model_module, "has_gpu", lambda: True)
+    with pytest.raises(ModelMemoryError, match="full has 0 MB free"):
+        LlamaModel.load(path, ModelSettings(device="gpu:1"))
+    with pytest.raises(SettingsError, match="lists 2 GPUs"):
+        LlamaModel.load(path, ModelSettings(device="gpu:2"))
+
+
+def test_without_a_gpu_a_named_one_is_an_error_and_the_processor_is_not(monkeypatch):
+    path = BUNDLED[0].path
+    monkeypatch.setattr(model_module, "has_gpu", lambda: False)
+    with pytest.raises(SettingsError, match="lists 0 GPUs"):
+        LlamaModel.load(path, ModelSettings(device="gpu"))
+    for settings in (ModelSettings(device="gpu", gpu_layers=0), ModelSettings(device="cpu"), ModelSettings()):
+        loaded = LlamaModel.load(path, settings)
+        assert (loaded.placement, loaded.where, loaded.on_gpu) == (CPU, "processor", False)
+        loaded.close()

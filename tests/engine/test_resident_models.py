@@ -1,0 +1,147 @@
+"""Two models in one process: which of them serves a request, and turns on the processor that they share."""
+
+from dataclasses import replace
+
+import pytest
+from chatty import chatty
+from gates import LONG, TIMEOUT, Gate, ask, wait_until
+
+from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.holes import Hole
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.request import ChatRequest, RewriteRequest
+from dg_lsp.engine.resident_models import ResidentModels
+from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.shared_device import SharedDevice
+from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import parse_settings
+
+TEXT = "a = old\n"
+HOLE = Hole(4, 7, "")
+PAIR = parse_settings({"model": {"name": "small"}, "rewrite": {"model": "large"}})
+
+
+def rewrite(**more):
+    return RewriteRequest(Snapshot("file:///b.py", 1, TEXT), 4, 7, **more)
+
+
+def chat(**more):
+    return ChatRequest((Turn(Role.USER, "hi"),), name="", **more)
+
+
+class WatchedDevice(SharedDevice):
+    """Counts how often a request has waited for another model."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_waits = 0
+
+    def wait(self, priority):
+        seconds = super().wait(priority)
+        self.num_waits += seconds > 0
+        return seconds
+
+
+@pytest.fixture
+def device():
+    return WatchedDevice()
+
+
+@pytest.fixture
+def open_models(device):
+    """`open_models(small=..., large=...)` -> the pair over these denoisers, or errors."""
+    made = []
+
+    def make(settings=PAIR, **denoisers):
+        opened = []
+
+        def open_engine(own):
+            denoiser = denoisers[own.model.name]
+            opened.append(own.model.name)
+            if isinstance(denoiser, Exception):
+                raise denoiser
+            return LocalEngine(denoiser, denoiser.tokenizer, LONG)
+
+        models = ResidentModels.open(lambda own: Scheduler.of(open_engine, own, device), settings)
+        made.append(models)
+        for one in models.schedulers:
+            wait_until(one.ready.done)
+        return models, opened
+
+    yield make
+    for models in made:
+        models.close()
+
+
+def test_a_second_model_is_loaded_only_where_another_one_is_named(open_models):
+    for rewrites in ("", "small"):
+        settings = parse_settings({"rewrite": {"model": rewrites}}, PAIR)
+        models, opened = open_models(settings, small=ScriptedDenoiser("x"))
+        assert models.rewrite is models.completion
+        assert opened == ["small"]
+    models, opened = open_models(small=ScriptedDenoiser("x"), large=ScriptedDenoiser("y"))
+    assert sorted(opened) == ["large", "small"]
+    assert len(models.schedulers) == 2
+
+
+def test_rewrites_and_chats_have_their_own_model(open_models):
+    models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))
+    assert models.scheduler_for(ask()) is models.completion
+    assert models.scheduler_for(chat(text="raw")) is models.completion
+    assert models.scheduler_for(rewrite(holes=(HOLE,))) is models.completion
+    for request in (rewrite(), rewrite(instruction="double it"), rewrite(strength=0.5), chat()):
+        assert models.scheduler_for(request) is models.rewrite
+    assert models.completion.submit(ask()).result(TIMEOUT).text == "small"
+    assert models.rewrite.submit(chat()).result(TIMEOUT).text == "large"
+
+
+def test_a_model_without_a_canvas_does_not_get_rewrites_that_keep_a_part(open_models):
+    causal = ScriptedDenoiser("x")
+    causal.spec = replace(causal.spec, sampling=None, canvas_lengths=())
+    models, _ = open_models(small=ScriptedDenoiser("x", spec=UNIFORM_SPEC), large=causal)
+    assert models.scheduler_for(rewrite(strength=0.5)) is models.completion
+    assert models.scheduler_for(rewrite(strength=0.5, instruction="double it")) is models.rewrite
+    assert models.scheduler_for(rewrite()) is models.rewrite
+
+
+def test_typing_pauses_a_rewrite_of_the_other_model(open_models, device):
+    small, large = Gate("typed"), ScriptedDenoiser("new", tokens_per_step=1)
+    models, _ = open_models(small=small, large=large)
+    typed = models.completion.submit(ask())
+    assert small.is_inside.wait(TIMEOUT)
+    rewritten = models.rewrite.submit(rewrite())
+    wait_until(lambda: device.num_waits >= 2)
+    assert large.num_steps == 0
+    # what is typed for the paused model does not wait: it is as urgent
+    assert models.rewrite.submit(ask("file:///c.py")).result(TIMEOUT).text == "new"
+    small.go_on.set()
+    assert typed.result(TIMEOUT).text == "typed"
+    assert rewritten.result(TIMEOUT).text == "new"
+
+
+def test_a_paused_rewrite_ends_at_its_deadline_and_when_it_is_cancelled(open_models, device):
+    small, large = Gate("typed"), ScriptedDenoiser("new", tokens_per_step=1)
+    models, _ = open_models(small=small, large=large)
+    typed = models.completion.submit(ask())
+    assert small.is_inside.wait(TIMEOUT)
+    assert models.rewrite.submit(rewrite(deadline_ms=1)).result(TIMEOUT).rejection.reason is Reason.UNFINISHED
+    cancelled = models.rewrite.submit(rewrite())
+    num_waits = device.num_waits
+    wait_until(lambda: device.num_waits > num_waits)
+    num_steps = large.num_steps
+    cancelled.cancel()
+    wait_until(lambda: models.rewrite.is_idle)
+    assert large.num_steps == num_steps
+    small.go_on.set()
+    assert typed.result(TIMEOUT).text == "typed"
+
+
+def test_only_the_model_that_could_not_be_opened_is_opened_again(open_models):
+    denoisers = {"small": ScriptedDenoiser("x"), "large": ModelNotFoundError("no model named 'large'; try dg-mini")}
+    models, opened = open_models(**denoisers)
+    again = models.reopened(lambda own: opened.append(f"again {own.model.name}") or models.rewrite, PAIR)
+    assert again.completion is models.completion
+    assert opened[2:] == ["again large"]
