@@ -84,7 +84,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         parts = f"prompt {timings.prefill:.0f} ms, generation {timings.denoise:.0f} ms"
         waited = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms): {parts}"
         return Explanation(Outcome.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
-    hidden = next((one for one in result.hidden), None)
+    hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
         limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
         sentence = f"It is hidden: {_percent(hidden.confidence)} probable, {limit}."

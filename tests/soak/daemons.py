@@ -483,6 +483,10 @@ class Faults:
     def __init__(self, campaign, typists):
         self.campaign, self.typists = campaign, typists
         self.rng = random.Random(f"{campaign.seed} faults")
+        self.kinds = (
+            self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
+            self.fill_disk, self.change_version, self.intrude,
+        )  # fmt: skip
         self.done, self._round, self.next_at = Counter(), [], 0
         self.is_mounted = os.geteuid() == 0 and self._mount()
 
@@ -490,11 +494,7 @@ class Faults:
         """The next one, once there were enough answers since the last."""
         if self.campaign.counts["answers"] < self.next_at:
             return
-        kinds = (
-            self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
-            self.fill_disk, self.change_version, self.intrude,
-        )  # fmt: skip
-        self._round = self._round or self.rng.sample(kinds, len(kinds))
+        self._round = self._round or self.rng.sample(self.kinds, len(self.kinds))
         fault = self._round.pop()
         fault()
         self.done[fault.__name__] += 1
@@ -629,7 +629,7 @@ class Judge:
 
 
 def run(seconds, seed, most=float("inf")):
-    """Types for some seconds, or for a number of answers; returns the figures."""
+    """Types for some seconds, or until there are so many answers and every kind of fault; returns the figures."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dg-soak-") as name:
         campaign = Campaign(Path(name), seed)
@@ -639,7 +639,9 @@ def run(seconds, seed, most=float("inf")):
             for one in typists:
                 one.start()
             wait_until(lambda: all(one.client for one in typists))
-            while campaign.counts["answers"] < most and time.monotonic() - start < seconds:
+            while time.monotonic() - start < seconds:
+                if campaign.counts["answers"] >= most and len(faults.done) == len(faults.kinds):
+                    break
                 faults.inject()
                 campaign.sample()
                 judge.compare()
@@ -699,7 +701,7 @@ def main():
     parser = argparse.ArgumentParser(description="Types through a shared daemon that fails; prints figures as JSON.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=float, default=float("inf"), help="number of answers")
+    parser.add_argument("--most", type=float, default=float("inf"), help="answers after which it ends")
     given = parser.parse_args()
     figures = run(given.seconds, given.seed, given.most)
     print(json.dumps(figures, indent=2, ensure_ascii=False))
