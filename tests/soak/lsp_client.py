@@ -13,6 +13,7 @@ import attrs
 from lsprotocol import types
 
 from soak import lsp_values as values
+from soak.figures import NUM_EXAMPLES
 from soak.text_model import readable
 from soak.workspace_model import CHANGE, CHANGE_NOTEBOOK, CLOSE, CLOSE_NOTEBOOK, OPEN, OPEN_NOTEBOOK, WorkspaceModel
 
@@ -37,7 +38,6 @@ MAX_OPEN, MAX_CELLS = 12, 8
 _DROPPED = re.compile(r"notification .* dropped: ", re.DOTALL)
 _FAILED = re.compile(r"Feature\w+Error: |JsonRpc\w+: |fill failed")
 _FORESEEN = re.compile(r"FeatureRequestError: JsonRpcInvalidParams")
-NUM_EXAMPLES = 20
 
 
 @dataclass

@@ -31,6 +31,7 @@ class Process:
             "DG_LSP_DATA_DIR": str(folder / "data"),
         }
         environment |= {"DG_LSP_DAEMON_DIR": str(folder / "daemon"), "OMP_WAIT_POLICY": "passive"}
+        environment.pop("DG_LSP_TOKEN", None)
         self._errors = (folder / "errors").open("wb")
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, cwd=folder

@@ -21,6 +21,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import _end_tasks, create_server, serve
 from dg_lsp.settings import Settings
+from soak.figures import FAILURES, figures_of
 from soak.lsp_client import AT_END, COMPLETION, Client, Figures
 from soak.lsp_process import PATIENCE, Process, TcpProcess
 
@@ -38,7 +39,7 @@ GROWTH = 0.05
 """Largest growth of a process in the second half of its messages."""
 NUM_BROKEN, NUM_STRANGERS = 2, 20
 """Processes that get broken frames, and connections without the token to a server on TCP."""
-COUNTED = ("crashes", "lost", "crossed", "unexpected", "answers", "compared", "compared_cells", "edits")
+COUNTED = ("answers", "compared", "compared_cells", "edits")
 NUM_WARM = 20_000
 """Messages from which on the growth counts."""
 BREAKS = (
@@ -65,15 +66,10 @@ def run(seconds, seed, most=math.inf):
             found = PARTS[part](rng, methods, figures, limits, Path(name))
             number, took = figures.counts["messages"] - before, time.monotonic() - begun
             parts[part] = {"messages": number, "per_second": round(number / max(took, 1e-3)), **found}
-    return {
-        "messages": figures.counts["messages"],
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        **{key: figures.counts[key] for key in COUNTED},
-        "peak_mib": max(part.get("peak_mib", 0) for part in parts.values()),
-        "parts": parts,
-        **({"examples": figures.examples} if figures.examples else {}),
-    }
+    counts = {key: figures.counts[key] for key in (*FAILURES, *COUNTED)}
+    peak = max(part.get("peak_mib", 0) for part in parts.values())
+    more = {"peak_mib": peak, "parts": parts, "examples": figures.examples}
+    return figures_of(start, seed, figures.counts["messages"], **counts, **more)
 
 
 def _methods():
@@ -261,7 +257,7 @@ def _pipe(start, command, rng, methods, figures, limits, folder, **options):
     before, process = figures.counts["messages"], _started(start, command, rng, figures, folder)
     client = Client(rng, methods, figures, folder=folder.as_uri(), token=process.token, **options)
     is_alive = True
-    while is_alive and not limits.are_reached():
+    while is_alive and (client.state == "new" or not limits.are_reached()):
         bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, 60))]
         figures.counts["messages"] += len(bodies)
         for piece in frames(bodies, rng):
