@@ -40,6 +40,7 @@ from dg_lsp.gguf import TENSOR_TYPES
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.server.app import NUM_INVOKED
 from dg_lsp.settings import parse_settings
+from soak.figures import FAILURES, figures_of
 from soak.gguf import File
 
 ROOT = Path(__file__).parents[2]
@@ -55,18 +56,17 @@ MAX_KNOWN, MAX_WAITING = 10_000, 200
 ANSWERS_PER_FAULT = (4, 12)
 DISK_BYTES = 1 << 18
 NOBODY = 65_534
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds until something counts as not happening."""
 PAUSE, LONG_PAUSE, MOMENT = (0.2, 2.0), (5.5, 7.0), 0.1
 """Seconds; clients wait five seconds for a daemon."""
-NUM_EXAMPLES = 10
 OTHER_VERSION = "0.0.1"
 EDITOR = {"name": "soak", "version": "1"}
 OWN_MODEL = "this editor gets a model of its own"
 REFUSALS = ("of memory", "crashed the daemon")
 REMAINS = {"daemon.crashes", "daemon.lock", "daemon.log"}
-FAILURES = ("crashes", "lost", "crossed", "wrong", "unexpected")
 KINDS = (
+    "wrong",
     "compared",
     "compared_empty",
     "rounded",
@@ -663,21 +663,11 @@ def run(seconds, seed, most=float("inf")):
                 with suppress(psutil.Error):
                     one.kill()
             faults.end()
-    counts = campaign.counts
-    return {
-        "messages": counts["messages"],
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": counts["crashes"],
-        "lost": counts["lost"],
-        "crossed": counts["crossed"],
-        "wrong": counts["wrong"],
-        "unexpected": counts["unexpected"],
-        **{kind: counts[kind] for kind in KINDS},
-        "faults": dict(faults.done),
-        **{f"peak_mib{suffix}": round(campaign.peaks[kind] / (1 << 20), 1) for kind, suffix in PEAKS.items()},
-        **({"examples": campaign.examples[:NUM_EXAMPLES]} if campaign.examples else {}),
-    }
+    counts = {kind: campaign.counts[kind] for kind in (*FAILURES, *KINDS)}
+    counts["unexpected"] += counts["wrong"]
+    peaks = {f"peak_mib{suffix}": round(campaign.peaks[kind] / (1 << 20), 1) for kind, suffix in PEAKS.items()}
+    more = {"faults": dict(faults.done), **peaks, "examples": campaign.examples}
+    return figures_of(start, seed, campaign.counts["messages"], **counts, **more)
 
 
 def _check_remains(campaign):

@@ -29,6 +29,7 @@ from neovim import NATIVE, Editor, program, pynvim
 from dg_lsp.bench.typing_model import TypingModel
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.ttfue import quantile
+from soak.figures import FAILURES, figures_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for path in (ROOT / "samples").glob("*.py") if "\t" not in path.read_text(encoding="utf-8"))
@@ -42,7 +43,6 @@ GHOST_SECONDS, PATIENCE = 3.0, 180.0
 """Seconds without work of the server after which no ghost text follows, and after which something counts as failed."""
 MIN_ANSWERS, MAX_GROWTH = 1000, 0.05
 """Memory of the server in the second half of so many answers, the largest against the smallest."""
-NUM_EXAMPLES = 10
 MIB = 1 << 20
 COMPLETION = {"min_confidence": 0}
 """More suggestions than users get."""
@@ -61,7 +61,6 @@ PLAIN_VSCODE = {
     "files.eol": "\n",
 }
 """The editors insert nothing by themselves."""
-FAILURES = ("crashes", "lost", "crossed", "unexpected")
 
 
 class Neovim:
@@ -362,20 +361,19 @@ def run(seconds, seed, most=float("inf"), plot=None):
     if plot is not None:
         write_plot(Path(plot), typed)
     failures = [f"{one.editor.name} {what}" for one, *_ in typed for what in one.failures]
-    examples = [*problems, *failures][:NUM_EXAMPLES]
-    return {
-        "messages": sum(one.num_keys for one, *_ in typed),
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": sum(max(0, len(one.servers) - 1) for one, *_ in typed),
-        "lost": len(failures),
-        "crossed": sum(one.num_crossed for one, *_ in typed),
-        "unexpected": len(problems),
-        "peak_mib": round(max((sizes[1] for one, *_ in typed for sizes in one.memory), default=0.0), 1),
+    return figures_of(
+        start,
+        seed,
+        sum(one.num_keys for one, *_ in typed),
+        crashes=sum(max(0, len(one.servers) - 1) for one, *_ in typed),
+        lost=len(failures),
+        crossed=sum(one.num_crossed for one, *_ in typed),
+        unexpected=len(problems),
+        peak_mib=round(max((sizes[1] for one, *_ in typed for sizes in one.memory), default=0.0), 1),
         **{one.editor.name: figures for one, figures, _ in typed},
         **skipped,
-        **({"examples": examples} if examples else {}),
-    }
+        examples=[*problems, *failures],
+    )
 
 
 def write_plot(path, sessions):

@@ -41,6 +41,7 @@ from dg_lsp.http.errors import STATUSES
 from dg_lsp.http.request_schemas import SamplerBody
 from dg_lsp.http.response_schemas import ErrorResponse
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+from soak.figures import NUM_EXAMPLES, figures_of
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = Settings(
@@ -67,7 +68,6 @@ PAUSE = 0.2
 """Seconds between the requests of an ordinary client: the others get their share of the machine."""
 NUM_IDLE = 200
 IDLE_SECONDS = 5.0
-NUM_EXAMPLES = 5
 NUM_GENERATED = 10
 """Requests that schemathesis makes for an operation before it turns to the next one."""
 HEAD = "Host: localhost\r\n"
@@ -626,24 +626,22 @@ def run(seconds, seed, most=float("inf")):
             is_running = any(thread.is_alive() for thread in threads)
         code, still_open, still_active = _end(server, num_files)
     figures.examples += [] if code == -signal.SIGTERM else [f"the server ended with {code}"]
-    return {
-        "messages": sum(figures.counts[kind] for kind in SHARES),
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": int(code != -signal.SIGTERM),
-        "lost": figures.counts["lost"],
-        "crossed": figures.counts["crossed"],
-        "unexpected": figures.counts["unexpected"] + figures.counts["hung"],
-        **{kind: figures.counts[kind] for kind in (*SHARES, "compared")},
-        "hung": figures.counts["hung"],
-        "resets": figures.counts["reset"],
-        "statuses": dict(sorted(figures.statuses.items())),
-        "files_left_open": still_open,
-        "requests_left_active": still_active,
-        "peak_mib": round(max(figures.resident) / 2**20, 1),
-        "growth_percent": figures.growth(),
-        **({"examples": figures.examples} if figures.examples else {}),
-    }
+    counts = figures.counts
+    return figures_of(
+        start,
+        seed,
+        sum(counts[kind] for kind in SHARES),
+        crashes=int(code != -signal.SIGTERM),
+        unexpected=counts["unexpected"] + counts["hung"],
+        **{kind: counts[kind] for kind in ("lost", "crossed", *SHARES, "compared", "hung")},
+        resets=counts["reset"],
+        statuses=dict(sorted(figures.statuses.items())),
+        files_left_open=still_open,
+        requests_left_active=still_active,
+        peak_mib=round(max(figures.resident) / 2**20, 1),
+        growth_percent=figures.growth(),
+        examples=figures.examples,
+    )
 
 
 def _end(server, num_files):
