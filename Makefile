@@ -32,9 +32,11 @@ NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --s
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-demo: $(BASE)  ## install what a user needs, and complete a line of a sample
-	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
-	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
+demo: $(BASE)  ## install what a user needs, denoise a line of a sample, and check the answer
+	@echo '$$ dg-lsp fill samples/words.py:23:12 --decoder diffusion --visual'
+	@$(BIN)/dg-lsp fill samples/words.py:23:12 --decoder diffusion --visual
+	@$(BIN)/dg-lsp fill samples/words.py:23:12 --decoder diffusion --json | grep -q '"text": "longest"' || \
+	  { echo 'This is not the right answer, longest. $(BIN)/dg-lsp doctor checks the installation.' >&2; exit 1; }
 
 test: check docs editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
@@ -80,6 +82,7 @@ soak: $(DEV)  ## campaigns of hostile input for 10 minutes, or make soak MINUTES
 editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type in
 
 extension: $(VSIX)  ## pack the VS Code extension: editors/vscode/dist/dg-lsp.vsix
+	@[ -e $(VSIX) ] || { echo 'The extension was not packed: the lines above have the reason.' >&2; exit 1; }
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
 	@$(BIN)/dg-lsp bench samples samples/places.toml
@@ -165,7 +168,8 @@ $(VSCODE): tests/editors/vscode/install.sh $(NODE)
 	  { echo 'VS Code could not be installed: its tests are skipped.' >&2; $(MISSING); }
 
 $(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(NODE)
-	@[ ! -e $(NODE) ] || $(NPM) ci --ignore-scripts || { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
+	@[ ! -e $(NODE) ] || $(NPM) --loglevel error ci --ignore-scripts || \
+	  { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
 
 $(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
 	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package

@@ -41,6 +41,12 @@ class CompletionSettings:
     The fields marked as internal are not settings: benchmarks and tests vary them.
     """
 
+    trigger: str = field(default="auto", validator=validators.in_(("auto", "manual")))
+    """`auto` completes while you type, `manual` only when you request it."""
+    lines: str = field(default="auto", validator=validators.in_(("auto", "single")))
+    """`auto` completes a whole block on an empty line, `single` one line at most."""
+    debounce_ms: float = field(default=0.0, validator=validators.ge(0))
+    """Milliseconds without a key before an automatic completion starts, added to the editor's own pause."""
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
     """Milliseconds after which the stable part of a completion is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
@@ -63,6 +69,11 @@ class CompletionSettings:
     """Keep the rest of a suggestion while the user types its beginning."""
     check_syntax: bool = field(default=True, metadata=_INTERNAL)
     """Refuse completions that add a syntax error."""
+
+    @property
+    def max_lines(self) -> int | None:
+        """Of a completion at the cursor; None: what the position allows."""
+        return 1 if self.lines == "single" else None
 
 
 @attrs.frozen

@@ -185,6 +185,11 @@ class Window:
     def ghost(self):
         return "".join(self.texts(self.GHOST))
 
+    @property
+    def lines(self):
+        """The texts of the lines of the editor."""
+        return self.texts(f"{self.EDITOR} .view-line")
+
     def until_ghost(self):
         """The ghost text, once it stays the same and no request runs."""
         seen = [None, None]
@@ -193,7 +198,8 @@ class Window:
             seen.append((self.ghost, self.status_label))
             return seen[-1][0] and "busy" not in seen[-1][1] and seen[-1] == seen[-2] == seen[-3]
 
-        until(has_settled, lambda: f"no ghost text; status {self.status!r}", pause=0.3)
+        complaint = lambda: f"no ghost text; status {self.status!r}, label {self.status_label!r}; lines {self.lines}"  # noqa: E731
+        until(has_settled, complaint, pause=0.3)
         return seen[-1][0]
 
     def until_saved(self, text):

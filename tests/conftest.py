@@ -1,10 +1,13 @@
 """Settings and fixtures for the tests of several packages."""
 
 import os
+from pathlib import Path
 
 import pytest
 import tiny_diffusiongemma
 from hypothesis import settings
+
+VSCODE = Path(__file__).parent / "editors/vscode"
 
 # the tests' own servers are on this machine: a proxy cannot reach them
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -15,6 +18,13 @@ os.environ["DG_LSP_CONFIG_DIR"] = os.devnull
 # property tests never fail because the machine is busy
 settings.register_profile("dg-lsp", deadline=None)
 settings.load_profile("dg-lsp")
+
+
+def pytest_collection_modifyitems(items):
+    """A test in VS Code may fail once, which is reported: in a browser it loses a key or its focus at times."""
+    for item in items:
+        if VSCODE in item.path.parents:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 class Giant(str):

@@ -32,7 +32,7 @@ Encode = Callable[[Snippet], TokenIds]
 def takes_snippets(spec: ModelSpec, when: str) -> bool:
     """Whether the prompt includes snippets of other files; `auto`: for models trained on several files."""
     has_files = spec.fim is not None and bool(spec.fim.prompt_with_files)
-    is_trained = has_files or spec.prompt_format is PromptFormat.INSTRUCT
+    is_trained = has_files or spec.takes_snippets or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
 
 

@@ -192,6 +192,7 @@ class ModelSpec:
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
     start_ids: tuple[int, ...] = ()  # first tokens of every prompt
+    takes_snippets: bool = False  # trained with code of other files as comments before the prefix
     adds_blank: bool = False  # the tokenizer puts a blank before every text that it encodes (SentencePiece)
     banned_ids: tuple[int, ...] = ()  # special tokens that are never predicted
     canvas_lengths: tuple[int, ...] = (16, 32, 64)

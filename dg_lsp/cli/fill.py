@@ -103,6 +103,7 @@ class _Command:
             self.source.snapshot(),
             offset,
             num_candidates=candidates,
+            max_lines=self.settings.completion.max_lines,
             suffix_lines=suffix_lines,
             deadline_ms=self.deadline,
             seed=self.seed,
@@ -130,7 +131,7 @@ class _Command:
         Raises:
             RequestError: there is none.
         """
-        from dg_lsp.cli.output import watch_gaps
+        from dg_lsp.cli.output import start_text, watch_gaps
         from dg_lsp.cli.rewrite import show_difference
         from dg_lsp.context.holes import find_holes
         from dg_lsp.engine.engine import drain
@@ -167,8 +168,8 @@ class _Command:
                 typer.echo(f"wrote {self.source.path}")
             num_filled = sum(gap.rejection is None for gap in result.gaps)
             typer.echo(
-                f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms after"
-                f" {load_ms:.0f} ms load, {result.steps} steps"
+                f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms;"
+                f" {start_text(load_ms)}; {result.steps} steps"
             )
         return 1 if result.rejection else 0
 
@@ -181,7 +182,11 @@ class _Command:
         until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
         console = Console(highlight=False, stderr=self.as_json)
         if self.visual:
-            return watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+            result = watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+            if request.decoder is None and not result.canvas_length and engine.spec.canvas_lengths:
+                reason = ", which is faster here" if self.settings.completion.decoder == DecoderName.AUTO else ""
+                console.print(f"decoded token by token{reason}: --decoder diffusion shows a canvas", soft_wrap=True)
+            return result
         result = engine.fill(request, deadline=until)
         if not self.as_json:
             show_fill(result, request.snapshot, request.offset, console)

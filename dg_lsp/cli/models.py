@@ -1,9 +1,11 @@
 """`dg-lsp models`: list, show and remove models. The other commands are in pull.py and conversion.py."""
 
 import json
-import re
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,12 +47,27 @@ def list_models(as_json: Json = False) -> int:
     for one in models:
         sizes = (_size(one["size_bytes"]), _size(one["memory_bytes"]))
         here = "yes" if one["path"] else "in part" if one["is_begun"] else "no"
-        licence = re.split("[,;]", one["licence"], maxsplit=1)[0]
+        licence = one["licence"].partition(" (")[0]
         rows.append((one["name"], here, one["fit"], one["kind"], *sizes, one["hardware"], licence, one["note"]))
-    for line in aligned(rows):
+    shown = _fitting(rows)
+    for line in aligned(shown):
         typer.echo(line)
-    typer.echo("\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.")
+    left_out = rows[0][len(shown[0]) :]
+    more = f" A wider terminal, or --json, shows {', '.join(left_out)}." if left_out else ""
+    typer.echo(
+        f"\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.{more}"
+    )
     return 0
+
+
+def _fitting(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The columns that fit into the terminal, from the left; all of them in a pipe."""
+    if not sys.stdout.isatty():
+        return list(rows)
+    widths = accumulate(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    width = shutil.get_terminal_size().columns
+    num = sum(end - 2 <= width for end in widths)
+    return [row[: max(num, 1)] for row in rows]
 
 
 def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
@@ -179,7 +196,9 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "hardware", preset.hardware
     if preset.quality:
         yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"
-    yield "licence", f"{preset.licence} ({preset.terms})" if preset.terms else preset.licence
+    yield "licence", preset.licence
+    if preset.terms:
+        yield "terms", preset.terms
     yield "noise", preset.noise
     if preset.family is not None:
         yield from _family_facts(preset.family)

@@ -1,5 +1,6 @@
 """Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
+from dg_lsp.cli import STARTED
 from dg_lsp.context.document import LINE_END, Snapshot
 from dg_lsp.engine.decoders.base import Progress as Step
 from dg_lsp.engine.engine import drain
@@ -76,11 +78,16 @@ def timing_line(result: FillResult, load_ms: float) -> str:
     decoder = f"{result.decoder} {result.canvas_length}" if result.canvas_length else result.decoder.value
     return (
         f"{result.model}: {timings.total:.0f} ms"
-        f" (prefill {timings.prefill:.0f}, denoise {timings.denoise:.0f}, postprocess {timings.postprocess:.0f})"
-        f" after {load_ms:.0f} ms load; {decoder}, {result.steps} steps,"
+        f" (prefill {timings.prefill:.0f}, denoise {timings.denoise:.0f}, postprocess {timings.postprocess:.0f});"
+        f" {start_text(load_ms)}; {decoder}, {result.steps} steps,"
         f" {result.tokens_per_forward:.1f} tokens per step;"
         f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached"
     )
+
+
+def start_text(load_ms: float) -> str:
+    """The time to load the model, and of the whole command up to now."""
+    return f"load {load_ms:.0f} ms, {time.monotonic() - STARTED:.1f} s in all"
 
 
 def excerpt(snapshot: Snapshot, offset: int, fill: Text, *, with_carets: bool) -> Text:

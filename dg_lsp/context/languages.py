@@ -53,6 +53,7 @@ class Language:
     """Brackets, and an element that may precede each of them, where a comma may not."""
     block_closes: tuple[tuple[str, str], ...] = ()
     """Patterns of lines that open a block without a bracket, and the word that closes it; the first one counts."""
+    block_ends: tuple[str, ...] = ()  # end the block that a line opens without a bracket
     raw_string: str = ""  # pattern of a string that `quotes` do not describe
     checks_broken: bool = False
     """Fills are checked where the text around them has errors; elsewhere they are valid there."""

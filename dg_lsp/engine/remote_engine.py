@@ -62,6 +62,7 @@ class RemoteEngine(Engine):
             prompt_format=PromptFormat.INSTRUCT if model.follows_instructions else PromptFormat.PREFIX,
             canvas_lengths=(),
             max_prompt_tokens=model.max_prompt_tokens,
+            languages=model.languages,
         )
         self._model = model
 
@@ -179,6 +180,8 @@ class RemoteEngine(Engine):
                     break
         finally:
             answers.close()
+        if self._model.languages != self.spec.languages:
+            self.spec = replace(self.spec, languages=self._model.languages)
         return answer
 
     def _judge_text(

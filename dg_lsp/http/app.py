@@ -45,6 +45,8 @@ STOP_SECONDS = 5
 """For responses that are being sent."""
 WARNING = "dg-lsp-warning"
 """Header of a response that is worth less than it looks, with the reason and the next step."""
+LANGUAGES = "dg-lsp-languages"
+"""Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _MESSAGES = {
     400: "the request body is not valid JSON",
     404: "unknown path; GET /openapi.json lists all paths",
@@ -253,6 +255,8 @@ class RequestMiddleware:
                 MutableHeaders(scope=message)["connection"] = "close"
             if message["type"] == "http.response.start" and (warning := scope["state"].get("warning")):
                 MutableHeaders(scope=message)[WARNING] = warning.encode("ascii", "replace").decode()
+            if message["type"] == "http.response.start" and (languages := scope["state"].get("languages")):
+                MutableHeaders(scope=message)[LANGUAGES] = languages.encode("ascii", "replace").decode()
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"

@@ -156,7 +156,7 @@ def _problem(error: Exception, revision: str) -> str:
         return f"returned status {error.response.status_code}: try again later, or set HF_ENDPOINT to a mirror"
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return (
-        f"is not reachable ({reason}): check the network and run it again to continue; "
+        f"is not reachable ({reason}): check the network and run it again; "
         "or set HF_ENDPOINT to a mirror, or pass --from FOLDER"
     )
 

@@ -82,8 +82,6 @@ def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _describe_trained(keys: MetadataKeys) -> ModelSpec:
     """The spec of a file that dg-lsp's training wrote, such as dg-mini."""
     keys.check_version("mask", PromptFormat.FIM)
-    if keys.metadata.get("dg.causal", "true") not in ("true", "false"):
-        raise keys.invalid("dg.causal", "true or false")
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
     fim = FimTokens(
         prefix_id=keys.token("dg.prefix_token_id"),
@@ -112,7 +110,10 @@ def _describe_trained(keys: MetadataKeys) -> ModelSpec:
         banned_ids=tuple(sorted({*banned_ids, mask_id})),
         canvas_lengths=keys.canvas_lengths(),
         max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
-        has_causal_head=keys.metadata.get("dg.causal") == "true",
+        has_causal_head=keys.flag("dg.causal"),
+        is_shifted=keys.flag("dg.shift"),
+        start_ids=keys.tokens("dg.start_token_ids") if "dg.start_token_ids" in keys.metadata else (),
+        takes_snippets=keys.flag("dg.snippets"),
         repetition_match=keys.repetition_match(),
         languages=keys.languages(),
         expectations=keys.expectations(),

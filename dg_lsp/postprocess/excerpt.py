@@ -5,7 +5,7 @@ errors in many ways, and only a valid text shows what a fill breaks.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,9 +17,10 @@ REACH = 4000  # most characters parsed on each side of the cursor; a nearer land
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
 _TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
 _FLAT_END = re.compile(
-    r"^\S[^\n]*\n+(?=\})", re.MULTILINE
+    r"^[^\s#][^\n]*\n+(?=\})", re.MULTILINE
 )  # before the end of a block without indentation: a namespace
 _BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
+_FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
 
 
@@ -40,6 +41,7 @@ class Excerpt:
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
     is_following_cut: bool = False  # the file has more text than `following`
+    is_file_end: bool = False  # only ends of blocks follow the gap: others may stay open in an unfinished file
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -83,19 +85,57 @@ class Excerpt:
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
             is_following_cut=len(after) > REACH,
+            is_file_end=not language.checks_broken and len(after) <= REACH and bool(_FILE_END.fullmatch(after)),
         )
         return found._ended("")
 
     def with_fill(self, fill: str) -> Self:
         """The excerpt with the end that fits a fill: one that opens or ends a block, a string or a comment."""
-        left = balance(self.line_prefix + fill, self.language)
+        is_open = any(balance(self.line_prefix + text, self.language).num_unmatched for text in ("", fill))
         marks = self.language.block_comment
-        is_same = not (left.num_unmatched or self.language.block_closes or any(mark in fill for mark in marks))
+        is_same = not (is_open or self.language.block_closes or any(mark in fill for mark in marks))
         return self if is_same else self._ended(fill)
 
     def text(self, fill: str) -> str:
         """The text that is parsed, with `fill` in the gap."""
-        return self.head + self.above + self.line_prefix + fill + self.line_rest + self.below + self.tail
+        return self.head + self.above + self.line_prefix + fill + self.after(fill)
+
+    def after(self, fill: str) -> str:
+        """The text behind the gap, with `fill` in it; an unfinished file gets the brackets it lacks."""
+        after = self.line_rest + self.below + self.tail
+        if not self.is_file_end:
+            return after
+        before = self.head + self.above + self.line_prefix
+        left = balance(before + fill + after, self.language)
+        opened = zip(left.closers, left.openings, strict=True)
+        closers = "\n".join(closer for closer, at in opened if at < len(before))
+        return after + (closers and f"\n{_last_element(fill + after, closers, self.language)}{closers}\n")
+
+    def unclosed(self, fill: str) -> str:
+        """What closes the blocks above the gap that the file does not: the line below is no deeper than their headers.
+
+        Brackets at the end of a file are not among them: `after` has those.
+        """
+        if self.language.checks_broken:
+            return ""
+        before = self.above + self.line_prefix
+        depth = None if (self.line_prefix + fill).strip() else depth_of(self.line_prefix)
+        found = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
+        if not self.is_file_end:
+            left = balance(before + fill, self.language)
+            for at in left.openings:
+                header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
+                if before[at : at + 1] == "{" and header.rstrip().endswith("{"):
+                    found.append((depth_of(header), "}"))
+        below = next((line for line in self.following.split("\n") if line.strip()), "")
+        is_end = self.language.block_end is not None and self.language.block_end.match(below)
+        least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
+        found.sort(key=lambda one: -one[0])
+        return "".join(f"\n{closer}" for depth, closer in found if depth >= least)
+
+    def without_line(self) -> Self:
+        """The excerpt with a gap in place of the cursor's line."""
+        return replace(self, line_prefix="", line_rest="")
 
     def _ended(self, fill: str) -> Self:
         """The excerpt with `below` and `tail` for this fill."""
@@ -104,10 +144,14 @@ class Excerpt:
         following = self.line_rest + self.following
         after = _code_after(left, before, following, self.language)
         code = (following if after is None else after)[len(self.line_rest) :]
-        end = _end(code, self.depth, self.language, is_cut=self.is_following_cut)
+        last = (before + self.line_rest)[before.rfind("\n") + 1 :]
+        end = _end(code, self.depth, self.language, last_line=last, is_cut=self.is_following_cut)
         code, below, closers = code[: end.at], self.following[: end.at], self.head_closer
         if end.is_cut:
-            closers = _closers(left, before, self.line_rest + code, end.depth, self.language) + closers
+            num_typed = len(before) - len(fill)
+            inner = _closers_behind_string(left, num_typed, self.line_rest + code, self.language)
+            inner = inner or _closers(left, before, self.line_rest + code, end.depth, self.language)
+            closers = inner + closers
         above = self.above
         if self.language.has_macros:
             above, below = _without_conditionals(above, below)
@@ -149,8 +193,11 @@ class _End:
     is_known: bool = True  # a definition ends there
 
 
-def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
-    """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near."""
+def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: bool) -> _End:
+    """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near.
+
+    `below` begins behind `last_line`.
+    """
     assert language.landmark is not None
     found = list(language.landmark.finditer(below))
     if depth:
@@ -160,7 +207,8 @@ def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
                 return _End(at, depth)
             at += len(line)
     else:
-        block_end = [match.end() for match in _FLAT_END.finditer(below)][:1] if language.has_macros else []
+        ended = _FLAT_END.search(last_line + below) if language.has_macros else None
+        block_end = [ended.end() - len(last_line)] if ended else []
         at_margin = [match.start() for match in found if not match["indentation"]][1:2]  # decorators need the first one
         if ends := [*block_end, *at_margin]:
             return _End(_start_of(below, min(ends), language), 0)
@@ -169,7 +217,8 @@ def _end(below: str, depth: int, language: Language, *, is_cut: bool) -> _End:
     found = [match for match in found if len(match["indentation"]) >= depth][1:]  # see above
     if found:
         return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
-    between = [match for match in _BOUNDARY.finditer(below) if len(match["indentation"]) >= depth]
+    # the first line end is that of the cursor's line, which may be unfinished
+    between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
     if between:
         return _End(between[-1].end(), len(between[-1]["indentation"]))
     return _End(below.rfind("\n") + 1, depth, is_known=False)
@@ -201,6 +250,20 @@ def _start_of(text: str, at: int, language: Language) -> int:
     return at
 
 
+def _closers_behind_string(left: Balance, num_typed: int, below: str, language: Language) -> str:
+    """What closes the string that `below` begins and does not end, and everything around it; empty without one.
+
+    Brackets of `left` that open from offset `num_typed` on are those of the fill, which has to close them.
+    """
+    if left.quote or not any(mark in below for mark in language.multiline):
+        return ""
+    found = balance(below, language)
+    if found.quote not in language.multiline:
+        return ""
+    outer = [closer for closer, at in zip(left.closers, left.openings, strict=True) if at < num_typed]
+    return "\n".join((found.quote, *found.closers, *outer[len(found.strays) :]))
+
+
 def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
     """What closes the blocks around a line of this depth behind `below`, opened below the gap or above it (`left`)."""
     # a line below the gap that is less deep than its content ends a block above the gap
@@ -211,14 +274,21 @@ def _closers(left: Balance, above: str, below: str, depth: int, language: Langua
         for closer, header, content in _open_blocks(text, opened, below)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
-    least = depth
-    for line in reversed((above + below).split("\n") if language.block_closes else ()):
-        if line.strip() and depth_of(line) < least:
-            least = depth_of(line)
-            closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
-            found.append((least, closer))
+    found += _word_closers((above + below).split("\n"), language, depth)
     found.sort(key=lambda one: -one[0])
     return "\n".join(closer for _, closer in found if closer)
+
+
+def _word_closers(lines: Sequence[str], language: Language, depth: int | None = None) -> Iterator[tuple[int, str]]:
+    """The words that close the blocks around a line of this depth behind `lines`, or around the last line."""
+    least = depth
+    for line in reversed(lines if language.block_closes else ()):
+        if line.strip() and least is None:
+            least = depth_of(line)
+        elif line.strip() and least is not None and depth_of(line) < least:
+            least = depth_of(line)
+            closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
+            yield least, closer
 
 
 def _open_blocks(text: str, left: Balance, following: str) -> Iterator[tuple[str, str, str]]:

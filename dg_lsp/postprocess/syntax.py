@@ -100,32 +100,28 @@ class Surroundings:
 
     def _is_own_line(self, num_before: int) -> bool:
         """True if the existing errors are on the cursor's line, which the fill should complete."""
-        part = self.excerpt
-        return num_before > 0 and self._count(part.head + part.above + part.below + part.tail) == 0
+        return num_before > 0 and self._count(self.excerpt.without_line().text("")) == 0
 
     def _is_known(self) -> bool:
         """True if the text around the gap has no error of its own: others are the fill's."""
         if not self.excerpt.is_whole:
             return False
         errors = list(self._errors(self.excerpt.text("")))
-        is_balanced = balance(self._before() + self._after(), self.language).num_unmatched == 0
+        is_balanced = balance(self.excerpt.text(""), self.language).num_unmatched == 0
         if errors and is_balanced and _are_elsewhere(errors, self.excerpt, ""):
             return False  # no text in the gap can end them
         return not errors or self._is_own_line(len(errors)) or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
-        if self.language.has_macros:
-            return False
-        for before, after, num in (
-            (self._before(), self._after(), MAX_FILLERS),
-            (self.excerpt.head + self.excerpt.above, self.excerpt.below + self.excerpt.tail, 1),
-        ):
+        for part, num in ((self.excerpt, MAX_FILLERS), (self.excerpt.without_line(), 1)):
+            before, after = part.head + part.above + part.line_prefix, part.after("")
             left = balance(before + after, self.language)
             openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
             quote = "" if openers else left.quote
             heads = self.language.fillers if not openers else ("", *self.language.headers)
-            texts = (quote + left.closers + text + openers for text in heads[:num])
+            heads = (*heads[:num], *([part.unclosed("")] if self.language.block_ends else ()))
+            texts = (quote + left.closers + text + openers for text in dict.fromkeys(heads))
             if any(self._count(before + text + after) == 0 for text in texts):
                 return True
         return False
@@ -149,14 +145,15 @@ class Surroundings:
         if fill.rstrip().endswith(OPENERS):
             return True
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
-        if self.excerpt.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
+        is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
+        if self.excerpt.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
             return True
         fits = found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
         return fits and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket or quote of the fill has a wrong partner, or none at all."""
-        before, after = self._before(), self._after()
+        before, after = self._before(), self.excerpt.after(fill)
         start, end = len(before), len(before) + len(fill)
         whole = balance(before + fill + after, self.language)
         if whole.mismatch:
@@ -178,10 +175,12 @@ class Surroundings:
                 return True
         is_open = self.language.has_macros or self.excerpt.above.startswith(" ")  # blocks may end below the text
         left = whole.closers.replace("}", "") if is_open else whole.closers
+        opens_block = "\n" not in fill and (fill + self.excerpt.line_rest).rstrip().endswith(OPENERS)
+        if opens_block and left == closers and len(left) == 1:
+            left = ""
         is_left = self.excerpt.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
         if not self.excerpt.is_whole or is_left or not (left or whole.quote or whole.strays):
             return False
-        opens_block = "\n" not in fill and (fill + self.excerpt.line_rest).rstrip().endswith(OPENERS)
         lines = (self.excerpt.line_prefix + text + self.excerpt.line_rest for text in (fill, ""))
         num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
         return bool(quote) or num_stray > num_typed or len(closers) > opens_block
@@ -253,14 +252,17 @@ class Surroundings:
         if quote or (closers and not (opens_block and self.language.block_end)):
             return False
         line = self.excerpt.line_prefix + fill + self.excerpt.line_rest
-        part = self.excerpt
-        above, below = ("", "") if alone else (part.head + part.above, part.below + part.tail)
         if alone and self.language.continuation and self.language.continuation.match(line):
             return True
         left = balance(line, self.language)
         line += left.quote + left.closers
-        endings = (ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings)
-        return any(self._count(above + line + ending + below) == 0 for ending in endings)
+        is_line, part = "\n" not in fill, self.excerpt
+        endings = [ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings]
+        if is_line:
+            endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
+        closers = part.unclosed(fill) if is_line or part.is_file_end else ""
+        texts = [line + ending + more for more in dict.fromkeys(("", closers)) for ending in endings]
+        return any(self._count(text if alone else part.without_line().text(text)) == 0 for text in texts)
 
     def num_errors(self, fill: str) -> int:
         """Number of syntax errors of the text with `fill` at the cursor."""
@@ -268,9 +270,6 @@ class Surroundings:
 
     def _before(self) -> str:
         return self.excerpt.head + self.excerpt.above + self.excerpt.line_prefix
-
-    def _after(self) -> str:
-        return self.excerpt.line_rest + self.excerpt.below + self.excerpt.tail
 
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.

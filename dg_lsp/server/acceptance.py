@@ -125,6 +125,19 @@ class Acceptance:
             self._settle(next(answered, followed))
         return followed
 
+    def is_rest_of_invoked(self, uri: str, offset: int) -> bool:
+        """What was typed before the offset is the beginning of a completion that the user requested."""
+        document = self._documents.get(uri)
+        if document is None:
+            return False
+        return any(
+            item.startswith(typed) and len(item) > len(typed)
+            for one in self._of(uri)
+            if one.is_invoked and one.start <= offset <= one.end
+            for typed in [document.lines.text[one.start : offset]]
+            for item in one.items
+        )
+
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
         """The items leave for the client; returns their names."""
         if self._documents.get(followed.uri) is None:

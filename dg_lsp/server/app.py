@@ -13,7 +13,7 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-from dg_lsp.context.document import Encoding
+from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.resident_models import OpenScheduler
@@ -24,7 +24,6 @@ from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.explanation import not_requested
 from dg_lsp.server.session import NOTHING, Server, accept_command
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
@@ -198,14 +197,16 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     if at is None or not at.is_code or not ls.is_served(at.snapshot):
         return nothing
     is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
+    is_requested = is_invoked or ls.acceptance.is_rest_of_invoked(at.snapshot.uri, at.span[0])
     request = FillRequest(
         at.snapshot,
         at.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        priority=Priority.INVOKED if is_invoked else Priority.TYPED,
+        max_lines=ls.settings.completion.max_lines,
+        priority=Priority.INVOKED if is_requested else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )
-    if not is_invoked and not_requested(request, ls.exclusion) is not None:
+    if not ls.may_complete(request) or (request.max_lines == 1 and LINE_END.search(at.selected)):
         return nothing
     followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
     result = await ls.fill(request, followed)

@@ -101,8 +101,10 @@ async def _explanation(server: Server, params: Any) -> Explanation:
         at = server.documents.completion_position(types.InlineCompletionParams(automatic, *place))
     if at is None:
         return Explanation(Outcome.NOT_REQUESTED, "The document is not open.")
-    request = FillRequest(at.snapshot, at.offset, snippets=server.snippets(at.snapshot, at.offset))
-    found = not_requested(request, server.exclusion, server.engine)
+    settings = server.settings.completion
+    snippets = server.snippets(at.snapshot, at.offset)
+    request = FillRequest(at.snapshot, at.offset, max_lines=settings.max_lines, snippets=snippets)
+    found = not_requested(request, server.exclusion, settings, server.engine)
     if found is not None:
         return found
     if not at.is_code:
@@ -110,7 +112,7 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     result, engine = await server.fill(request), server.engine
     if result is None or engine is None:
         return Explanation(Outcome.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
-    return explain(result, server.settings.completion, engine)
+    return explain(result, settings, engine)
 
 
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:

@@ -57,13 +57,15 @@ class Explanation:
 
 
 def not_requested(
-    request: FillRequest, exclusion: WorkspaceExclusion, engine: Engine | None = None
+    request: FillRequest, exclusion: WorkspaceExclusion, settings: CompletionSettings, engine: Engine | None = None
 ) -> Explanation | None:
     """Why typing at this position requests no completion, or None if it does. A missing engine knows every language."""
     if (reason := exclusion.exclusion_reason(request.snapshot)) is not None:
         return Explanation(Outcome.EXCLUDED, f"The file is not shown to the model: {reason}.")
     if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
         return Explanation(Outcome.UNSUPPORTED, f"{problem}.")
+    if settings.trigger == "manual":
+        return Explanation(Outcome.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
     if request.cursor.is_deep_inside_word:
         return Explanation(Outcome.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
     if exclusion.is_outside_code(request.snapshot, request.offset):
@@ -84,7 +86,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         parts = f"prompt {timings.prefill:.0f} ms, generation {timings.denoise:.0f} ms"
         waited = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms): {parts}"
         return Explanation(Outcome.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
-    hidden = next((one for one in result.hidden), None)
+    hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
         limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
         sentence = f"It is hidden: {_percent(hidden.confidence)} probable, {limit}."

@@ -19,7 +19,7 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
@@ -29,6 +29,7 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.explanation import not_requested
 from dg_lsp.server.status import State, Status
 from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import WorkspaceExclusion
@@ -133,13 +134,21 @@ class Server(LanguageServer):
         message = f"dg-lsp {__version__}: {engine.spec.name}{purpose} ready after {seconds:.2f} s"
         self.log(types.MessageType.Info, message)
 
+    def may_complete(self, request: FillRequest) -> bool:
+        """Whether a completion is computed: always for a requested one, and else as the settings allow it there."""
+        is_automatic = request.priority is Priority.TYPED
+        return not is_automatic or not_requested(request, self.exclusion, self.settings.completion) is None
+
     async def fill(self, request: FillRequest, followed: Followed | None = None) -> FillResult | None:
         """The result of the engine; None after an error. A completion that is followed ends with a request that fails.
 
         Raises:
-            asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
+            asyncio.CancelledError: by the client, by a newer request of the document or by a key during
+                `completion.debounce_ms`; the engine stops too.
         """
         try:
+            if followed is not None and request.priority is Priority.TYPED:
+                await self._pause(request.snapshot)
             result = await self._fill(request, None if followed is None else followed.id)
         except asyncio.CancelledError:
             if followed is not None:
@@ -150,6 +159,16 @@ class Server(LanguageServer):
         if result is None and followed is not None:
             self.acceptance.drop(followed, Verdict.FAILED)
         return result
+
+    async def _pause(self, snapshot: Snapshot) -> None:
+        """Waits for `completion.debounce_ms`. Raises CancelledError if the document has changed by then."""
+        seconds = self.settings.completion.debounce_ms / 1e3
+        if not seconds:
+            return
+        await asyncio.sleep(seconds)
+        document = self.documents.get(snapshot.uri)
+        if document is None or document.version != snapshot.version:
+            raise asyncio.CancelledError
 
     async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
         if self._models is None:

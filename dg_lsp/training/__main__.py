@@ -201,6 +201,42 @@ def _decoder_statistics(path: Path, root: Path, cases: Path | None, limit: int, 
     return table
 
 
+@app.command()
+def adapt(
+    checkpoint: Annotated[Path, typer.Argument(help="A GGUF file, or a folder with safetensors.")],
+    root: Root,
+    out: Annotated[Path, typer.Option(help="The GGUF to write; a model card is written beside it.")],
+    minutes: Annotated[float, typer.Option(help="Planned length; the learning rate falls to zero.")] = 60,
+    steps: Annotated[int | None, typer.Option(help="At most so many steps; 0: prune and export only.")] = None,
+    tokens: Annotated[int, typer.Option(help="Size of the pruned vocabulary.", min=512, max=65_536)] = 32_768,
+    lora: Annotated[int, typer.Option(help="Rank of low-rank matrices; 0: train all weights.", min=0)] = 0,
+    rate: Annotated[float | None, typer.Option(help="Learning rate; default 1e-4, with --lora 5e-4.")] = None,
+    licence: Annotated[str, typer.Option(help="Identifier of the checkpoint's licence, if it states none.")] = "",
+    file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint of the run.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
+) -> None:
+    """Teach a pretrained causal model to fill in the middle and to denoise a canvas, and export it."""
+    import torch
+
+    from dg_lsp.training.adapt import AdaptOptions
+    from dg_lsp.training.adapt import adapt as run_adapt
+
+    options = AdaptOptions(
+        minutes=minutes,
+        max_steps=steps,
+        num_tokens=tokens,
+        rank=lora,
+        learning_rate=rate,
+        licence=licence,
+        file_type=file_type,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        is_resumed=resume,
+    )
+    run_adapt(checkpoint, root, out, options, lambda report: print(json.dumps(report), flush=True))
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; {out.with_suffix('.md')} states what may be passed on")
+
+
 MiB = Annotated[float, typer.Option(help="In MiB.")]
 
 

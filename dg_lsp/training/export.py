@@ -1,9 +1,8 @@
-"""GGUF files of the trained network: architecture qwen3, tied embedding, with the tokenizer and `dg.*` metadata.
+"""GGUF files of a trained network: weights, tokenizer and `dg.*` metadata.
 
 All `dg.*` values are strings or scalars, because llama.cpp's metadata strings skip arrays.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,8 @@ from tokenizers import Tokenizer
 from dg_lsp.errors import InputFileError
 from dg_lsp.training import tokenizer as vocabulary
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
+from dg_lsp.training.pretrained import ROPE_FACTORS, Origin, permuted
+from dg_lsp.training.vocabulary import Vocabulary, own_vocabulary
 
 CONTEXT_TOKENS = 2048
 CONFIDENCE_THRESHOLD = 0.7
@@ -34,28 +35,56 @@ class ExportMetadata:
     """As `evaluate.decoder_statistics` returns them: `line-end.causal` -> `5.8,0,0,0.3`."""
     steps: int = 0
     seconds: float = 0.0  # of training
+    name: str = "dg-mini"
+    description: str = (
+        "A small block-diffusion model that fills Python code: "
+        "the prompt is encoded causally, the canvas denoised in both directions"
+    )
+    origin: Origin = field(default_factory=lambda: Origin("", "apache-2.0"))
+    """Of the weights that were adapted; its licence is the file's."""
+    context_length: int = CONTEXT_TOKENS
+    confidence_threshold: float = CONFIDENCE_THRESHOLD
+    repetition_match: int = REPETITION_MATCH  # 0: no repetition
+    is_shifted: bool = False  # see `ObjectiveConfig.is_shifted`
+    start_ids: tuple[int, ...] = ()
+    has_context: bool = False  # trained with code of other files
 
 
 def write_model(
-    path: Path, network: DiffusionNetwork, tokenizer: Tokenizer, metadata: ExportMetadata, file_type: str = "Q8_0"
+    path: Path,
+    network: DiffusionNetwork,
+    vocabulary: Tokenizer | Vocabulary,
+    metadata: ExportMetadata,
+    file_type: str = "Q8_0",
 ) -> None:
-    """Write the file. `file_type` is F32, F16 or Q8_0 and concerns the matrices; norms stay F32."""
-    writer = gguf.GGUFWriter(path, "qwen3")
-    _add_shape(writer, network.config)
-    _add_tokenizer(writer, tokenizer, network.config.num_tokens)
+    """Write the file. `file_type` is F32, F16 or Q8_0 and concerns the matrices; norms and biases stay F32."""
+    config = network.config
+    writer = gguf.GGUFWriter(path, config.architecture)
+    _add_shape(writer, config, metadata.context_length)
+    own = vocabulary if isinstance(vocabulary, Vocabulary) else own_vocabulary(vocabulary, config.num_tokens)
+    own.write(writer)
     _add_metadata(writer, metadata)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
     for name, tensor in network.state_dict().items():
         weight = tensor.float().cpu().numpy()
+        if config.architecture == "llama" and (heads := _rotated_heads(name, config)):
+            weight = permuted(weight, heads, to_neox=False)
         if weight.ndim == 1 or file_type == "F32":
             writer.add_tensor(name, weight)
         else:
             quantization = gguf.GGMLQuantizationType[file_type]
             writer.add_tensor(name, gguf.quants.quantize(weight, quantization), raw_dtype=quantization)
+    if len(set(config.rope_factors)) > 1:
+        writer.add_tensor(ROPE_FACTORS, np.array(config.rope_factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _rotated_heads(name: str, config: NetworkConfig) -> int:
+    """The number of heads in a matrix of queries or keys; 0 for other tensors."""
+    return config.heads if "attn_q." in name else config.kv_heads if "attn_k." in name else 0
 
 
 def read_model(path: Path, config: NetworkConfig) -> tuple[DiffusionNetwork, int]:
@@ -83,8 +112,8 @@ def read_progress(path: Path) -> tuple[int, float]:
     return int(steps), float(seconds)
 
 
-def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig) -> None:
-    writer.add_context_length(CONTEXT_TOKENS)
+def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig, context_length: int) -> None:
+    writer.add_context_length(context_length)
     writer.add_embedding_length(c.width)
     writer.add_block_count(c.layers)
     writer.add_feed_forward_length(c.hidden)
@@ -95,35 +124,28 @@ def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig) -> None:
     writer.add_layer_norm_rms_eps(c.norm_eps)
     writer.add_rope_freq_base(c.rope_theta)
     writer.add_vocab_size(c.num_tokens)
-
-
-def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, num_tokens: int) -> None:
-    """The vocabulary as llama.cpp's `gpt2` model, and the keys of llama-server's /infill."""
-    tokens = {i: token for token, i in tokenizer.get_vocab().items()}
-    kinds, num_special = gguf.TokenType, len(vocabulary.SPECIAL_TOKENS)
-    merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.PRE_TOKENIZER)
-    writer.add_token_list([tokens.get(i, f"<|unused_{i}|>") for i in range(num_tokens)])
-    ordinary = [kinds.NORMAL if i in tokens else kinds.UNUSED for i in range(num_special, num_tokens)]
-    writer.add_token_types([kinds.CONTROL] * num_special + ordinary)
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    writer.add_bos_token_id(vocabulary.END_OF_TEXT)
-    writer.add_eos_token_id(vocabulary.END_OF_TEXT)
-    writer.add_eot_token_id(vocabulary.END_OF_MIDDLE)
-    writer.add_mask_token_id(vocabulary.MASK)
-    writer.add_add_bos_token(False)
-    for key, token in {"pre": vocabulary.PREFIX, "suf": vocabulary.SUFFIX, "mid": vocabulary.MIDDLE}.items():
-        writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
+    if c.architecture == "llama":
+        writer.add_rope_dimension_count(c.head_width)
+    if c.window:
+        writer.add_sliding_window(c.window)
+    if len(set(c.rope_factors)) == 1:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(c.rope_factors[0])
 
 
 def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
-    writer.add_name("dg-mini")
-    writer.add_description(
-        "A small block-diffusion model that fills Python code: "
-        "the prompt is encoded causally, the canvas denoised in both directions"
-    )
-    writer.add_license("apache-2.0")
+    writer.add_name(m.name)
+    writer.add_description(m.description)
+    writer.add_license(m.origin.licence)
+    for value, add in (
+        (m.origin.licence_name, writer.add_license_name),
+        (m.origin.licence_link, writer.add_license_link),
+    ):
+        if value:
+            add(value)
+    if m.origin.name:
+        writer.add_base_model_count(1)
+        writer.add_base_model_name(0, m.origin.name)
     strings = {
         "noise": "mask",
         "prompt_format": "fim",
@@ -144,12 +166,18 @@ def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
         "middle_token_id": vocabulary.MIDDLE,
         "max_prompt_tokens": m.max_prompt_tokens,
         "max_denoising_steps": max(m.canvas_lengths),  # enough to accept the tokens of the longest one at a time
-        "echo_match": REPETITION_MATCH,
+        "echo_match": m.repetition_match,
     }
     for key, number in numbers.items():
         writer.add_uint32(f"dg.{key}", number)
-    writer.add_float32("dg.confidence_threshold", CONFIDENCE_THRESHOLD)
+    writer.add_float32("dg.confidence_threshold", m.confidence_threshold)
     writer.add_bool("dg.causal", True)
+    if m.is_shifted:
+        writer.add_bool("dg.shift", True)
+    if m.start_ids:
+        writer.add_string("dg.start_token_ids", ",".join(map(str, m.start_ids)))
+    if m.has_context:
+        writer.add_bool("dg.snippets", True)
     writer.add_uint64("dg.tokens_seen", m.tokens_seen)
     if m.steps:
         writer.add_uint32("dg.training_steps", m.steps)

@@ -153,6 +153,7 @@ def _stopped_by_signal(trainer: Trainer) -> Iterator[None]:
 def export_metadata(config: TrainConfig, tokens: int, **fields: Any) -> ExportMetadata:
     """What a file of this configuration states."""
     prompt_tokens = config.rows.max_prompt + NUM_SENTINELS
+    fields.setdefault("has_context", config.rows.context_share > 0)
     return ExportMetadata(config.name, config.rows.canvas_lengths, prompt_tokens, tokens, **fields)
 
 

@@ -1,9 +1,11 @@
-"""A qwen3-shaped transformer over clean tokens and canvases.
+"""A transformer over clean tokens and canvases: dg-mini's own, and the pretrained ones that `adapt` reads.
 
-llama.cpp runs its weights as architecture `qwen3`; they have the tensor names of a GGUF file.
+llama.cpp runs its weights; they have the tensor names of a GGUF file, except that rotated heads are always in NeoX
+order (`pretrained` converts those of llama).
 
 Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
-tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
+tokens of its document before the canvas, [context_start, start), and every used position of its own canvas. Layers with
+a window see only keys that are fewer positions back, as in llama.cpp.
 
 The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
 each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and one tensor.
@@ -19,10 +21,12 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from dg_lsp.training.tokenizer import NUM_TOKENS
 
+Factors: TypeAlias = tuple[float, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Sizes in channels."""
+    """Shape of a network. The defaults are those of dg-mini."""
 
     width: int
     layers: int
@@ -33,6 +37,34 @@ class NetworkConfig:
     num_tokens: int = NUM_TOKENS
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
+    architecture: str = "qwen3"
+    """llama.cpp's: gemma3, llama, qwen2 or qwen3."""
+    is_tied: bool = True  # the output layer is the embedding
+    rope_factors: Factors = ()
+    """Divisors of the frequencies, half a head of them; empty: all 1. Not for layers with a window."""
+    window: int = 0
+    """Positions that most layers see; 0: all layers see all."""
+    window_period: int = 6  # every sixth layer sees all
+    window_rope_theta: float = 10_000.0
+
+    @property
+    def has_bias(self) -> bool:
+        """Queries, keys and values have a bias."""
+        return self.architecture == "qwen2"
+
+    @property
+    def has_head_norms(self) -> bool:
+        """Queries and keys are normalized."""
+        return self.architecture in ("qwen3", "gemma3")
+
+    @property
+    def is_gemma(self) -> bool:
+        """Scaled embeddings, norms after each part too, GELU instead of SiLU."""
+        return self.architecture == "gemma3"
+
+    def has_window(self, layer: int) -> bool:
+        """Whether a layer sees `window` positions only."""
+        return bool(self.window) and (layer + 1) % self.window_period != 0
 
 
 class DenseMask(NamedTuple):
@@ -42,20 +74,26 @@ class DenseMask(NamedTuple):
     """
 
     clean: Tensor  # (R, 1, T, T)
-    context: Tensor  # (R, 1, C, T): the clean keys of a canvas
+    context: Tensor  # (R, 1, C, 1 or L, T): the clean keys of a canvas, or of each of its positions
     canvas: Tensor  # (R, 1, C, L): its own positions
 
 
 Mask: TypeAlias = DenseMask | BlockMask | Tensor
 
 
-def dense_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> DenseMask:
-    """The attention rule for a CPU; shapes as in `rows.TrainingBatch`."""
+def dense_mask(
+    document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int, window: int = 0
+) -> DenseMask:
+    """The attention rule for a CPU; shapes as in `rows.TrainingBatch`. `window` 0: none."""
     at = torch.arange(document.shape[1], device=document.device)
+    inside = torch.arange(canvas_length, device=document.device)
     clean = (document[:, :, None] == document[:, None, :]) & (at[:, None] >= at[None, :])
-    context = (at < start[:, :, None]) & (at >= context_start[:, :, None])
+    context = ((at < start[:, :, None]) & (at >= context_start[:, :, None]))[:, :, None]
+    if window:
+        clean &= at[:, None] - at[None, :] < window
+        context = context & (start[:, :, None, None] + inside[:, None] - at < window)
     # an empty canvas sees its first position, so that its scores are finite; it has no target
-    canvas = torch.arange(canvas_length, device=document.device) < length[:, :, None].clamp(min=1)
+    canvas = inside < length[:, :, None].clamp(min=1)
     return DenseMask(*(_additive(visible[:, None]) for visible in (clean, context, canvas)))
 
 
@@ -66,7 +104,9 @@ def _additive(visible: Tensor) -> Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
-def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> BlockMask:
+def block_mask(
+    document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int, window: int = 0
+) -> BlockMask:
     """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order."""
     rows, clean = document.shape
     num = clean + start.shape[1] * canvas_length
@@ -77,6 +117,9 @@ def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: T
         causal = (document[r, q_clean] == document[r, k_clean]) & (q >= k)
         context = (k < start[r, q_canvas]) & (k >= context_start[r, q_canvas])
         own = (q_canvas == k_canvas) & ((k - clean) % canvas_length < length[r, k_canvas])
+        if window:
+            q_at = torch.where(q >= clean, start[r, q_canvas] + (q - clean) % canvas_length, q)
+            causal, context = causal & (q_at - k < window), context & (q_at - k < window)
         return torch.where(q >= clean, torch.where(k >= clean, own, context), (k < clean) & causal)
 
     return create_block_mask(rule, rows, None, num, num, device=document.device)
@@ -104,7 +147,7 @@ def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor
     own_v = v[:, :, clean:].reshape(rows, groups, 1, canvases, length, d)
     context = (q @ k[:, :, :clean].transpose(-1, -2)).view(rows, groups, share, canvases, length, clean)
     own = own_q @ own_k.transpose(-1, -2)  # (R, G, H/G, C, L, L)
-    scores = torch.cat([context + mask.context[:, :, None, :, None], own + mask.canvas[:, :, None, :, None]], -1)
+    scores = torch.cat([context + mask.context[:, :, None], own + mask.canvas[:, :, None, :, None]], -1)
     weights = scores.float().softmax(-1).to(v.dtype)
     from_context = weights[..., :clean].reshape(rows, groups, -1, clean) @ v[:, :, :clean]
     from_canvas = weights[..., clean:] @ own_v.expand(-1, -1, share, -1, -1, -1)
@@ -124,11 +167,13 @@ class Block(nn.Module):
         super().__init__()
         c = self.config = config
         self.attn_norm, self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps), nn.RMSNorm(c.width, c.norm_eps)
-        self.attn_q_norm = nn.RMSNorm(c.head_width, c.norm_eps)
-        self.attn_k_norm = nn.RMSNorm(c.head_width, c.norm_eps)
-        self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=False)
-        self.attn_k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
-        self.attn_v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
+        self.attn_q_norm, self.attn_k_norm, self.post_attention_norm, self.post_ffw_norm = (
+            nn.RMSNorm(size, c.norm_eps) if is_there else None
+            for size, is_there in ((c.head_width, c.has_head_norms),) * 2 + ((c.width, c.is_gemma),) * 2
+        )
+        self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=c.has_bias)
+        self.attn_k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=c.has_bias)
+        self.attn_v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=c.has_bias)
         self.attn_output = nn.Linear(c.heads * c.head_width, c.width, bias=False)
         self.ffn_gate = nn.Linear(c.width, c.hidden, bias=False)
         self.ffn_up = nn.Linear(c.width, c.hidden, bias=False)
@@ -139,16 +184,20 @@ class Block(nn.Module):
         rows, n, _ = h.shape
         c, x = self.config, self.attn_norm(h)
         q, k, v = (f(x).view(rows, n, -1, c.head_width) for f in (self.attn_q, self.attn_k, self.attn_v))
-        # float32 like the weights of the norms: mixed types leave torch's fused path
-        q, k = self.attn_q_norm(q.float()), self.attn_k_norm(k.float())
+        if self.attn_q_norm is not None and self.attn_k_norm is not None:
+            # float32 like the weights of the norms: mixed types leave torch's fused path
+            q, k = self.attn_q_norm(q.float()), self.attn_k_norm(k.float())
         q, k = (rotate(x.transpose(1, 2), cos, sin).to(v.dtype) for x in (q, k))
-        h = h + self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
+        x = self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
+        h = h + (x if self.post_attention_norm is None else self.post_attention_norm(x.float()))
         x = self.ffn_norm(h)
-        return h + self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x))
+        gate = F.gelu(self.ffn_gate(x), approximate="tanh") if c.is_gemma else F.silu(self.ffn_gate(x))
+        x = self.ffn_down(gate * self.ffn_up(x))
+        return h + (x if self.post_ffw_norm is None else self.post_ffw_norm(x.float()))
 
 
 class DiffusionNetwork(nn.Module):
-    """Embedding, blocks, norm; the output layer is the embedding."""
+    """Embedding, blocks, norm, and the output layer, which may be the embedding."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -156,6 +205,7 @@ class DiffusionNetwork(nn.Module):
         self.token_embd = nn.Embedding(config.num_tokens, config.width)
         self.blk = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.output_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.output = None if config.is_tied else nn.Linear(config.width, config.num_tokens, bias=False)
         self._initialize()
 
     def _initialize(self) -> None:
@@ -167,12 +217,32 @@ class DiffusionNetwork(nn.Module):
                 scale = 0.02 if "embd" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
                 nn.init.normal_(weight, 0.0, scale)
 
-    def hidden(self, ids: Tensor, position: Tensor, mask: Mask) -> Tensor:
-        """Normalized hidden states (R, n, width) of ids and positions (R, n)."""
-        exponent = torch.arange(0, self.config.head_width, 2, device=ids.device).float() / self.config.head_width
-        angle = position[..., None].float() * self.config.rope_theta**-exponent
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    @property
+    def output_weight(self) -> Tensor:
+        """The matrix of the output layer, (num_tokens, width)."""
+        return self.token_embd.weight if self.output is None else self.output.weight
+
+    def hidden(self, ids: Tensor, position: Tensor, mask: Mask, window_mask: Mask | None = None) -> Tensor:
+        """Normalized hidden states (R, n, width) of ids and positions (R, n).
+
+        `window_mask` is for layers with a window; None: no key is farther away than that.
+        """
+        c = self.config
+        of_all = self._rotation(position, c.rope_theta, c.rope_factors), mask
+        of_window = self._rotation(position, c.window_rope_theta, ()), mask if window_mask is None else window_mask
         h = self.token_embd(ids)
-        for block in self.blk:
-            h = block(h, cos, sin, mask)
+        if c.is_gemma:
+            h = h * c.width**0.5
+        for layer, block in enumerate(self.blk):
+            (cos, sin), layer_mask = of_window if c.has_window(layer) else of_all
+            h = block(h, cos, sin, layer_mask)
         return self.output_norm(h)
+
+    def _rotation(self, position: Tensor, theta: float, factors: Factors) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the rotary angles, (R, 1, n, head_width / 2) each."""
+        exponent = torch.arange(0, self.config.head_width, 2, device=position.device).float() / self.config.head_width
+        frequency = theta**-exponent
+        if factors:
+            frequency = frequency / torch.tensor(factors, device=position.device)
+        angle = position[..., None].float() * frequency
+        return angle.cos()[:, None], angle.sin()[:, None]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dg_lsp.training.network import DiffusionNetwork, block_mask, dense_mask
+from dg_lsp.training.network import DiffusionNetwork, Mask, block_mask, dense_mask
 from dg_lsp.training.rows import CANVAS_FIELDS, RowConfig, TrainingBatch, open_stream
 from dg_lsp.training.tokenizer import MASK
 
@@ -25,6 +25,9 @@ class ObjectiveConfig:
     leftmost_weight: float = 4.0  # added to the leftmost mask of a canvas, halved for each mask after it
     full_share: float = 0.15  # share of canvases that are all masks
     left_share: float = 0.30  # share of canvases with a known left part, as in left-to-right decoding
+    is_shifted: bool = False
+    """A position predicts the next token, as in causal models: the first position of a canvas is predicted by the last
+    clean token before it, which sees no canvas."""
 
 
 def draw_masks(
@@ -109,26 +112,43 @@ class Objective:
         noisy_position = ((b["start"] - b["context_start"])[:, :, None] + at).view(rows, -1)
         ids = torch.cat([b["tokens"], noisy], 1)
         position = torch.cat([b["position"], noisy_position], 1)
-        make_mask = block_mask if self._is_cuda else dense_mask
-        mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], canvas_length)
-        h = self.network.hidden(ids, position, mask)
+        h = self.network.hidden(ids, position, *self._attention_masks(b, canvas_length))
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
         rank = masked.cumsum(-1)[masked] - 1
         is_fill = (at >= b["num_content"][:, :, None])[masked]
         in_middle, noise = (x[..., None].expand_as(masked)[masked] for x in (b["is_middle"], noise))
         masked = masked.view(rows, -1)
         targets = torch.cat([b["tokens"][:, 1:][follows], b["target"].view(rows, -1)[masked]]).long()
-        states = torch.cat([h[:, : num_clean - 1][follows], h[:, num_clean:][masked]])
+        of_canvases = h[:, num_clean:]
+        if self.config.is_shifted:
+            of_canvases = _shifted(h, b["start"], canvas_length)
+        states = torch.cat([h[:, : num_clean - 1][follows], of_canvases[masked]])
         loss, num = self._cross_entropy(states, targets), int(follows.sum())
         return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, noise, rank)
+
+    def _attention_masks(self, b: dict[str, Tensor], canvas_length: int) -> tuple[Mask, Mask | None]:
+        """The mask of layers that see all, and of layers with a window."""
+        make_mask, window = block_mask if self._is_cuda else dense_mask, self.network.config.window
+        shape = (b["document"], b["start"], b["context_start"], b["length"], canvas_length)
+        is_near = not window or b["tokens"].shape[1] + canvas_length <= window
+        return make_mask(*shape), None if is_near else make_mask(*shape, window)
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
         """In chunks of one size, so that one compiled graph serves all batches."""
         num, chunk = len(targets), GPU_CHUNK if self._is_cuda else CPU_CHUNK
         pad = -num % chunk
         states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
+        weight = self.network.output_weight
         parts = zip(states.split(chunk), targets.split(chunk), strict=True)
-        return torch.cat([self._loss(h, self.network.token_embd.weight, y) for h, y in parts])[:num]
+        return torch.cat([self._loss(h, weight, y) for h, y in parts])[:num]
+
+
+def _shifted(h: Tensor, start: Tensor, canvas_length: int) -> Tensor:
+    """For each canvas position the state before it, (R, C * L, width); h (R, T + C * L, width), start (R, C)."""
+    rows, num_canvases = start.shape
+    canvases = h[:, h.shape[1] - num_canvases * canvas_length :].view(rows, num_canvases, canvas_length, -1)
+    before = h.gather(1, (start - 1).clamp(min=0)[..., None].expand(-1, -1, h.shape[2]).long())
+    return torch.cat([before[:, :, None], canvases[:, :, :-1]], 2).view(rows, num_canvases * canvas_length, -1)
 
 
 def validation_batches(root: Path, config: RowConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:

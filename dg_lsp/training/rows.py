@@ -153,7 +153,7 @@ class DocumentStream:
     """An endless, seeded stream of documents.
 
     Context, prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
-    `context_share` of the documents show code of other files, where their file imports any.
+    `context_share` of the documents show code of other files, where their file imports any. All begin with `start_ids`.
     """
 
     def __init__(
@@ -164,8 +164,9 @@ class DocumentStream:
         max_middle: int,
         seed: int,
         context_share: float = 0.0,
+        start_ids: tuple[int, ...] = (),
     ) -> None:
-        self.store, self.tokenizer = store, tokenizer
+        self.store, self.tokenizer, self.start_ids = store, tokenizer, start_ids
         self.max_prompt, self.max_middle, self.context_share = max_prompt, max_middle, context_share
         self.rng = np.random.default_rng(seed)
         pieces = (tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size()))
@@ -191,7 +192,7 @@ class DocumentStream:
         store, line = self.store, int(self.rng.integers(self.store.num_lines))
         file = store.file_of_line(line)
         first, end = int(store.token_starts[file]) + int(store.line_tokens[line]), int(store.token_starts[file + 1])
-        start = [END_OF_TEXT] if line == store.line_starts[file] else []
+        start = list(self.start_ids) or ([END_OF_TEXT] if line == store.line_starts[file] else [])
         ids = store.tokens[first : min(end, first + max_tokens - len(start))]
         return TrainingDocument(np.concatenate([start, ids]).astype(np.uint16), -1)
 
@@ -226,7 +227,7 @@ class DocumentStream:
         num_before = length - num_after
         prefix = [cut.head(max(0, num_before - len(before))), before[-num_before:]]
         suffix = [after[:num_after], cut.tail(max(0, num_after - len(after)))]
-        prompt = np.concatenate([[SUFFIX], *suffix, [PREFIX], context, *prefix, [MIDDLE]])
+        prompt = np.concatenate([self.start_ids, [SUFFIX], *suffix, [PREFIX], context, *prefix, [MIDDLE]])
         return TrainingDocument(np.concatenate([prompt, middle, [END_OF_MIDDLE]]).astype(np.uint16), len(prompt))
 
     def _context(self, file: int) -> Ids:
@@ -269,11 +270,12 @@ class RowConfig:
     canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
     context_share: float = 0.0  # of the documents, with code of other files before the prefix
     max_copies: int = 4  # how often a middle is denoised in one row, with other canvases and masks
+    start_ids: tuple[int, ...] = ()  # first tokens of every document
 
     @property
     def max_prompt(self) -> int:
         """Longest context, prefix and suffix together, in tokens, so that every document fits a row."""
-        return self.num_clean - self.max_middle - 4
+        return self.num_clean - self.max_middle - 4 - len(self.start_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +395,8 @@ class BatchStream:
 def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
     """A stream over a split that `data` prepared."""
     store, tokenizer = load_store(root / split), load_tokenizer(root / "tokenizer.json")
-    documents = DocumentStream(store, tokenizer, config.max_prompt, config.max_middle, seed, config.context_share)
-    return BatchStream(documents, config)
+    shape = (config.max_prompt, config.max_middle, seed, config.context_share, config.start_ids)
+    return BatchStream(DocumentStream(store, tokenizer, *shape), config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,12 +138,15 @@ def load_store(folder: Path) -> TokenStore:
     return TokenStore(**{f.name: np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(TokenStore)})
 
 
-def tokenize_splits(root: Path, num_processes: int = 0) -> dict[str, int]:
-    """Tokenize the texts of each split in `root`; 0 processes: one for each core. Returns the numbers of tokens."""
+def tokenize_splits(root: Path, num_processes: int = 0, *, texts: Path | None = None) -> dict[str, int]:
+    """Tokenize the texts of each split in `root`, or in `texts`; 0 processes: one for each core.
+
+    Returns the numbers of tokens.
+    """
     path, num_tokens = root / "tokenizer.json", {}
     load_tokenizer(path)  # an error is raised here, not in a process
     for split in SPLITS:
-        files = read_texts(root / f"{split}.jsonl.xz")
+        files = read_texts((texts or root) / f"{split}.jsonl.xz")
         packages = [list(group) for _, group in groupby(files, key=lambda file: file.package)]
         tasks = [(path, package) for package in packages]
         if len(files) < PROCESS_FILES or num_processes == 1:

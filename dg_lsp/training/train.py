@@ -38,7 +38,7 @@ MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """Muon on the matrices, AdamW on the embedding and the norms; one learning rate for both."""
+    """Muon on the matrices, AdamW on the rest, which is the embedding and the norms; one learning rate for both."""
 
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
@@ -46,6 +46,7 @@ class OptimizerConfig:
     warmup_steps: int = 60
     decay_from: float = 0.6  # share of the planned time; flat before, linear to zero after
     ema_decay: float = 0.995
+    has_muon: bool = True  # False: AdamW on all weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,21 @@ CONFIGS = {
 
 
 def build_optimizers(network: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    """[Muon, AdamW]. Muon's update is scaled to AdamW's root mean square; torch's default scaling is another one."""
+    """[Muon, AdamW], or AdamW alone, on the weights that are trained.
+
+    Muon's update is scaled to AdamW's root mean square; torch's default scaling is another one.
+    """
     is_cuda = next(network.parameters()).is_cuda
-    named = list(network.named_parameters())
+    named = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if p.ndim == 2 and "embd" not in name]
     rest = [p for name, p in named if p.ndim != 2 or "embd" in name]
     rate, decay = config.learning_rate, config.weight_decay
-    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-    adamw = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=is_cuda, foreach=not is_cuda)
-    return [muon, adamw]
+    options: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95), "fused": is_cuda, "foreach": not is_cuda}
+    if config.has_muon:
+        muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+        return [muon, torch.optim.AdamW(rest, weight_decay=0.0, **options)]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+    return [torch.optim.AdamW(groups, **options)]
 
 
 def learning_rate(config: OptimizerConfig, step: int, share: float) -> float:
@@ -131,14 +138,23 @@ class Trainer:
     a busy CPU, threads that wait for each other at every operation run at a fifth of the speed (docs/log.md).
     """
 
-    def __init__(self, root: Path, config: TrainConfig, *, device: str = "cpu", compiled: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: TrainConfig,
+        *,
+        device: str = "cpu",
+        compiled: bool = True,
+        network: DiffusionNetwork | None = None,
+    ) -> None:
+        """Starts with random weights, or with those of `network`."""
         torch.manual_seed(config.seed)
         torch.set_float32_matmul_precision("high")
         self.rank: int = dist.get_rank() if dist.is_initialized() else 0
         self.size: int = dist.get_world_size() if dist.is_initialized() else 1
         self.root, self.config, self.device = root, config, torch.device(device)
         self.rows = replace(config.rows, num_rows=config.rows.num_rows // self.size)
-        self.network = DiffusionNetwork(config.network).to(self.device)
+        self.network = (network or DiffusionNetwork(config.network)).to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizers = build_optimizers(self.network, config.optimizer)
         self.generator = torch.Generator(self.device).manual_seed(config.seed + self.rank)
@@ -261,7 +277,8 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16):
             losses = self.objective.losses(batch, self.generator)
         losses.total(self.config.objective).backward()
-        weights = list(self.network.parameters())
+        pairs = zip(self.network.parameters(), self.average.parameters(), strict=True)
+        weights, averages = map(list, zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True))
         for weight in weights if self.size > 1 else ():
             dist.all_reduce(weight.grad)
             weight.grad /= self.size
@@ -274,7 +291,7 @@ class Trainer:
         # the average follows faster at the beginning
         decay = min(self.config.optimizer.ema_decay, (1 + self.progress.step) / (10 + self.progress.step))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - decay)
+            torch._foreach_lerp_(averages, weights, 1 - decay)
         self.recent.append(losses.summary())
 
     def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:

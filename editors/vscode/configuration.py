@@ -84,11 +84,20 @@ GROUPS = {
 }
 """Titles, and the settings of each group in the order of their use: keys, and beginnings of keys."""
 ADVANCED = (
-    *("completion.early_stop_ms", "completion.decoder", "completion.speculate", "context.max_fraction"),
+    *("completion.debounce_ms", "completion.early_stop_ms", "completion.max_tokens", "completion.decoder"),
+    *("completion.speculate", "context.max_fraction"),
     *("rewrite.deadline_ms", "remote.max_prompt_tokens", "remote.extra"),
 )
 """Settings that are rarely changed in an editor, although their group is another one."""
 CHOICES = {
+    "completion.trigger": {
+        "auto": "While you type.",
+        "manual": "Only when you request one.",
+    },
+    "completion.lines": {
+        "auto": "A whole block on an empty line, else the rest of the line.",
+        "single": "Never more than one line.",
+    },
     "completion.decoder": {
         "auto": "The fastest one of the model, by measured costs.",
         "diffusion": "Denoises the positions of a canvas together.",

@@ -1,7 +1,10 @@
 from pathlib import Path
 
+import pytest
+
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
+from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file
 
@@ -40,6 +43,28 @@ def test_later_sources_override_earlier_ones(tmp_path, user_settings):
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
     assert (settings.model.name, settings.model.threads, settings.model.gpu_layers) == ("b.gguf", 0, 4)
     assert (settings.completion.max_tokens, settings.completion.speculate) == (8, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[fill]\ndeadlin_ms = 3\n", ":1: unknown setting fill"),
+        (
+            "[completion]\ndeadlin_ms = 3\n",
+            ":2: unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",
+        ),
+    ],
+)
+def test_an_unknown_key_is_reported_with_its_file_and_line(tmp_path, user_settings, text, problem):
+    own = user_settings(text)
+    with pytest.raises(SettingsError) as error:
+        configure(NOTHING)
+    assert str(error.value) == f"{own}{problem}"
+    own.unlink()
+    (tmp_path / "dg-lsp.toml").write_text(text)
+    with pytest.raises(SettingsError) as error:
+        configure(NOTHING)
+    assert str(error.value) == f"{tmp_path / 'dg-lsp.toml'}{problem}"
 
 
 def test_a_relative_model_path_is_relative_to_the_file(user_settings):

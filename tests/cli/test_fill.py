@@ -94,8 +94,8 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, sour
     ]
     assert "\x1b" not in outcome.out
     assert len(lines) == 7
-    times = r"scripted: \d+ ms \(prefill \d+, denoise \d+, postprocess \d+\) after \d+ ms load; diffusion \d+, \d steps"
-    assert re.match(times, lines[6])
+    times = r"scripted: \d+ ms \(prefill \d+, denoise \d+, postprocess \d+\); load \d+ ms, \d+\.\d s in all; "
+    assert re.match(rf"{times}diffusion \d+, \d steps", lines[6])
 
 
 def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standard_error(dg_lsp, script, source):
@@ -108,6 +108,16 @@ def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standa
     outcome = dg_lsp("fill", f"{source}:4:16", "--visual", "--json")
     assert list(outcome.json) == KEYS
     assert "   1  self····" in outcome.err
+
+
+def test_visual_names_the_option_that_shows_a_canvas_where_auto_decodes_token_by_token(dg_lsp, script, source):
+    for more, is_named in (("autoregressive", False), ("diffusion", False), (None, True)):
+        (source.parent / "dg-lsp.toml").write_text('[completion]\ndecoder = "autoregressive"\n')
+        chosen = [] if more is None else ["--decoder", more]
+        outcome = dg_lsp("fill", f"{source}:4:16", "--visual", *chosen)
+        assert ("--decoder diffusion shows a canvas" in outcome.out) is is_named
+    outcome = dg_lsp("fill", f"{source}:4:16", "--visual", "--json")
+    assert (list(outcome.json), "--decoder diffusion" in outcome.err) == (KEYS, True)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import socket
 
 import hub_server
 import pytest
@@ -13,6 +14,7 @@ from dg_lsp import system
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import conversion, pull
+from dg_lsp.cli import models as cli_models
 from dg_lsp.cli.pull import Pull
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.result import FillResult
@@ -45,6 +47,18 @@ def test_list_is_a_table_of_all_models(dg_lsp):
     }  # fmt: skip
     assert rows["dg-mini"][header.index("size") :].startswith("6 MB")
     assert "Gemma Terms of Use" in rows["gemma3-270m"]
+
+
+def test_list_leaves_out_columns_that_do_not_fit_into_the_terminal(dg_lsp, monkeypatch):
+    monkeypatch.setattr(cli_models.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = dg_lsp("models", "list")
+    header, rows = rows_of(outcome)
+    assert header.split() == ["model", "here", "fits", "here", "kind", "size", "memory"]
+    assert max(map(len, rows.values())) <= 80
+    assert "A wider terminal, or --json, shows made for, licence, description." in outcome.out
+    monkeypatch.setenv("COLUMNS", "300")
+    assert rows_of(dg_lsp("models", "list"))[0].endswith("description")
 
 
 def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
@@ -136,7 +150,7 @@ def test_a_pulled_model_completes(dg_lsp, hub, known, tmp_path):
     outcome = dg_lsp("models", "pull", "tiny")
     path = TINY.folder / "Tiny.Q8_0.gguf"
     assert (outcome.code, outcome.out) == (0, f"{path}\n")
-    assert "MIT, from somebody/Tiny-GGUF" in outcome.err
+    assert "tiny comes from somebody/Tiny-GGUF; its licence: MIT\n" in outcome.err
     assert path.read_bytes() == WEIGHTS
     hub.requests.clear()
     again = dg_lsp("models", "pull", "tiny")
@@ -171,6 +185,19 @@ def test_fill_with_a_model_that_is_not_pulled_names_the_command(dg_lsp, hub, kno
     assert "dg-lsp models pull tiny" in dg_lsp("fill", f"{sample}:1", "--model", "tiny").error(3)
 
 
+def test_a_first_pull_without_a_network_ends_with_one_line_about_the_network(dg_lsp, known, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert (outcome.code, outcome.out) == (3, "")
+    errors = [line for line in outcome.err.splitlines() if line.startswith("dg-lsp: ")]
+    assert len(errors) == 1
+    assert "is not reachable" in errors[0]
+    assert "check the network and run it again" in errors[0]
+    assert not any(word in outcome.err for word in ("continue", "goes on", "where it was"))
+
+
 def test_pull_fetches_another_file_of_the_repository(dg_lsp, hub, known):
     hub.files["Tiny.Q2_K.gguf"] = WEIGHTS
     outcome = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q2_K.gguf", "--revision", "main")
@@ -198,7 +225,7 @@ def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch,
     monkeypatch.setattr("sys.stdin", terminal)
     outcome = dg_lsp("models", "pull", "tiny")
     assert outcome.code == code
-    assert "Do you agree to https://example.org/terms?" in outcome.err
+    assert "Do you accept the terms at https://example.org/terms?" in outcome.err
     assert bool(hub.requests) is (code == 0)
 
 

@@ -82,6 +82,15 @@ def test_the_changelog_begins_with_the_current_version():
     assert __version__ in headings[:2]
 
 
+def test_readme_and_model_card_have_the_same_numbers():
+    pages = [ROOT / "README.md", ROOT / "dg_lsp/models/MODEL_CARD.md"]
+    texts = (page.read_text(encoding="utf-8") for page in pages)
+    of_readme, of_card = (set(re.findall(r"^\|.*\|$", text, re.MULTILINE)) for text in texts)
+    numbers = {row for row in of_readme if re.search(r"\d (%|ms)", row)}
+    assert len(numbers) >= 3
+    assert numbers <= of_card
+
+
 def test_the_model_card_names_the_bundled_weights():
     models = ROOT / "dg_lsp" / "models"
     digest = hashlib.sha256((models / "dg-mini.gguf").read_bytes()).hexdigest()

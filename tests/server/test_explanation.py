@@ -59,11 +59,13 @@ def test_every_reason_has_a_sentence(reason):
         (".env", "A=", {}, "usually contain secrets"),
         ("a.py", "# a comment", {"exclude_comments": True}, "in a comment or string"),
         ("a.py", "value_of_something = other_value", {}, "inside a word"),
+        ("a.py", "x = ", {"trigger": "manual"}, "only on request (completion.trigger is manual)"),
         ("a.py", "x = ", {}, None),
     ],
 )
 def test_a_position_where_nothing_is_requested_is_explained(name, text, settings, words):
     offset = 3 if "something" in text else len(text)
     request = FillRequest(Snapshot(f"file:///p/{name}", 0, text, "python"), offset)
-    found = not_requested(request, WorkspaceExclusion(PrivacySettings(**settings)))
+    trigger = CompletionSettings(trigger=settings.pop("trigger", "auto"))
+    found = not_requested(request, WorkspaceExclusion(PrivacySettings(**settings)), trigger)
     assert found is None if words is None else words in found.sentence

@@ -1,8 +1,7 @@
 """Runs the campaigns, one after another, and prints their figures.
 
 `python -m soak [NAMES...] [--minutes M] [--seed N] [-o FILE.json]`, in tests/ with the project on PYTHONPATH. Each
-campaign is a module with `run(seconds, seed, most=inf)`, which returns a dict: `messages` (or requests, files, events),
-`seconds`, `seed`, `crashes`, `lost` and `crossed` (answers, edits), `unexpected`, `peak_mib`; `examples` of failures.
+campaign is a module with `run(seconds, seed, most=inf)`, which returns the dict of `figures_of` and `peak_mib`.
 """
 
 import argparse
@@ -14,8 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from soak.figures import FAILURES
+
 CAMPAIGNS = ("messages", "gguf", "web", "traps", "daemons", "editors")
-FAILURES = ("crashes", "lost", "crossed", "unexpected")
 COLUMNS = ("messages", "seconds", *FAILURES, "peak_mib")
 
 

@@ -40,6 +40,7 @@ from dg_lsp.gguf import TENSOR_TYPES
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.server.app import NUM_INVOKED
 from dg_lsp.settings import parse_settings
+from soak.figures import FAILURES, figures_of
 from soak.gguf import File
 
 ROOT = Path(__file__).parents[2]
@@ -55,18 +56,17 @@ MAX_KNOWN, MAX_WAITING = 10_000, 200
 ANSWERS_PER_FAULT = (4, 12)
 DISK_BYTES = 1 << 18
 NOBODY = 65_534
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds until something counts as not happening."""
 PAUSE, LONG_PAUSE, MOMENT = (0.2, 2.0), (5.5, 7.0), 0.1
 """Seconds; clients wait five seconds for a daemon."""
-NUM_EXAMPLES = 10
 OTHER_VERSION = "0.0.1"
 EDITOR = {"name": "soak", "version": "1"}
 OWN_MODEL = "this editor gets a model of its own"
 REFUSALS = ("of memory", "crashed the daemon")
 REMAINS = {"daemon.crashes", "daemon.lock", "daemon.log"}
-FAILURES = ("crashes", "lost", "crossed", "wrong", "unexpected")
 KINDS = (
+    "wrong",
     "compared",
     "compared_empty",
     "rounded",
@@ -269,6 +269,8 @@ class Campaign:
             "DG_LSP_DATA_DIR": str(folder / "data"),
             "DG_LSP_CONFIG_DIR": os.devnull,
             "OMP_WAIT_POLICY": "passive",
+            # on a machine of many cores the threads of numpy would fill the address space
+            "OPENBLAS_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "2",
         }
 
@@ -481,6 +483,10 @@ class Faults:
     def __init__(self, campaign, typists):
         self.campaign, self.typists = campaign, typists
         self.rng = random.Random(f"{campaign.seed} faults")
+        self.kinds = (
+            self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
+            self.fill_disk, self.change_version, self.intrude,
+        )  # fmt: skip
         self.done, self._round, self.next_at = Counter(), [], 0
         self.is_mounted = os.geteuid() == 0 and self._mount()
 
@@ -488,11 +494,7 @@ class Faults:
         """The next one, once there were enough answers since the last."""
         if self.campaign.counts["answers"] < self.next_at:
             return
-        kinds = (
-            self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
-            self.fill_disk, self.change_version, self.intrude,
-        )  # fmt: skip
-        self._round = self._round or self.rng.sample(kinds, len(kinds))
+        self._round = self._round or self.rng.sample(self.kinds, len(self.kinds))
         fault = self._round.pop()
         fault()
         self.done[fault.__name__] += 1
@@ -627,7 +629,7 @@ class Judge:
 
 
 def run(seconds, seed, most=float("inf")):
-    """Types for some seconds, or for a number of answers; returns the figures."""
+    """Types for some seconds, or until there are so many answers and every kind of fault; returns the figures."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dg-soak-") as name:
         campaign = Campaign(Path(name), seed)
@@ -637,7 +639,9 @@ def run(seconds, seed, most=float("inf")):
             for one in typists:
                 one.start()
             wait_until(lambda: all(one.client for one in typists))
-            while campaign.counts["answers"] < most and time.monotonic() - start < seconds:
+            while time.monotonic() - start < seconds:
+                if campaign.counts["answers"] >= most and len(faults.done) == len(faults.kinds):
+                    break
                 faults.inject()
                 campaign.sample()
                 judge.compare()
@@ -659,21 +663,11 @@ def run(seconds, seed, most=float("inf")):
                 with suppress(psutil.Error):
                     one.kill()
             faults.end()
-    counts = campaign.counts
-    return {
-        "messages": counts["messages"],
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": counts["crashes"],
-        "lost": counts["lost"],
-        "crossed": counts["crossed"],
-        "wrong": counts["wrong"],
-        "unexpected": counts["unexpected"],
-        **{kind: counts[kind] for kind in KINDS},
-        "faults": dict(faults.done),
-        **{f"peak_mib{suffix}": round(campaign.peaks[kind] / (1 << 20), 1) for kind, suffix in PEAKS.items()},
-        **({"examples": campaign.examples[:NUM_EXAMPLES]} if campaign.examples else {}),
-    }
+    counts = {kind: campaign.counts[kind] for kind in (*FAILURES, *KINDS)}
+    counts["unexpected"] += counts["wrong"]
+    peaks = {f"peak_mib{suffix}": round(campaign.peaks[kind] / (1 << 20), 1) for kind, suffix in PEAKS.items()}
+    more = {"faults": dict(faults.done), **peaks, "examples": campaign.examples}
+    return figures_of(start, seed, campaign.counts["messages"], **counts, **more)
 
 
 def _check_remains(campaign):
@@ -697,7 +691,7 @@ def main():
     parser = argparse.ArgumentParser(description="Types through a shared daemon that fails; prints figures as JSON.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=float, default=float("inf"), help="number of answers")
+    parser.add_argument("--most", type=float, default=float("inf"), help="answers after which it ends")
     given = parser.parse_args()
     figures = run(given.seconds, given.seed, given.most)
     print(json.dumps(figures, indent=2, ensure_ascii=False))

@@ -29,6 +29,7 @@ from neovim import NATIVE, Editor, program, pynvim
 from dg_lsp.bench.typing_model import TypingModel
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.ttfue import quantile
+from soak.figures import FAILURES, figures_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for path in (ROOT / "samples").glob("*.py") if "\t" not in path.read_text(encoding="utf-8"))
@@ -38,10 +39,10 @@ BATCH_KEYS = 40
 LONGEST_TEXT = 6000
 WAIT_SHARE, ACCEPT_SHARE, UNDO_SHARE, NOTE_SHARE = 0.08, 0.7, 0.25, 0.3
 """Of keys, of ghost texts that were waited for, of accepted ones, and of batches."""
-GHOST_SECONDS, PATIENCE = 2.0, 60.0
+GHOST_SECONDS, PATIENCE = 3.0, 180.0
+"""Seconds without work of the server after which no ghost text follows, and after which something counts as failed."""
 MIN_ANSWERS, MAX_GROWTH = 1000, 0.05
 """Memory of the server in the second half of so many answers, the largest against the smallest."""
-NUM_EXAMPLES = 10
 MIB = 1 << 20
 COMPLETION = {"min_confidence": 0}
 """More suggestions than users get."""
@@ -60,7 +61,6 @@ PLAIN_VSCODE = {
     "files.eol": "\n",
 }
 """The editors insert nothing by themselves."""
-FAILURES = ("crashes", "lost", "crossed", "unexpected")
 
 
 class Neovim:
@@ -85,9 +85,10 @@ class Neovim:
     def type(self, text):
         self._editor.keys("".join(NEOVIM_KEYS.get(key, key) for key in text))
 
+    def is_busy(self):
+        return self._editor.lua("return (require('dg_lsp.status').of(0) or {}).busy") is not False
+
     def ghost(self):
-        if self._editor.lua("return (require('dg_lsp.status').of(0) or {}).busy") is not False:
-            return ""
         return "".join(one[2] for one in self._editor.ghosts[:1])
 
     def accept(self):
@@ -159,10 +160,13 @@ class VSCode:
             else:
                 self._window.type(key)
 
+    def is_busy(self):
+        return "busy" in self._window.status_label
+
     def ghost(self):
         # the page does not show where the lines of a longer one end
         texts = self._window.texts(Window.GHOST)
-        return texts[0] if len(texts) == 1 and "busy" not in self._window.status_label else ""
+        return texts[0] if len(texts) == 1 else ""
 
     def accept(self):
         self._window.press("Tab", 9)
@@ -244,14 +248,16 @@ class Session:
 
     def _wait_for_ghost(self):
         """Accepts the ghost text, and undoes that, or goes on typing."""
-        seen = [None, None]
+        seen, busy_at = [None, None], time.monotonic()
 
         def has_settled():
-            seen.append(self.editor.ghost())
-            return seen[-1] and seen[-1] == seen[-2] == seen[-3]
+            nonlocal busy_at
+            is_busy, now = self.editor.is_busy(), time.monotonic()
+            busy_at = now if is_busy else busy_at
+            seen.append("" if is_busy else self.editor.ghost())
+            return (seen[-1] and seen[-1] == seen[-2] == seen[-3]) or now - busy_at > GHOST_SECONDS
 
-        with suppress(AssertionError):
-            wait_until(has_settled, seconds=GHOST_SECONDS, pause=0.1)
+        wait_until(has_settled, "the server stays busy", seconds=PATIENCE, pause=0.1)
         if not seen[-1] or seen[-1] != seen[-3]:
             return
         self.num_shown += 1
@@ -355,20 +361,19 @@ def run(seconds, seed, most=float("inf"), plot=None):
     if plot is not None:
         write_plot(Path(plot), typed)
     failures = [f"{one.editor.name} {what}" for one, *_ in typed for what in one.failures]
-    examples = [*problems, *failures][:NUM_EXAMPLES]
-    return {
-        "messages": sum(one.num_keys for one, *_ in typed),
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": sum(max(0, len(one.servers) - 1) for one, *_ in typed),
-        "lost": len(failures),
-        "crossed": sum(one.num_crossed for one, *_ in typed),
-        "unexpected": len(problems),
-        "peak_mib": round(max((sizes[1] for one, *_ in typed for sizes in one.memory), default=0.0), 1),
+    return figures_of(
+        start,
+        seed,
+        sum(one.num_keys for one, *_ in typed),
+        crashes=sum(max(0, len(one.servers) - 1) for one, *_ in typed),
+        lost=len(failures),
+        crossed=sum(one.num_crossed for one, *_ in typed),
+        unexpected=len(problems),
+        peak_mib=round(max((sizes[1] for one, *_ in typed for sizes in one.memory), default=0.0), 1),
         **{one.editor.name: figures for one, figures, _ in typed},
         **skipped,
-        **({"examples": examples} if examples else {}),
-    }
+        examples=[*problems, *failures],
+    )
 
 
 def write_plot(path, sessions):

@@ -23,12 +23,12 @@ import tiny_masked
 
 from dg_lsp.gguf import ARRAY, MAGIC, SCALARS, STRING, TENSOR_TYPES, read_header
 from dg_lsp.models.registry import BUNDLED
+from soak.figures import NUM_EXAMPLES, figures_of
 
 ROOT = Path(__file__).parents[2]
 MAX_WEIGHTS = 1 << 23
 MAX_BYTES = 8 << 30
 """Address space of the server and of its children: a file that makes them allocate more is a failure."""
-NUM_EXAMPLES = 5
 NUMBERS = (0, 1, 2, 3, 7, 31, 255, 256, 513, 65_535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1)
 TEXTS = (
     b"",
@@ -363,22 +363,20 @@ def run(seconds, seed, most=float("inf")):
                 server = Server(folder)
             number += 1
         server.close()
-    return {
-        "messages": number,
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": figures.outcomes["crash"],
-        "lost": 0,
-        "crossed": 0,
-        "unexpected": figures.outcomes["unexpected"],
-        "children_crashed": figures.outcomes["ModelCrashedError"],
-        "opened": figures.outcomes["opened"],
-        "outcomes": dict(figures.outcomes),
-        "peak_mib": round(figures.peaks[0] / 1024, 1),
-        "peak_mib_of_children": round(figures.peaks[1] / 1024, 1),
-        "examples_of_children": figures.in_children[:NUM_EXAMPLES],
-        **({"examples": figures.examples[:NUM_EXAMPLES]} if figures.examples else {}),
-    }
+    return figures_of(
+        start,
+        seed,
+        number,
+        crashes=figures.outcomes["crash"],
+        unexpected=figures.outcomes["unexpected"],
+        children_crashed=figures.outcomes["ModelCrashedError"],
+        opened=figures.outcomes["opened"],
+        outcomes=dict(figures.outcomes),
+        peak_mib=round(figures.peaks[0] / 1024, 1),
+        peak_mib_of_children=round(figures.peaks[1] / 1024, 1),
+        examples_of_children=figures.in_children[:NUM_EXAMPLES],
+        examples=figures.examples,
+    )
 
 
 if __name__ == "__main__":

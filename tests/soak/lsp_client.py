@@ -13,13 +13,14 @@ import attrs
 from lsprotocol import types
 
 from soak import lsp_values as values
-from soak.text_model import TextModel, readable
+from soak.figures import NUM_EXAMPLES
+from soak.text_model import readable
+from soak.workspace_model import CHANGE, CHANGE_NOTEBOOK, CLOSE, CLOSE_NOTEBOOK, OPEN, OPEN_NOTEBOOK, WorkspaceModel
 
 PARSE, REQUEST, METHOD, PARAMS, UNINITIALIZED = -32700, -32600, -32601, -32602, -32002
 CANCELLED, SUPERSEDED = -32800, -32802
 COMPLETION = "textDocument/inlineCompletion"
 COMMAND = "workspace/executeCommand"
-OPEN, CHANGE, CLOSE = "textDocument/didOpen", "textDocument/didChange", "textDocument/didClose"
 COMMANDS = ("dg-lsp.rewrite", "dg-lsp.completeBlock", "dg-lsp.fillGaps", "dg-lsp.accepted")
 REQUESTS = (
     "textDocument/copilotInlineEdit", "dg-lsp/stats", "checkStatus",
@@ -28,14 +29,15 @@ REQUESTS = (
 """Methods outside the specification that are requests; the others are notifications."""
 AT_END = ("shutdown", "exit", "initialize")
 FILES = tuple(f"file:///project/{name}.py" for name in "abcdef")
+NOTEBOOKS = tuple(f"file:///project/{name}.ipynb" for name in "xy")
+CELLS = tuple(f"vscode-notebook-cell:/project/x.ipynb#W{number}" for number in range(6))
 LONGEST = 20_000
 NEAR = 4000
 """Characters on each side of the cursor that a completion may depend on."""
-MAX_OPEN = 12
+MAX_OPEN, MAX_CELLS = 12, 8
 _DROPPED = re.compile(r"notification .* dropped: ", re.DOTALL)
 _FAILED = re.compile(r"Feature\w+Error: |JsonRpc\w+: |fill failed")
 _FORESEEN = re.compile(r"FeatureRequestError: JsonRpcInvalidParams")
-NUM_EXAMPLES = 20
 
 
 @dataclass
@@ -64,19 +66,22 @@ class Expected:
 class Client:
     """One session."""
 
-    def __init__(self, rng, methods, figures, *, folder=None, share_of_completions=0.12, sees_texts=True):
-        """`methods` are those that the server registers. `sees_texts`: completions are the texts that the model saw."""
-        self.rng, self.methods, self.figures, self.folder = rng, methods, figures, folder
+    def __init__(self, rng, methods, figures, *, folder=None, token="", share_of_completions=0.12, sees_texts=True):
+        """`methods` are those that the server registers. `sees_texts`: completions are the texts that the model saw.
+
+        With a token the first message is valid: no other one is accepted.
+        """
+        self.rng, self.methods, self.figures, self.folder, self.token = rng, methods, figures, folder, token
         self.share_of_completions, self.sees_texts = share_of_completions, sees_texts
         self.state = "new"
         self.encoding = "utf-16"
-        self.documents = {}
+        self.workspace = WorkspaceModel()
         self.pending = {}
         self.nameless = deque()
         """Codes of the answers without an id that must come next."""
         self.replies = deque()
-        self.touched = None
-        """URI of the document that the last message changed."""
+        self.touched = set()
+        """URIs of the documents that the last message opens, changes or closes."""
         self.last = b""
         """The last body, or its beginning."""
         self.num_dropped = 0
@@ -92,6 +97,9 @@ class Client:
             types.TextDocumentIdentifier: lambda: {"uri": self._uri()},
             types.VersionedTextDocumentIdentifier: lambda: {"uri": self._uri(), "version": self._version()},
             types.TextDocumentItem: self._item,
+            types.NotebookCell: self._cell,
+            types.NotebookDocumentIdentifier: lambda: {"uri": rng.choice(NOTEBOOKS)},
+            types.NotebookDocumentCellContentChanges: self._cell_change,
             types.ExecuteCommandParams: self._command,
             types.DidChangeConfigurationParams: self._configuration,
             types.WorkspaceFolder: lambda: {"uri": rng.choice((*values.URIS, *FILES)), "name": values.text(rng, 1)},
@@ -114,8 +122,10 @@ class Client:
             message = self._notification(CHANGE, self._change())
         elif kind < 0.4 + self.share_of_completions:
             message = self._completion()
-        elif kind < 0.6:
+        elif kind < 0.58:
             message = self._notification(*self._opening())
+        elif kind < 0.64:
+            message = self._notification(*self._notebook())
         elif kind < 0.97:
             message = self._any_method()
         else:
@@ -154,8 +164,10 @@ class Client:
         if rng.random() < 0.3:
             options["editorInfo"] = values.anything(rng)
             options |= values.settings(rng)
+        if self.token:
+            options["token"] = self.token
         message = {"jsonrpc": "2.0", "id": self._id(), "method": "initialize", "params": params}
-        return values.damaged_message(message, rng) if rng.random() < 0.2 else message
+        return message if self.token else values.damaged_message(message, rng) if rng.random() < 0.2 else message
 
     def _notification(self, method, params):
         return {"jsonrpc": "2.0", "method": method, "params": params}
@@ -200,6 +212,49 @@ class Client:
         uri = rng.choice(FILES if rng.random() < 0.8 else values.URIS)
         head = {"uri": uri, "languageId": rng.choice(values.LANGUAGES), "version": self._version()}
         return {**head, "text": values.text(rng, rng.choice((0, 3, 60, 60, 300)))}
+
+    def _notebook(self):
+        """A notebook that is opened, changed or closed; mostly as editors do."""
+        rng, uri = self.rng, self.rng.choice(NOTEBOOKS)
+        head = {"uri": uri, "version": self._version()}
+        if uri not in self.workspace.notebooks or rng.random() < 0.05:
+            cells = [self._cell() for _ in range(rng.randint(0, 4))]
+            notebook = {**head, "notebookType": "jupyter-notebook", "cells": cells}
+            return OPEN_NOTEBOOK, {"notebookDocument": notebook, "cellTextDocuments": self._items(cells)}
+        cells = self.workspace.notebooks[uri]
+        if rng.random() < 0.1:
+            closed = [{"uri": one} for one, _ in cells]
+            return CLOSE_NOTEBOOK, {"notebookDocument": {"uri": uri}, "cellTextDocuments": closed}
+        changed = {}
+        if rng.random() < 0.4:
+            changed["structure"] = self._structure(cells)
+        if rng.random() < 0.1:
+            changed["data"] = [self._cell() for _ in range(rng.randint(0, 2))]
+        if rng.random() < 0.7:
+            changed["textContent"] = [self._cell_change() for _ in range(rng.choice((1, 1, 2)))]
+        return CHANGE_NOTEBOOK, {"notebookDocument": head, "change": {"cells": changed}}
+
+    def _structure(self, cells):
+        """Cells that are inserted, deleted or moved."""
+        rng = self.rng
+        start, number = rng.randint(0, len(cells) + (rng.random() < 0.1)), rng.choice((0, 0, 1, 2, values.MOST))
+        deleted = [one for one, _ in cells[start : start + number]]
+        new = [self._cell() for _ in range(rng.randint(0, 2) if len(cells) < MAX_CELLS else 0)]
+        array = {"start": start, "deleteCount": number, "cells": new}
+        return {"array": array, "didOpen": self._items(new), "didClose": [{"uri": one} for one in deleted]}
+
+    def _cell(self):
+        rng = self.rng
+        cell = {"kind": rng.choice((2, 2, 2, 1)), "document": rng.choice(CELLS)}
+        return {**cell, "executionSummary": {"executionOrder": 3}} if rng.random() < 0.1 else cell
+
+    def _items(self, cells):
+        found = [{**self._item(), "uri": one["document"]} for one in cells]
+        return [{**one, "languageId": "python"} if self.rng.random() < 0.8 else one for one in found]
+
+    def _cell_change(self):
+        change = self._change()
+        return {"document": change["textDocument"], "changes": change["contentChanges"]}
 
     def _change(self):
         rng, uri = self.rng, self._uri()
@@ -287,7 +342,7 @@ class Client:
     # what must follow, by JSON-RPC 2.0 and LSP 3.18
 
     def _expect(self, body):
-        self.touched, self.last = None, body[:500]
+        self.touched, self.last = set(), body[:500]
         try:
             data = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -358,22 +413,20 @@ class Client:
 
     def _apply(self, method, params):
         """What a valid message changes."""
-        if method == OPEN:
-            item = params["textDocument"]
-            self.touched, self.documents[item["uri"]] = item["uri"], TextModel(item)
-        elif method == CHANGE and (uri := params["textDocument"]["uri"]) in self.documents:
-            self.touched = uri
-            self.documents[uri].change(params, self.encoding)
-        elif method == CLOSE:
-            self.documents.pop(params["textDocument"]["uri"], None)
-        elif method == "initialize":
+        self.touched = self.workspace.apply(method, params, self.encoding)
+        if method == "initialize":
             self.state = "running"
             self.replies.append(self._notification("initialized", {}))
         elif method == "shutdown":
             self.state = "ending"
 
+    @property
+    def documents(self):
+        return self.workspace.documents
+
     def _check_of_completion(self, params):
-        document = self.documents.get(params["textDocument"]["uri"])
+        uri = params["textDocument"]["uri"]
+        document = self.documents.get(uri)
         if document is None:
             return partial(_check_equal, {"items": []})
         selected = (params.get("context") or {}).get("selectedCompletionInfo")
@@ -383,9 +436,10 @@ class Client:
             start = end = document.offset(params["position"], self.encoding)
             typed = None
         where = {"start": document.position(start, self.encoding), "end": document.position(end, self.encoding)}
-        return partial(self._check_completion, document.text, start, end, typed, where)
+        cells = self.workspace.cells(uri)
+        return partial(self._check_completion, document.text, start, end, typed, where, cells)
 
-    def _check_completion(self, text, start, end, typed, where, result):
+    def _check_completion(self, text, start, end, typed, where, cells, result):
         """Raises `AssertionError` if an item belongs to another request, or to another text."""
         for item in result["items"]:
             assert item["range"] == where, f"range {item['range']} instead of {where}"
@@ -396,9 +450,13 @@ class Client:
             assert head == typed if typed is not None else not head.strip(), f"it begins with {head!r}"
             seen, text = json.loads('{"text": ' + tail), text[:start] + head + text[end:]
             at, cursor = start + len(head), seen["offset"]
+            if cells is not None:
+                _check_cells(cells, text, at, seen["text"], cursor)
+                seen["text"], cursor = seen["text"][max(0, cursor - at) : cursor - at + len(text)], at
             near = [one[max(0, place - NEAR) : place + NEAR] for one, place in ((seen["text"], cursor), (text, at))]
             assert near[0] == near[1], f"text {near[0]!r} instead of {near[1]!r}"
             self.figures.counts["compared"] += 1
+            self.figures.counts["compared_cells"] += cells is not None and bool(cells.above or cells.below)
 
     # messages from the server
 
@@ -469,6 +527,15 @@ class Client:
             self.figures.add("lost", f"no answer without id, with {code}")
         if self.num_dropped:
             self.figures.add("unexpected", f"{self.num_dropped} lines about dropped notifications are missing")
+
+
+def _check_cells(cells, text, at, seen, cursor):
+    """The cells around one whose text is `text`, as far as a completion depends on them."""
+    start, end = cursor - at, cursor - at + len(text)
+    first, last = max(0, cursor - NEAR), cursor + NEAR
+    around = seen[first : max(first, start)], seen[end : max(end, last)]
+    are_right = cells.are_around(*around, is_before_cut=first > 0, is_after_cut=last < len(seen))
+    assert are_right, f"cells {around} instead of {cells}"
 
 
 def _check_equal(expected, result):

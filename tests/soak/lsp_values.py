@@ -140,7 +140,7 @@ def damaged(tree, rng):
         return huge(rng)
     if how < 0.45:
         return {**tree, text(rng, 1): anything(rng)} if isinstance(tree, dict) else [tree]
-    if how < 0.55 and isinstance(tree, int | float):
+    if how < 0.55 and isinstance(tree, int | float) and abs(tree) < 1e300:
         return rng.choice((*BOUNDS, str(tree), tree + 0.5, float(tree), True))
     return anything(rng)
 

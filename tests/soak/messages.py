@@ -2,49 +2,44 @@
 
 A server in this process gets one message after another, and its texts are compared after each edit. Then there are
 connections with frames that are split, joined and broken; a server process whose completions are the text that its
-model saw; and `dg-lsp lsp` with the bundled model.
+model saw; and `dg-lsp lsp` with the bundled model, over pipes, and over TCP after strangers without its token.
 """
 
 import asyncio
-import contextlib
 import json
 import math
-import os
-import queue
 import random
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from functools import partial
 from pathlib import Path
 
-import psutil
 from e2e.scripted_server import EchoEngine
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import _end_tasks, create_server, serve
 from dg_lsp.settings import Settings
-from soak.lsp_client import AT_END, Client, Figures
+from soak.figures import FAILURES, figures_of
+from soak.lsp_client import AT_END, COMPLETION, Client, Figures
+from soak.lsp_process import PATIENCE, Process, TcpProcess
 
 ROOT = Path(__file__).parents[2]
 ECHO = [sys.executable, str(ROOT / "tests" / "e2e" / "scripted_server.py"), "echo"]
 BUNDLED = [sys.executable, "-P", "-m", "dg_lsp", "lsp"]
+TCP = [*BUNDLED, "--tcp", "127.0.0.1:0"]
 SESSION = 2000
 """Messages of a session in this process."""
 CONNECTION = 200
 """Messages of a connection that ends with a broken frame."""
 WAITS = 0.1
 """Probability that all answers are waited for after a message."""
-PATIENCE = 120
-"""Seconds after which an answer is lost."""
 GROWTH = 0.05
 """Largest growth of a process in the second half of its messages."""
-NUM_BROKEN = 2
-"""Processes that get broken frames."""
-COUNTED = ("crashes", "lost", "crossed", "unexpected", "answers", "compared", "edits")
+NUM_BROKEN, NUM_STRANGERS = 2, 20
+"""Processes that get broken frames, and connections without the token to a server on TCP."""
+COUNTED = ("answers", "compared", "compared_cells", "edits")
 NUM_WARM = 20_000
 """Messages from which on the growth counts."""
 BREAKS = (
@@ -62,7 +57,7 @@ def run(seconds, seed, most=math.inf):
     start, figures, parts = time.monotonic(), Figures(), {}
     methods = _methods()
     with tempfile.TemporaryDirectory() as name:
-        shares = {"in_process": 0.7, "connections": 0.1, "echo": 0.15, "bundled": 0.05}
+        shares = {"in_process": 0.7, "connections": 0.1, "echo": 0.14, "bundled": 0.04, "tcp": 0.02}
         for part, share in shares.items():
             rng, begun, before = random.Random(f"{seed} {part}"), time.monotonic(), figures.counts["messages"]
             limits = Limits(
@@ -71,15 +66,10 @@ def run(seconds, seed, most=math.inf):
             found = PARTS[part](rng, methods, figures, limits, Path(name))
             number, took = figures.counts["messages"] - before, time.monotonic() - begun
             parts[part] = {"messages": number, "per_second": round(number / max(took, 1e-3)), **found}
-    return {
-        "messages": figures.counts["messages"],
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        **{key: figures.counts[key] for key in COUNTED},
-        "peak_mib": max(part.get("peak_mib", 0) for part in parts.values()),
-        "parts": parts,
-        **({"examples": figures.examples} if figures.examples else {}),
-    }
+    counts = {key: figures.counts[key] for key in (*FAILURES, *COUNTED)}
+    peak = max(part.get("peak_mib", 0) for part in parts.values())
+    more = {"peak_mib": peak, "parts": parts, "examples": figures.examples}
+    return figures_of(start, seed, figures.counts["messages"], **counts, **more)
 
 
 def _methods():
@@ -87,7 +77,7 @@ def _methods():
     manager = create_server(None, Settings()).protocol.fm
     known = {*manager.features, *manager.builtin_features, "$/cancelRequest"}
     # a second `initialized` only loads the model again
-    return sorted(one for one in known if one not in (*AT_END, "initialized") and not one.startswith("notebook"))
+    return sorted(known - {*AT_END, "initialized"})
 
 
 class Limits:
@@ -140,12 +130,14 @@ async def _wait(inbox, client):
 
 
 def _compare(server, client, figures, uri):
-    """The server's text is the model's. A text that differs is counted once."""
-    expected, found = client.documents[uri], server.documents.get(uri)
+    """The server's text is the model's, and closed documents are closed. A text that differs is counted once."""
+    one, other = client.documents.get(uri), server.documents.get(uri)
     figures.counts["edits"] += 1
-    if found is None or (found.lines.text, found.version) != (expected.text, expected.version):
+    expected = one and (one.text, one.version, one.language, one.notebook)
+    if expected != (other and (other.lines.text, other.version, other.language, other.notebook)):
         figures.add("lost", f"an edit of {uri}: {client.last}")
-        del client.documents[uri]
+        client.documents.pop(uri, None)
+        server.documents.close(uri)
 
 
 def _in_process(rng, methods, figures, limits, folder):
@@ -175,8 +167,8 @@ async def _session(client, rng, figures, limits):
         if limits.are_reached():
             break
         await send(client.message())
-        if client.touched in client.documents:
-            _compare(server, client, figures, client.touched)
+        for uri in client.touched:
+            _compare(server, client, figures, uri)
         if rng.random() < WAITS:
             await _wait(inbox, client)
     await _wait(inbox, client)
@@ -258,75 +250,14 @@ async def _feed(server, inbox, reader, client, rng, figures):
     reader.feed_eof()
 
 
-class Process:
-    """A server process: its messages, and its memory."""
-
-    def __init__(self, command, folder):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "HOME": str(folder),
-            "DG_LSP_DATA_DIR": str(folder / "data"),
-        }
-        environment |= {"DG_LSP_DAEMON_DIR": str(folder / "daemon"), "OMP_WAIT_POLICY": "passive"}
-        self._errors = (folder / "errors").open("wb")
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, cwd=folder
-        )
-        self.messages, self.sizes = queue.Queue(), []
-        self._memory = psutil.Process(self.process.pid)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        source = self.process.stdout
-        while line := source.readline():
-            length = int(line.split(b":")[1])
-            while source.readline().strip():
-                pass
-            self.messages.put(json.loads(source.read(length)))
-        self.messages.put(None)
-
-    def send(self, data):
-        with contextlib.suppress(BrokenPipeError):  # the end is noticed by `deliver`
-            self.process.stdin.write(data)
-            self.process.stdin.flush()
-
-    def deliver(self, client):
-        """Waits until all answers have arrived; False if the process ended, or answers no more."""
-        try:
-            while not client.is_idle():
-                message = self.messages.get(timeout=PATIENCE)
-                if message is None:
-                    return False
-                client.receive(message)
-        except queue.Empty:
-            return False
-        return True
-
-    def sample(self):
-        with contextlib.suppress(psutil.Error):
-            self.sizes.append(self._memory.memory_info().rss)
-
-    def close(self):
-        """Returns the exit code."""
-        self.process.stdin.close()
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        self.process.stdout.close()
-        self._errors.close()
-        return code
-
-
-def _pipe(command, rng, methods, figures, limits, folder, **options):
+def _pipe(start, command, rng, methods, figures, limits, folder, **options):
     """One session of a server process, then fresh ones that get broken frames."""
-    folder = folder / command[-1]
-    folder.mkdir()
-    before, found = figures.counts["messages"], {}
-    process = Process(command, folder)
-    client = Client(rng, methods, figures, folder=folder.as_uri(), **options)
+    folder = folder / start.__name__ / Path(command[-1]).name
+    folder.mkdir(parents=True)
+    before, process = figures.counts["messages"], _started(start, command, rng, figures, folder)
+    client = Client(rng, methods, figures, folder=folder.as_uri(), token=process.token, **options)
     is_alive = True
-    while is_alive and not limits.are_reached():
+    while is_alive and (client.state == "new" or not limits.are_reached()):
         bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, 60))]
         figures.counts["messages"] += len(bodies)
         for piece in frames(bodies, rng):
@@ -341,31 +272,59 @@ def _pipe(command, rng, methods, figures, limits, folder, **options):
     while (message := process.messages.get(timeout=PATIENCE)) is not None:
         client.receive(message)
     if not is_alive or code != 0:
-        figures.add("crashes", f"{command[-1]} ended with {code}: {(folder / 'errors').read_text()[-300:]}")
+        figures.add("crashes", f"{command[-1]} ended with {code}: {process.errors[-300:]}")
     client.finish()
-    half = process.sizes[len(process.sizes) // 2 :]
-    growth = max(half) / min(half) - 1 if half else 0.0
+    growth = process.growth()
     if growth > GROWTH and figures.counts["messages"] - before > NUM_WARM:
         figures.add("unexpected", f"{command[-1]}: memory grew by {growth:.1%} in the second half")
     found = {"peak_mib": round(max(process.sizes, default=0) / 2**20, 1), "growth_percent": round(100 * growth, 1)}
-    return {**found, "broken_connections": _broken_pipes(command, rng, figures, folder)}
+    return {**found, "broken_connections": _broken_pipes(start, command, rng, figures, folder)}
 
 
-def _broken_pipes(command, rng, figures, folder):
+def _started(start, command, rng, figures, folder):
+    """A server process with its client's connection; strangers have tried before."""
+    process = start(command, folder)
+    for _ in range(NUM_STRANGERS if process.token else 0):
+        figures.counts["messages"] += 1
+        data = _stranger(rng, process.token)
+        found = process.approach(data)
+        if found is None:
+            figures.add("unexpected", f"a connection without the token stays open after {data[:200]}")
+        elif b'"result"' in found or process.token.encode() in found:
+            figures.add("crossed", f"without the token: {found[:200]} after {data[:200]}")
+    process.connect()
+    return process
+
+
+def _stranger(rng, token):
+    """The first bytes of a client that does not have the token."""
+    if rng.random() < 0.5:
+        return broken(rng)
+    wrong = (None, "", token[:-1], f"{token}x", token.swapcase(), [token], {"token": token}, 0, "é" * len(token))
+    options = rng.choice(({"token": rng.choice(wrong)}, {}, None, [token], token, 7))
+    params = rng.choice(({"capabilities": {}, "initializationOptions": options}, options, [options]))
+    method = rng.choice(("initialize", "initialize", "shutdown", "exit", COMPLETION, 5))
+    message = {"jsonrpc": "2.0", "id": rng.choice((1, "a", None, [])), "method": method, "params": params}
+    return b"".join(frames([json.dumps(message).encode()], rng))
+
+
+def _broken_pipes(start, command, rng, figures, folder):
     """Fresh processes that get broken frames: each ends with code 1, and with no traceback."""
     for _ in range(NUM_BROKEN):
-        process, data = Process(command, folder), broken(rng)
+        process, data = start(command, folder), broken(rng)
+        process.connect()
         figures.counts["messages"] += 1
-        process.send(data)
-        code, errors = process.close(), (folder / "errors").read_text()
-        if code != 1 or "Traceback" in errors:
-            figures.add("crashes", f"{command[-1]} ended with {code} after {data[:60]}: {errors[-300:]}")
+        process.send(process.hello + data)
+        code = process.close()
+        if code != 1 or "Traceback" in process.errors:
+            figures.add("crashes", f"{command[-1]} ended with {code} after {data[:60]}: {process.errors[-300:]}")
     return NUM_BROKEN
 
 
 PARTS = {
     "in_process": _in_process,
     "connections": _connections,
-    "echo": partial(_pipe, ECHO),
-    "bundled": partial(_pipe, BUNDLED, share_of_completions=0.02, sees_texts=False),
+    "echo": partial(_pipe, Process, ECHO),
+    "bundled": partial(_pipe, Process, BUNDLED, share_of_completions=0.02, sees_texts=False),
+    "tcp": partial(_pipe, TcpProcess, TCP, share_of_completions=0.02, sees_texts=False),
 }

@@ -27,7 +27,9 @@ def readable(text):
 class TextModel:
     """One open document."""
 
-    def __init__(self, item):
+    def __init__(self, item, notebook=""):
+        """`notebook` is the URI of the notebook that it is a cell of."""
+        self.notebook = notebook
         self.language, self.version, self.text = item["languageId"], item["version"], readable(item["text"])
 
     def lines(self):

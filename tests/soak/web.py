@@ -41,6 +41,7 @@ from dg_lsp.http.errors import STATUSES
 from dg_lsp.http.request_schemas import SamplerBody
 from dg_lsp.http.response_schemas import ErrorResponse
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+from soak.figures import NUM_EXAMPLES, figures_of
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = Settings(
@@ -58,7 +59,7 @@ gpu_layers = 0
 [context]
 enabled = "always"
 """
-LIMIT = BODY_SECONDS + 60
+LIMIT = BODY_SECONDS + 120
 """Seconds after which a connection counts as hanging."""
 NUM_ORDINARY, NUM_HOSTILE = 2, 3
 SHARES = {"ordinary": 0.4, "hostile": 0.2, "generated": 0.4}
@@ -67,7 +68,6 @@ PAUSE = 0.2
 """Seconds between the requests of an ordinary client: the others get their share of the machine."""
 NUM_IDLE = 200
 IDLE_SECONDS = 5.0
-NUM_EXAMPLES = 5
 NUM_GENERATED = 10
 """Requests that schemathesis makes for an operation before it turns to the next one."""
 HEAD = "Host: localhost\r\n"
@@ -149,10 +149,10 @@ class Figures:
         """Whether there are enough requests of a kind."""
         return self.counts[kind] >= SHARES[kind] * self.most or time.monotonic() > self.end
 
-    def next(self, kind, number=1):
-        """Counts requests that are about to be sent; False if there are enough."""
+    def next(self, kind, number=1, *, is_required=False):
+        """Counts requests that are about to be sent; False if there are enough and these are not required."""
         with self.lock:
-            if self.has_ended(kind):
+            if self.has_ended(kind) and not is_required:
                 return False
             self.counts[kind] += number
             return True
@@ -448,7 +448,7 @@ def deaf(server, rng):
 
 
 def idle(server, rng):
-    """Connections without a request: the oldest may be closed, nobody else's answer may be late for good."""
+    """Connections without a request: the server may close the oldest of them, and answers the requests of others."""
     with ExitStack() as stack:
         for _ in range(NUM_IDLE):
             stack.enter_context(connect(server))
@@ -526,8 +526,8 @@ def check_answer(figures, what, status, headers, body):
 
 def be_hostile(server, figures, rng, clients):
     """One broken client after another: first each of `clients`."""
-    while figures.next("hostile"):
-        client = clients.pop() if clients else rng.choices(list(HOSTILE), list(HOSTILE.values()))[0]
+    while figures.next("hostile", is_required=bool(clients)):
+        client = clients.pop(0) if clients else rng.choices(list(HOSTILE), list(HOSTILE.values()))[0]
         start = time.monotonic()
         try:
             for answer in client(server, rng):
@@ -626,24 +626,22 @@ def run(seconds, seed, most=float("inf")):
             is_running = any(thread.is_alive() for thread in threads)
         code, still_open, still_active = _end(server, num_files)
     figures.examples += [] if code == -signal.SIGTERM else [f"the server ended with {code}"]
-    return {
-        "messages": sum(figures.counts[kind] for kind in SHARES),
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": int(code != -signal.SIGTERM),
-        "lost": figures.counts["lost"],
-        "crossed": figures.counts["crossed"],
-        "unexpected": figures.counts["unexpected"] + figures.counts["hung"],
-        **{kind: figures.counts[kind] for kind in (*SHARES, "compared")},
-        "hung": figures.counts["hung"],
-        "resets": figures.counts["reset"],
-        "statuses": dict(sorted(figures.statuses.items())),
-        "files_left_open": still_open,
-        "requests_left_active": still_active,
-        "peak_mib": round(max(figures.resident) / 2**20, 1),
-        "growth_percent": figures.growth(),
-        **({"examples": figures.examples} if figures.examples else {}),
-    }
+    counts = figures.counts
+    return figures_of(
+        start,
+        seed,
+        sum(counts[kind] for kind in SHARES),
+        crashes=int(code != -signal.SIGTERM),
+        unexpected=counts["unexpected"] + counts["hung"],
+        **{kind: counts[kind] for kind in ("lost", "crossed", *SHARES, "compared", "hung")},
+        resets=counts["reset"],
+        statuses=dict(sorted(figures.statuses.items())),
+        files_left_open=still_open,
+        requests_left_active=still_active,
+        peak_mib=round(max(figures.resident) / 2**20, 1),
+        growth_percent=figures.growth(),
+        examples=figures.examples,
+    )
 
 
 def _end(server, num_files):

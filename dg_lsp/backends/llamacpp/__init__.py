@@ -17,7 +17,13 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
         ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
     """
     from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, require_runtime
-    from dg_lsp.backends.llamacpp.masked import BlockDenoiser, CausalDenoiser, ExactDenoiser, PerRequestDenoiser
+    from dg_lsp.backends.llamacpp.masked import (
+        BlockDenoiser,
+        CausalDenoiser,
+        ExactDenoiser,
+        PerRequestDenoiser,
+        ShiftedDenoiser,
+    )
 
     if spec.self_conditioning is not None:
         require_runtime(model.path)
@@ -25,6 +31,8 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     if spec.block_length:
         return BlockDenoiser(model, spec, settings)
     if not spec.is_bidirectional:
+        if spec.is_shifted and spec.sampling is not None and not spec.is_drafter:
+            return ShiftedDenoiser(model, spec, settings)
         return LlamaDenoiser(model, spec, settings)
     if settings.prompt_attention not in ("per_request", "causal"):
         return ExactDenoiser(model, spec, settings)

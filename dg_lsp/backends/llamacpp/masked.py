@@ -1,4 +1,4 @@
-"""Denoisers for models whose prompt is bidirectional, as a whole or inside blocks.
+"""Denoisers for models whose prompt is bidirectional, as a whole or inside blocks, and for shifted models.
 
 A bidirectional prompt is computed in every step, once per request, or causally; blocks are cached.
 """
@@ -20,9 +20,41 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases
+from dg_lsp.diffusion.denoiser import Floats, Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
+
+
+class ShiftedDenoiser(LlamaDenoiser):
+    """See `Denoiser`. The prompt is causal and cached, and a position predicts the token after it.
+
+    So the last token of the prompt, which sees no canvas, predicts the first position of a canvas as in the causal
+    model; the first step after a prefill decodes it again for its logits, which are kept.
+    """
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
+        super().__init__(model, spec, settings)
+        self._next: dict[int, tuple[TokenIds, Floats]] = {}
+        """By slot: all its tokens, and the logits after the last one, shape (1, V)."""
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`."""
+        self._next.pop(slot, None)
+        prediction = super().extend(slot, ids)
+        self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
+        return prediction
+
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
+        prompt = self._cache.ids(slot)
+        if not len(prompt):
+            return super()._predict_open(slot, canvases, reduce)
+        if not np.array_equal(self._next.get(slot, (NOTHING,))[0], prompt):
+            self._cache.prefill(slot, prompt[:-1])
+            self.extend(slot, prompt[-1:])
+        found, (_, logits) = super()._predict_open(slot, canvases, reduce), self._next[slot]
+        is_first = np.concatenate([np.flatnonzero(flags) == 0 for _, flags in canvases])
+        parts = [reduce(logits.copy()) if first else take(found, slice(i, i + 1)) for i, first in enumerate(is_first)]
+        return join(parts)
 
 
 class CausalDenoiser(LlamaDenoiser):

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import secrets
 import ssl
 import threading
@@ -45,6 +46,9 @@ BYTES_PER_TOKEN, SPARE_BYTES, SPARE_TOKENS = 2048, 1 << 16, 64
 """Limits of a response. Events repeat names and ids around each token."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVENT_STREAM = "text/event-stream"
+LANGUAGES = "dg-lsp-languages"
+"""Header in which `dg-lsp serve` names the only languages of its model."""
+_LANGUAGES = re.compile(r"[\w.+#-]{1,40}(?:,[\w.+#-]{1,40}){0,99}", re.ASCII)
 
 
 class AnswerBuilder:
@@ -131,6 +135,8 @@ class RemoteModel:
         """Whether the server accepts rewrites by instruction, and chats."""
         self.continues_text = self._dialect.continues_text
         """Whether the server continues a text as it is."""
+        self.languages: tuple[str, ...] = ()
+        """LSP ids of the languages that the model knows, from the last response; empty: any language."""
         self._breaker = CircuitBreaker(pause_seconds)
         self._is_measured = is_measured
         self._loop = asyncio.new_event_loop()
@@ -220,6 +226,8 @@ class RemoteModel:
             async with self._client.stream("POST", self._url(), content=body, headers=headers) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise await self._rejection(response)
+                named = _LANGUAGES.fullmatch(response.headers.get(LANGUAGES, ""))
+                self.languages = tuple(named[0].split(",")) if named else ()
                 async with aclosing(self._events(response, query)) as events:
                     async for event in events:
                         builder.add(event)

@@ -173,6 +173,18 @@ def test_redirect_is_not_followed(serve, model_of, monkeypatch, status):
     assert (len(server.requests), other.requests) == (1, [])
 
 
+@pytest.mark.parametrize(
+    ("named", "languages"),
+    [("python", ("python",)), ("python,c++", ("python", "c++")), ("", ()), ("<b>, \u00fc", ()), ("x" * 5000, ())],
+    ids=["one", "two", "none", "no ids", "too long"],
+)
+def test_the_languages_of_the_model_are_read_from_the_response(serve, model_of, named, languages):
+    model = model_of(serve(reply(choice("w", "stop"), dg_lsp_languages=named)).url)
+    assert model.languages == ()
+    last_answer(model, QUERY)
+    assert model.languages == languages
+
+
 def test_model_name_is_printable_and_short(serve, model_of):
     tree = {"model": "m\x1b[2J\ud800\n" + "x" * 9999, "choices": [{"text": "y", "finish_reason": "stop"}]}
     assert last_answer(model_of(serve(reply(json.dumps(tree))).url), QUERY).model == "m[2J" + "x" * 116

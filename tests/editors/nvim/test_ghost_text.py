@@ -120,45 +120,61 @@ def test_no_completion_is_requested_while_completions_are_off(editor):
     editor.wait_ghost(HELLO)
 
 
+SET = """
+local client = vim.lsp.get_clients({ name = "dg_lsp", bufnr = 0 })[1]
+local params = { settings = { completion = ... } }
+if vim.fn.has("nvim-0.11") == 1 then
+  client:notify("workspace/didChangeConfiguration", params)
+else
+  client.notify("workspace/didChangeConfiguration", params)
+end
+"""
+
+
 @pytest.fixture
-def set_options(editor):
-    """`set_options(trigger="manual")` changes options of the plugin for one test."""
-    before = editor.lua("return vim.g.dg_lsp")
-    yield lambda **changes: editor.lua("vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, ...)", changes)
-    editor.lua("vim.g.dg_lsp = ...", before)
-
-
-def test_completions_are_requested_after_the_pause_of_the_option(editor, set_options):
-    set_options(debounce_ms=HOUR_MS)
+def set_completion(editor):
+    """`set_completion(trigger="manual")` changes settings of the server for one test."""
     editor.open()
+    yield lambda **changes: editor.lua(SET, changes)
+    editor.lua(SET, {"trigger": "auto", "lines": "auto", "debounce_ms": 0})
+
+
+def test_completions_wait_for_a_pause_in_typing(editor, set_completion):
+    set_completion(debounce_ms=HOUR_MS)
     editor.keys("idef hell")
     editor.rest()
-    assert editor.received("textDocument/inlineCompletion") == []
-    set_options(debounce_ms=0)
+    assert editor.ghosts == []
+    set_completion(debounce_ms=0)
     editor.keys("o")
     editor.wait_ghost(HELLO)
-    editor.rest()
-    [params] = editor.received("textDocument/inlineCompletion")
-    assert params["context"]["triggerKind"] == 2
 
 
 @pytest.mark.parametrize("key", ["<M-Bslash>", "<C-g>"], ids=["default key", "own key"])
-def test_completions_are_requested_only_by_a_key_with_a_manual_trigger(editor, set_options, key):
-    set_options(trigger="manual")
+def test_completions_come_only_by_a_key_with_a_manual_trigger(editor, set_completion, key):
+    set_completion(trigger="manual")
     editor.nvim.command("imap <C-g> <Plug>(dg-lsp-trigger)")
-    editor.open()
     editor.keys("idef hell")
     editor.rest()
-    assert editor.received("textDocument/inlineCompletion") == []
+    assert editor.ghosts == []
     editor.keys(key)
     editor.wait_ghost("o" + HELLO)
-    [params] = editor.received("textDocument/inlineCompletion")
-    assert params["context"]["triggerKind"] == 1
     editor.keys("o")
+    editor.rest()
     editor.wait_ghost(HELLO)
     editor.keys("<Tab>")
     editor.wait_lines("def hello" + HELLO)
     editor.nvim.command("iunmap <C-g>")
+
+
+def test_ghost_text_of_one_line(editor, set_completion):
+    start = "# It is:\n"
+    for lines, num in (("auto", 3), ("single", 1)):
+        editor.open(start + "\n")
+        set_completion(lines=lines)
+        editor.keys("Gi")
+        editor.wait(lambda: editor.ghosts)
+        assert len(editor.ghost.split("\n")) == num
+        editor.keys("<Esc>")
 
 
 def test_snoozed_ghost_text_is_back_after_the_pause(editor):

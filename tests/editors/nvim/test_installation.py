@@ -30,7 +30,7 @@ def test_checkhealth_reports_how_to_install_a_missing_program(launch):
     editor.nvim.command("checkhealth dg_lsp")
     report = "\n".join(editor.lines)
     assert "no-such-dg-lsp is not on the PATH" in report
-    assert "pipx install dg-lsp" in report
+    assert "uv tool install ." in report
 
 
 def test_checkhealth_reports_the_problems_that_doctor_finds(launch):

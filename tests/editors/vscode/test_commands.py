@@ -1,5 +1,7 @@
 """Commands and messages of the extension in the real VS Code, over a scripted model."""
 
+import re
+
 from code_server import until
 
 from dg_lsp import __version__
@@ -52,6 +54,36 @@ def test_completions_that_are_off_can_be_requested(open_window):
     assert window.until_ghost() == "return total"
     window.command("dg-lsp: Turn Completions On or Off")
     window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
+
+
+BLOCK = "total += 1\n    return total"
+
+
+def test_with_a_manual_trigger_completions_come_only_on_request_and_stay_while_typed(open_window):
+    text = "def f(a):\n    total = a\n"
+    window = open_window(text, fill=BLOCK, settings={"dg-lsp.completion.trigger": "manual"})
+    window.to_end()
+    window.type("    ")
+    window.until_saved(text + "    ")
+    assert window.ghost == ""
+    window.press("\\", 220, alt=True)
+    assert "total += 1" in window.until_ghost()
+    window.type("t")
+    window.type("o")
+    until(lambda: re.search(r"(?<!o)tal \+= 1$", window.until_ghost()), lambda: window.ghost)
+    window.press("End", 35, alt=True)
+    window.press("Escape", 27)
+    window.until_saved(text + "    total += 1\n")
+
+
+def test_a_completion_of_a_single_line(open_window):
+    text = "def f(a):\n    total = a\n"
+    window = open_window(text, fill=BLOCK, settings={"dg-lsp.completion.lines": "single"})
+    window.to_end()
+    window.type("    ")
+    assert window.until_ghost() == "total += 1"
+    window.press("Tab", 9)
+    window.until_saved(text + "    total += 1")
 
 
 UV = """

@@ -24,7 +24,9 @@ def test_ghost_text_in_a_cell_depends_on_the_cells_above(open_window, take_pictu
     above = "%matplotlib inline\n\ndef mean_of(values):\n    return sum(values) / len(values)"
     cells = ("markdown", "# Measurements"), ("code", above), ("code", "values = [1.62, 1.75, 1.81]"), ("code", "")
     window = open_window(notebook(*cells), settings=AS_NOTEBOOK, name="main.ipynb")
+    window.focus()
     window.type("average = mean")
+    until(lambda: "average = mean" in "".join(window.lines), lambda: f"typed: {window.lines}")
     ghost = window.until_ghost()
     assert ghost.startswith("_of(")
     take_picture(window, "vscode-notebook.png")

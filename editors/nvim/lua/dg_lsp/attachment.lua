@@ -13,6 +13,8 @@ local SIGTERM = 15
 local PAUSES_S, WITHIN_S = { 0, 0, 0, 1, 2, 5, 15, 30 }, 180
 
 local SNOOZE_MINUTES = 5
+-- in typing before a request, as in VS Code; the server adds `completion.debounce_ms`
+local PAUSE_MS = 50
 
 M.is_on = true
 ---@type { timer: uv.uv_timer_t, until_s: integer }? the end of a pause of ghost text
@@ -38,14 +40,11 @@ end
 
 local function request_soon(bufnr)
   stop_timer(bufnr)
-  if options.get().trigger == "manual" then
-    return
-  end
   timers[bufnr] = vim.defer_fn(function()
     if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
       requests.send(bufnr)
     end
-  end, options.get().debounce_ms)
+  end, PAUSE_MS)
 end
 
 --- Requests completions while the user types.

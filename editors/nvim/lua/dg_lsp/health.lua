@@ -49,7 +49,7 @@ local function check_program()
   local cmd, program = command()
   if vim.fn.executable(cmd[1]) == 0 then
     vim.health.error(cmd[1] .. " is not on the PATH", {
-      "install it, for example with: pipx install dg-lsp",
+      "install it, in a clone of its repository: uv tool install . (or pipx install .)",
       'or set its path: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
     })
     return
@@ -89,15 +89,6 @@ local function check_server()
   end
 end
 
-local function check_options()
-  local trigger = options.get().trigger
-  if trigger ~= "auto" and trigger ~= "manual" then
-    vim.health.error(("trigger is %s"):format(vim.inspect(trigger)), { 'set it to "auto" or "manual"' })
-  elseif trigger == "manual" then
-    vim.health.info("typing requests no completions: trigger is manual")
-  end
-end
-
 local function check_keys()
   for action, key in pairs(options.get().keys or {}) do
     local map = key and vim.fn.maparg(key, "i", false, true) or {}
@@ -123,7 +114,6 @@ function M.check()
   vim.health.info("ghost text is drawn by " .. (options.is_native() and "Neovim itself" or "this plugin"))
   check_program()
   check_server()
-  check_options()
   check_keys()
 end
 

@@ -49,7 +49,7 @@ function M.previous()
   return M.next(-1)
 end
 
---- Requests a completion at the cursor, also if typing requests none.
+--- Requests a completion at the cursor, also if typing brings none.
 ---@return boolean
 function M.trigger()
   require("dg_lsp.requests").invoke(vim.api.nvim_get_current_buf())

@@ -5,14 +5,10 @@ local M = {}
 ---@class dg_lsp.Options
 ---@field enable boolean whether the server starts automatically
 ---@field ghost_text "auto"|"native"|"own" drawn by Neovim 0.12's inline completion, or by this plugin
----@field trigger "auto"|"manual" whether typing requests completions, or only `trigger`
----@field debounce_ms integer pause in typing before a request
 ---@field keys table<string, string>|false keys of insert mode by action
 local DEFAULTS = {
   enable = true,
   ghost_text = "auto",
-  trigger = "auto",
-  debounce_ms = 75,
   keys = {
     accept = "<Tab>",
     accept_word = "<M-Right>",

@@ -16,6 +16,8 @@ window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
   row.replaceChildren(...data.cells.map(drawn));
   byId("canvas").append(row);
   row.scrollIntoView({ block: "nearest" });
+  // a canvas has positions that are not accepted yet
+  byId("no-canvas").hidden = !(data.cells.length <= data.step && data.cells.every((cell) => cell.isCommitted));
 });
 
 function drawn(cell: Frame["cells"][number]): HTMLElement {

@@ -1,0 +1,143 @@
+"""Files that are being written: blocks above the cursor are open, and the fill need not close them."""
+
+import pytest
+
+from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
+
+JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
+CLASS = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
+NAMESPACE = "namespace A\n{\n    public class B\n    {\n        public void C()\n        {\n            "
+VECTOR = "namespace a {\n\nint f(const std::vector<int>& v) {\n  int sum = 0;\n  "
+ENDS = {  # texts before a cursor at the end of a file, and correct fills
+    "javascript": (
+        ("const a = require('a');\n\nmodule.exports = {\n  b() {\n    ", "return 1;"),
+        ("describe('a', () => {\n  it('b', async () => {\n    ", "expect(await f()).toBe(1);"),
+        ("app.get('/', (request, response) => {\n  ", "response.send('x');\n});"),
+        ("function f() {\n  if (a) {\n    b();\n  } else ", "{"),
+        ("function f() {\n  try {\n    b();\n", "  } catch (e) {"),
+        ("import {\n  a,\n  ", "b,"),
+    ),
+    "typescript": (
+        (CLASS + "    this.items.", "push(item);"),
+        (CLASS, "    this.items.push(item);"),
+        (CLASS, "    this.items.push(item);\n  }"),
+        (CLASS, "    this.items.push(item);\n  }\n}"),
+        (CLASS, "    if (item) {"),
+        ("interface A {\n  b: string;\n  ", "c: number;"),
+        ("const x = items.map((item) => ", "item.size);"),
+        ("function a() {\n  const b = 1;\n\nfunction f(): number {\n  return ", "total;"),
+    ),
+    "typescriptreact": (
+        ("export function A() {\n  return (\n    <div>\n      {b.map((c) => (\n        ", "<span>{c}</span>"),
+        ("export function A() {\n  const [c] = useState(0);\n  ", "return <div>{c}</div>;"),
+    ),
+    "go": (
+        ("package a\n\nfunc f(b []int) int {\n    c := 0\n    ", "for _, d := range b {"),
+        ("package a\n\nfunc f(b []int) int {\n    for _, d := range b {\n", "        c += d\n    }"),
+        ('package a\n\nimport (\n    "fmt"\n    ', '"os"'),
+    ),
+    "rust": (
+        ("struct A;\n\nimpl A {\n    pub fn new() -> Self {\n        ", "Self { b: 0 }"),
+        ("fn f(a: Option<i32>) -> i32 {\n    match a {\n        Some(b) => b,\n        ", "None => 0,"),
+    ),
+    "java": (
+        (JAVA + "    public int size() {\n        ", "return items.size();"),
+        (JAVA + "    ", "public boolean isEmpty() {\n        return items.isEmpty();\n    }"),
+        (JAVA + "    ", "@Override"),
+    ),
+    "kotlin": (
+        ("class A(val b: Int) {\n    fun c(): Int {\n        ", "return b + 1"),
+        ("fun f(a: Int) = when (a) {\n    1 -> 2\n    ", "else -> 3"),
+    ),
+    "c": (
+        ("int main(void)\n{\n    int a = 0;\n    ", 'printf("%d", a);'),
+        ("struct a {\n    int b;\n    ", "char *c;"),
+    ),
+    "cpp": ((VECTOR, "for (int i : v) {"), (VECTOR + "for (int i : v) {\n    ", "sum += i;")),
+    "csharp": ((NAMESPACE, 'Console.WriteLine("x");'), (NAMESPACE, "if (d)")),
+    "php": (
+        ("<?php\n\nfunction f(array $a) {\n    foreach ($a as $b) {\n        ", "echo $b;"),
+        ("<?php\n\nreturn [\n    'a' => 1,\n    ", "'b' => 2,"),
+    ),
+    "ruby": (
+        ("class A\n  def b\n    ", "@b"),
+        ("class A\n  def b\n    @b\n  end\n\n  ", "def c"),
+        ("class A\n  def b\n    @b\n  end\n\n  ", "def c\n    @c\n  end"),
+    ),
+    "lua": (
+        ("local function f(a)\n  local b = a\n  ", "return b"),
+        ("local function f(a)\n  ", "for _, b in ipairs(a) do"),
+        ("local a = {\n  b = 1,\n  ", "c = 2,"),
+    ),
+    "shellscript": (
+        ("#!/bin/bash\n\nif [ -f a ]; then\n  ", "echo a"),
+        ("case $1 in\n  a)\n    ", "echo a"),
+        ('for a in b c; do\n  if [ -f "$a" ]; ', "then"),
+    ),
+    "json": (('{\n  "a": {\n    "b": [\n      1,\n      ', "2,"), ('{\n  "a": 1,\n  ', '"b": 2')),
+    "css": (("@media (max-width: 10px) {\n  .a {\n    ", "margin: 0;"), ("@media print {\n  ", ".a {")),
+    "python": (("def f(a):\n    b = [\n        1,\n        ", "2,"), ("def f(a):\n    try:\n        ", "g()")),
+}
+MIDDLES = {  # texts around a cursor, above a finished definition, and correct fills
+    "javascript": ("function a() {\n  const b = ¦\n\nfunction c() {\n  return 1;\n}\n", "d();"),
+    "typescript": ("class A {\n  b() {\n    ¦\n\n  c() {\n    return 1;\n  }\n}\n", "d();"),
+    "go": ("package a\n\nfunc f() {\n    for _, b := range ¦\n\nfunc g() {\n    return\n}\n", "c {"),
+    "rust": ("impl A {\n    fn f() {\n        ¦\n\n    fn g() {\n        h();\n    }\n}\n", "h();"),
+    "java": ("class A {\n    void f() {\n        int b = ¦\n\n    void g() {\n        h();\n    }\n}\n", "1;"),
+    "kotlin": ("class A {\n    fun f() {\n        ¦\n\n    fun g() {\n        h()\n    }\n}\n", "h()"),
+    "c": ("int f(void)\n{\n    int a = ¦\n\nint g(void)\n{\n    return 1;\n}\n", "1;"),
+    "php": ("<?php\nclass A {\n    function f() {\n        ¦\n\n    function g() {\n        h();\n    }\n}\n", "h();"),
+    "ruby": ("class A\n  def f\n    ¦\n\n  def g\n    h\n  end\nend\n", "h"),
+    "lua": ("local function f()\n  if a ¦\n\nlocal function g()\n  h()\nend\n", "then"),
+    "shellscript": ("f() {\n  ¦\n\ng() {\n  echo b\n}\n", "echo a"),
+    "css": (".a {\n  ¦\n\n.b {\n  color: blue;\n}\n", "color: red;"),
+}
+
+
+def judged(language, marked, fill):
+    before, _, after = marked.partition("¦")
+    text = before + after
+    return judge(
+        fill.encode(),
+        snapshot=Snapshot("file:///x", 0, text, language),
+        offset=len(before),
+        cursor=Cursor.at(text, len(before)),
+        max_lines=None,
+        score=0.0,
+        check_syntax=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("language", "above", "fill"), [(language, *case) for language, cases in ENDS.items() for case in cases]
+)
+def test_a_fill_at_the_end_of_an_unfinished_file_is_kept(language, above, fill):
+    assert judged(language, above, fill) == Candidate(fill, 0.0)
+
+
+@pytest.mark.parametrize(("language", "marked", "fill"), [(language, *case) for language, case in MIDDLES.items()])
+def test_a_line_of_an_unfinished_block_above_another_one_is_kept(language, marked, fill):
+    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("language", "above", "fill"),
+    [
+        pytest.param("typescript", CLASS + "    this.items.", "push(item;", id="a bracket of the fill stays open"),
+        pytest.param("typescript", CLASS, "    this.items.push(item));", id="a bracket too many"),
+        pytest.param("typescript", CLASS + "    const a = ", "= 1;", id="an operator without its operand"),
+        pytest.param("go", "package a\n\nfunc f() {\n    ", "a := := 1", id="two operators"),
+        pytest.param("java", JAVA + "    ", "public boolean boolean isEmpty( {", id="a header with a mistake"),
+        pytest.param("ruby", "class A\n  def b\n    ", "c = = 1", id="two operators in ruby"),
+    ],
+)
+def test_a_mistake_at_the_end_of_an_unfinished_file_is_refused(language, above, fill):
+    result = judged(language, above, fill)
+    assert isinstance(result, Rejection)
+    assert result.reason is Reason.SYNTAX_ERROR
+
+
+def test_a_fill_that_ends_more_blocks_than_are_open_keeps_the_lines_inside_the_block():
+    result = judged("typescript", CLASS, "    this.items.push(item);\n  }\n}\n}")
+    assert result == Candidate("    this.items.push(item);", 0.0)
