@@ -241,6 +241,7 @@ def _llamacpp_subjects(kind: str, path: Path, options: argparse.Namespace) -> It
 def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
     import torch
 
+    from dg_lsp.backends.scripted import ByteTokenizer  # no text is encoded
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions
     from dg_lsp.canvas.spec import ModelSpec, UniformSampling
@@ -262,28 +263,12 @@ def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterato
     modes = {"eager": (False, False), "graphs": (True, False), "compiled graphs": (True, True)}
     for mode, (captures, compiles) in modes.items() if on_gpu else [("eager", (False, False))]:
         steps = StepOptions(captures=captures, compiles=compiles)
-        denoiser = TransformersDenoiser(network, spec, _NoText(), 1, steps)
+        denoiser = TransformersDenoiser(network, spec, ByteTokenizer(), 1, steps)
         name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
         try:
             yield Subject(denoiser, "transformers", "bfloat16", mode, name)
         finally:
             denoiser.close()
-
-
-class _NoText:
-    """A tokenizer that is never used."""
-
-    def encode(self, text: str) -> npt.NDArray[np.int32]:
-        """Not supported."""
-        raise NotImplementedError
-
-    def decode(self, ids: npt.NDArray[np.int32]) -> bytes:
-        """Not supported."""
-        raise NotImplementedError
-
-    def special(self, spelling: str) -> int | None:
-        """Not supported."""
-        raise NotImplementedError
 
 
 def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iterator[Row]:

@@ -44,7 +44,7 @@ def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
 def check_for_code(options: SamplerOptions) -> None:
     """Raises `OptionError` for an option that does not apply to fills and rewrites."""
     if options.thinking:
-        raise OptionError("thinking", "does not apply to code, whose beginning is known: leave it out")
+        raise OptionError("thinking", "does not apply to code: the answer begins with known code, not with a thought")
 
 
 def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) -> DecoderName:
@@ -88,5 +88,6 @@ def _problem(name: str, value: Any, spec: ModelSpec) -> str:
     if name == "canvas_length" and spec.block_length not in (0, value):
         return f"does not apply to {spec.name}, which fills blocks of {spec.block_length} tokens: leave it out"
     if name == "top_k" and isinstance(sampling, UniformSampling) and 1 < value < spec.vocab_size:
-        return f"{value} does not apply to {spec.name}: choose 1, the best token, or 0, a draw from all of them"
+        reason = "whose draws and entropies are of the whole vocabulary, as its entropy bound was chosen"
+        return f"{value} does not apply to {spec.name}, {reason}: choose 1, the best token, or 0, a draw from all"
     return ""

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import typer
 from typer import Option
 
@@ -224,6 +223,8 @@ def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], No
 
 def _open_on_gpu(settings: "Settings") -> "Engine":
     """An engine on the only GPU that this process sees; an error where there is none."""
+    import attrs
+
     if settings.model.device != "cpu":
         settings = attrs.evolve(settings, model=attrs.evolve(settings.model, device="gpu"))
     return loading.open_engine(settings)

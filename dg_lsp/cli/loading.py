@@ -216,7 +216,7 @@ def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser 
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
-        return open_checkpoint(model.weights, model.spec, settings.model)
+        return open_checkpoint(model.weights, model.spec, settings.model, _report)
     from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
@@ -224,6 +224,10 @@ def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser 
     except BaseException:
         model.weights.close()
         raise
+
+
+def _report(sentence: str) -> None:
+    typer.echo(f"dg-lsp: {sentence}", err=True)
 
 
 def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dg_lsp import errors, gguf
-from dg_lsp.models import checkpoint, download, packages
+from dg_lsp.models import download, packages, saved_tensors
 from dg_lsp.models.convert import Quantize, new_file
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.runtime import PACKAGE, installed_library
@@ -70,7 +70,7 @@ def _without_code(source: Path, place: Path) -> Iterator[Path]:
         folder.mkdir()
         for path in source.resolve().iterdir():
             if path.name in (CONFIGURATION, "tokenizer_config.json"):
-                values = checkpoint.read_json(path)
+                values = saved_tensors.read_json(path)
                 values.pop("auto_map", None)
                 text = json.dumps(values)
                 for own, standard in _STANDARD_NAMES.items():
@@ -163,7 +163,7 @@ def convert_with_script(
             if match := _WRITTEN.match(line):
                 show_step("converting", int(match[1]) / 100)
 
-        is_nemotron = checkpoint.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
+        is_nemotron = saved_tensors.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
         renaming = ("-c", _RENAMING) if is_nemotron else ()
         command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
         if reason := packages.run(command, show_progress, variables):

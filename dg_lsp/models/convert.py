@@ -20,7 +20,7 @@ import numpy as np
 
 from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.models import checkpoint, download
+from dg_lsp.models import checkpoint, download, saved_tensors
 from dg_lsp.models.registry import CONFIGURATION
 
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
@@ -80,7 +80,7 @@ def _make_parts(
 
 def is_diffusion_gemma(folder: Path) -> bool:
     """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
-    return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
+    return saved_tensors.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
 # GGUF files
@@ -221,7 +221,7 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 
 def convert_checkpoint(folder: Path) -> ModelParts:
     """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
-    config, saved = checkpoint.read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
+    config, saved = saved_tensors.read_json(folder / CONFIGURATION), saved_tensors.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
         raise errors.ModelUnsupportedError(
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
@@ -263,15 +263,15 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
         )
 
 
-def _convert_tensor(name: str, saved: checkpoint.SavedTensor) -> gguf.Tensor:
+def _convert_tensor(name: str, saved: saved_tensors.SavedTensor) -> gguf.Tensor:
     kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
     return gguf.Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
 
 
-def _convert_blocks(saved: checkpoint.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
+def _convert_blocks(saved: saved_tensors.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
     """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
     for block in saved.blocks(gguf.BLOCK_BYTES // gguf.F32.block_bytes):
-        yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
+        yield (block if kind is saved.kind else saved_tensors.to_float32(block, saved.kind)).view(np.uint8).data
 
 
 # output

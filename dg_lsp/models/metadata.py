@@ -4,20 +4,16 @@ llama.cpp returns every metadata value as a string. A missing or invalid `dg.*` 
 a wrong prompt format, a model returns nonsense.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.fim_families import find_fim
-from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
     Checkpoint,
-    DecoderName,
-    ExpectedPasses,
     FimTokens,
     MaskSampling,
     ModelSpec,
@@ -33,34 +29,20 @@ from dg_lsp.models.checkpoint import (
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
-    read_checkpoint,
-    read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import BUNDLED, CONFIGURATION, Family, find_family
+from dg_lsp.models.metadata_keys import MetadataKeys, parse_number
+from dg_lsp.models.registry import CONFIGURATION, Family, find_family
+from dg_lsp.models.saved_tensors import read_checkpoint, read_json
 
-VERSION = 1
-"""The version of the `dg.*` keys that this release reads."""
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
 RELABELLED_FROM = "general.relabelled_from"
 """The original architecture of a file that runs as another one."""
 
-_EXPECTATION_PREFIX = "dg.plan."
-_DECODERS = {
-    "canvas": (DecoderName.DIFFUSION, 1),
-    "race": (DecoderName.DIFFUSION, 2),
-    "causal": (DecoderName.AUTOREGRESSIVE, 1),
-    "draft-verify": (DecoderName.SPECULATIVE, 1),
-    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
-    "diffusion-2": (DecoderName.DIFFUSION, 2),
-    **{name.value: (name, 1) for name in DecoderName if name is not DecoderName.AUTO},
-}
-"""Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
 _MAX_DISPLAYED_LENGTH = 200
 _BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
 """SDAR's names end with the length of their blocks, if it is not 4."""
-_LANGUAGE_ID = re.compile(r"[a-z][a-z0-9.+#_-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
 _CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
@@ -84,118 +66,8 @@ def describe(
             return _describe_causal(metadata, vocab_size, name, specials)
     if metadata.get("dg.noise") == "uniform":
         spec = describe_uniform(metadata, vocab_size, name)
-        return replace(spec, self_conditioning=_side_file(_Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)))
-    return _describe_trained(_Keys(metadata, vocab_size, name, _TRAINED_ADVICE))
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Reads and checks single keys. Every error names the model, the key and a remedy."""
-
-    metadata: Mapping[str, str]
-    vocab_size: int
-    name: str
-    advice: str  # the end of every error message
-
-    def error(self, problem: str) -> ModelUnsupportedError:
-        return ModelUnsupportedError(f"model {self.name}: {problem}; {self.advice}")
-
-    def invalid(self, key: str, expected: str) -> ModelUnsupportedError:
-        return self.error(f"{key} must be {expected}, not {self.metadata.get(key, '')!r:.80}")
-
-    def text(self, key: str) -> str:
-        value = self.metadata.get(key)
-        if value is None:
-            raise self.error(f"{key} is missing from its metadata")
-        return value.strip()
-
-    def check_version(self, noise: str, prompt_format: PromptFormat) -> None:
-        if "dg.version" not in self.metadata:
-            architecture = self.metadata.get("general.architecture", "unknown")
-            raise self.error(f"a {architecture} GGUF that describes no diffusion model: dg.version is missing")
-        for key, value in (("version", str(VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
-            if self.text(f"dg.{key}") != value:
-                raise self.invalid(f"dg.{key}", f"{value!r} for this version of dg-lsp")
-
-    def number(self, key: str, minimum: int = 0, limit: float = math.inf) -> int:
-        value = _parse_number(self.text(key))
-        if value is None or not minimum <= value < limit:
-            raise self.invalid(key, f"a whole number from {minimum}{f' and under {limit}' if limit < math.inf else ''}")
-        return value
-
-    def positive(self, key: str, maximum: float = math.inf) -> float:
-        try:
-            value = float(self.text(key))
-        except ValueError:
-            value = math.nan
-        if not 0.0 < value <= maximum or math.isinf(value):
-            raise self.invalid(key, "a number above 0" if math.isinf(maximum) else f"above 0 and at most {maximum:g}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        """False if the key is missing."""
-        value = self.metadata.get(key, "false").strip()
-        if value not in ("true", "false"):
-            raise self.invalid(key, "true or false")
-        return value == "true"
-
-    def token(self, key: str) -> int:
-        return self.number(key, limit=self.vocab_size)
-
-    def tokens(self, key: str) -> tuple[int, ...]:
-        """Token ids; none if the value is empty."""
-        text = self.text(key)
-        found = [_parse_number(part) for part in text.split(",")] if text else []
-        ids = tuple(value for value in found if value is not None and value < self.vocab_size)
-        if len(ids) != len(found):
-            raise self.invalid(key, f"token ids under {self.vocab_size}, separated by commas")
-        return ids
-
-    def canvas_lengths(self) -> tuple[int, ...]:
-        key = "dg.canvas_lengths"
-        lengths = tuple(_parse_number(part) or 0 for part in self.text(key).split(","))
-        if lengths[0] < 1 or list(lengths) != sorted(set(lengths)):
-            raise self.invalid(key, "ascending lengths from 1, separated by commas")
-        return lengths
-
-    def languages(self) -> tuple[str, ...]:
-        """`dg.languages`; without it, those of the bundled model with the same `general.name`, else none."""
-        if "dg.languages" not in self.metadata:
-            name = self.metadata.get("general.name")
-            return next((model.languages for model in BUNDLED if model.name == name), ())
-        names = tuple(name.strip() for name in self.text("dg.languages").split(","))
-        if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
-            raise self.invalid("dg.languages", "LSP language ids, separated by commas")
-        return names
-
-    def repetition_match(self) -> int:
-        """`dg.echo_match`; 0 if it is missing."""
-        value = self.number("dg.echo_match") if "dg.echo_match" in self.metadata else 0
-        if 0 < value < MIN_MATCH:
-            raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
-        return value
-
-    def expectations(self) -> tuple[ExpectedPasses, ...]:
-        """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""
-        keys = sorted(key for key in self.metadata if key.startswith(_EXPECTATION_PREFIX))
-        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in _DECODERS)
-
-    def _expectation(self, key: str) -> ExpectedPasses:
-        kind, _, name = key.removeprefix(_EXPECTATION_PREFIX).rpartition(".")
-        try:
-            singles, checks, canvases, hits = map(float, self.text(key).split(","))
-        except ValueError:
-            hits = math.nan
-        if not (kind and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
-            raise self.invalid(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        decoder, num_canvases = _DECODERS[name]
-        return ExpectedPasses(kind, decoder, singles, checks, canvases, hits, num_canvases)
-
-
-def _parse_number(text: str) -> int | None:
-    """A whole number from 0 in ASCII digits; None for any other text."""
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+        return replace(spec, self_conditioning=_side_file(MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)))
+    return _describe_trained(MetadataKeys(metadata, vocab_size, name, _TRAINED_ADVICE))
 
 
 def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -207,7 +79,7 @@ def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _describe_trained(keys: _Keys) -> ModelSpec:
+def _describe_trained(keys: MetadataKeys) -> ModelSpec:
     """The spec of a file that dg-lsp's training wrote, such as dg-mini."""
     keys.check_version("mask", PromptFormat.FIM)
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
@@ -255,7 +127,7 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
-    keys = _Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)
+    keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
     keys.check_version("uniform", PromptFormat.INSTRUCT)
     end_ids, banned_ids = keys.tokens("dg.end_token_ids"), keys.tokens("dg.banned_token_ids")
     t_max = keys.positive("dg.t_max")
@@ -284,7 +156,7 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
     )
 
 
-def _side_file(keys: _Keys) -> SideFile:
+def _side_file(keys: MetadataKeys) -> SideFile:
     filename, sha256 = keys.text("dg.self_conditioning"), keys.text("dg.self_conditioning.sha256")
     # the side file lies beside the model: a path into another folder is refused
     if not filename or {*filename} & {"/", "\\", "\0"} or filename in (".", ".."):
@@ -310,7 +182,7 @@ def _describe_masked(
     end_ids -= resizing_ids  # a deleted token does not end the text
     shift = metadata.get("diffusion.shift_logits")
     # every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it
-    first = _parse_number(metadata.get("tokenizer.ggml.bos_token_id", "")) if family.architecture == "dream" else None
+    first = parse_number(metadata.get("tokenizer.ggml.bos_token_id", "")) if family.architecture == "dream" else None
     return ModelSpec(
         name=name,
         vocab_size=vocab_size,
@@ -351,7 +223,7 @@ def _describe_blocks(family: Family, sampling: MaskSampling, causal: ModelSpec) 
 
 
 def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_size: int, name: str) -> MaskSampling:
-    file_mask_id = _parse_number(metadata.get("tokenizer.ggml.mask_token_id", ""))
+    file_mask_id = parse_number(metadata.get("tokenizer.ggml.mask_token_id", ""))
     mask_id = defaults.mask_id if file_mask_id is None else file_mask_id
     if mask_id >= vocab_size:
         raise ModelUnsupportedError(
@@ -368,7 +240,7 @@ def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_si
 
 def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: int) -> int:
     """The recommended longest prompt in tokens, within the context that the model was trained with."""
-    trained = _parse_number(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", ""))
+    trained = parse_number(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", ""))
     return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
 
 

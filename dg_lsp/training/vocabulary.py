@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import GGUFHeader
-from dg_lsp.models.checkpoint import read_json
+from dg_lsp.models.saved_tensors import read_json
 from dg_lsp.training import tokenizer as ours
 from dg_lsp.training.tokenizer import SPECIAL_TOKENS
 

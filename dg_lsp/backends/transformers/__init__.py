@@ -1,5 +1,6 @@
 """DiffusionGemma through Hugging Face transformers, in this process. torch is imported with the first model."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
@@ -10,8 +11,13 @@ if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 
-def open_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> "TransformersDenoiser":
-    """Loads a checkpoint directory.
+def open_checkpoint(
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    settings: ModelSettings,
+    report: Callable[[str], None] = lambda _: None,
+) -> "TransformersDenoiser":
+    """Loads a checkpoint directory; `report` receives the memory that it needs, before weights are loaded.
 
     Raises:
         BackendError: torch or transformers is missing or too old.
@@ -25,4 +31,4 @@ def open_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSett
             f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
             "run pip install 'dg-lsp[transformers]', or convert it to a GGUF with dg-lsp models convert"
         ) from error
-    return load(checkpoint, spec, settings)
+    return load(checkpoint, spec, settings, report)

@@ -1,7 +1,11 @@
-"""Opens a checkpoint directory: chooses device and number format, compares memory, loads weights and tokenizer."""
+"""Opens a checkpoint directory: chooses device and number format, compares memory, loads weights and tokenizer.
+
+No GPU has run this module; the choices for a GPU are tested with replacements of torch's functions.
+"""
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +18,7 @@ from transformers.utils import logging
 
 from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
-from dg_lsp.backends.transformers.errors import map_load_errors
+from dg_lsp.backends.transformers.errors import map_load_errors, map_step_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
@@ -30,7 +34,9 @@ _LOGITS_ARRAYS = 4
 """Arrays of shape (canvas, vocabulary) in float32 that a step holds at a time."""
 
 
-def load(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> TransformersDenoiser:
+def load(
+    checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings, report: Callable[[str], None]
+) -> TransformersDenoiser:
     """See `open_checkpoint`. Weights are bfloat16 on a GPU, and as stored on the CPU."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -43,10 +49,13 @@ def load(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> Tr
         spec = replace(spec, max_prompt_tokens=min(spec.max_prompt_tokens, longest))
     with map_load_errors(checkpoint.folder):
         config = DiffusionGemmaConfig.from_pretrained(checkpoint.folder, local_files_only=True)
-    check_memory(checkpoint.num_weights, config.get_text_config(), spec, settings.num_slots, dtype, device)
+    report(check_memory(checkpoint.num_weights, config.get_text_config(), spec, settings.num_slots, dtype, device))
     tokenizer = CheckpointTokenizer(checkpoint.folder, checkpoint.special_ids, spec.vocab_size)
     network = DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype))
-    return TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
+    denoiser = TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
+    with map_step_errors("check at load"):
+        denoiser.stepper.check()
+    return denoiser
 
 
 def choose_device(settings: ModelSettings) -> torch.device:
@@ -65,8 +74,12 @@ def choose_device(settings: ModelSettings) -> torch.device:
 
 def check_memory(
     num_weights: int, text_config: Any, spec: ModelSpec, num_slots: int, dtype: torch.dtype, device: torch.device
-) -> None:
-    """Raises `ModelMemoryError` for a model that does not fit, before its weights are loaded."""
+) -> str:
+    """The memory that a model needs and that is free, in a sentence, before its weights are loaded.
+
+    Raises:
+        ModelMemoryError: it does not fit.
+    """
     needed = {
         "weights": num_weights * dtype.itemsize,
         # of all slots, and the buffers of a step
@@ -76,12 +89,12 @@ def check_memory(
     gpu = gpu_memory(device) if device.type == "cuda" else None
     where, free = (gpu.name, gpu.free) if gpu else ("this machine", system_free())
     total = sum(needed.values())
+    parts = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in needed.items())
+    sentence = f"{spec.name} needs {total / 1e9:.1f} GB ({parts}), and {where} has {free / 1e9:.1f} GB free"
     if total > free:
-        parts = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in needed.items())
-        raise ModelMemoryError(
-            f"{spec.name} needs {total / 1e9:.1f} GB ({parts}), and {where} has {free / 1e9:.1f} GB free: "
-            "set num_slots or context_length lower, or convert it to a quantized GGUF"
-        )
+        advice = "set num_slots or context_length lower, or convert it to a quantized GGUF"
+        raise ModelMemoryError(f"{sentence}: {advice}")
+    return sentence
 
 
 def _load_model(

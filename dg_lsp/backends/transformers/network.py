@@ -1,11 +1,13 @@
 """DiffusionGemma's encoder and decoder, computed by transformers' own modules; one denoising step, and its reduction.
 
 Self-conditioning enters and leaves a step as an embedding of shape (T, hidden); transformers keeps logits instead.
+
+No GPU has run this module: bfloat16, compiled steps for a GPU and CUDA graphs are tested on the CPU with replacements.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -20,6 +22,12 @@ _ENCODER_CHUNK = 2048
 _MIN_GRAPH_CAPACITY = 512
 _MAX_GRAPHS = 24
 """Each graph holds the activations of one step."""
+_CHECK_TOKENS = 16
+"""Tokens of the prompt and of the canvas of the check at load."""
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest mean difference of probabilities and of entropies in nats between an eager and a fast step, by number format;
+rounding stays far below. Other formats have `_COARSE`, a guess that no GPU has tested."""
+_COARSE = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -157,7 +165,10 @@ DEFAULT_OPTIONS = StepOptions()
 
 
 class Stepper:
-    """Runs denoising steps: compiled and captured as CUDA graphs on a GPU, eagerly elsewhere or where that fails."""
+    """Runs denoising steps: compiled and captured as CUDA graphs on a GPU, eagerly elsewhere or where that fails.
+
+    No GPU has run the fast steps; `check` compares them with an eager one at load.
+    """
 
     def __init__(
         self, network: DiffusionGemmaNetwork, prompt_limit: int, banned_ids: torch.Tensor, options: StepOptions
@@ -185,13 +196,49 @@ class Stepper:
         try:
             return self._run(inputs, self.capacity(prompt_length))
         except RuntimeError as error:
-            if is_out_of_memory(error) or not (self._compiled or self._captures):
+            if is_out_of_memory(error) or not self.is_fast:
                 raise
-            # without the compiler first, then without graphs
-            what = "torch.compile" if self._compiled else "the capture of a CUDA graph"
-            _log.warning("%s failed (%s); steps run without it and are slower", what, one_line(error))
-            self._captures, self._compiled = self._captures and bool(self._compiled), []
+            self._slow_down(f"failed ({one_line(error)})")
         return self.run(inputs, prompt_length)
+
+    @property
+    def is_fast(self) -> bool:
+        """Steps are compiled or captured, as far as nothing has failed."""
+        return bool(self._compiled) or self._captures
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Compares fast steps with an eager one over a short prompt, and gives up those that differ.
+
+        It also compiles and captures the first shape. Called before any prompt is loaded. Raises as a step does.
+        """
+        if not self.is_fast:
+            return
+        embedding, count = self._network.embedding, min(_CHECK_TOKENS, self._prompt_limit)
+        ids = torch.arange(2 * count, device=embedding.device) % len(embedding)
+        prefix = PrefixCache(self._network.config, self._prompt_limit)
+        self._network.encode(prefix, ids[:count])
+        self.buffers.load(prefix)
+        positions = torch.arange(count, 2 * count, device=embedding.device)
+        noise = torch.full((count + 1,), 0.5, device=embedding.device)
+        tokens = torch.stack([ids[count:], positions, torch.zeros_like(positions)])
+        inputs = StepInputs(tokens, embedding.new_zeros((count, embedding.shape[1])), noise)
+        expected = self._step(count, inputs, self._parts)[0].clone()
+        limit = _TOLERANCES.get(embedding.dtype, _COARSE)
+        while self.is_fast:
+            for _ in range(2):  # the second one is captured
+                rows = self.run(inputs, count)[0]
+            difference = float((rows - expected)[2:4].abs().mean(dim=1).max())
+            if difference <= limit:  # False for NaN
+                return
+            self._slow_down(f"computes other numbers (by {difference:.2g} in the mean, at most {limit:g})")
+
+    def _slow_down(self, reason: str) -> None:
+        """Goes on without the compiler, then without graphs."""
+        what = "torch.compile" if self._compiled else "the capture of a CUDA graph"
+        _log.warning("%s %s; steps run without it and are slower", what, reason)
+        self._captures, self._compiled = self._captures and bool(self._compiled), []
+        self._graphs.clear()
 
     def _run(self, inputs: StepInputs, capacity: int) -> StepOutputs:
         shape = (len(inputs.conditioning), capacity)
@@ -208,8 +255,10 @@ class Stepper:
         self._graphs[shape] = graph
         return graph.replay(inputs)
 
-    def _step(self, capacity: int, inputs: StepInputs) -> StepOutputs:
-        run, reduce = self._compiled or self._parts
+    def _step(
+        self, capacity: int, inputs: StepInputs, parts: Sequence[Callable[..., Any]] | None = None
+    ) -> StepOutputs:
+        run, reduce = parts or self._compiled or self._parts
         raw = self._network.raw_logits(inputs, self.buffers, capacity, run)
         cap = float(self._network.config.final_logit_softcapping)
         rows, probabilities = reduce(raw, cap, self._banned_ids, inputs.noise[-1], inputs.noise[:-1])
@@ -217,7 +266,7 @@ class Stepper:
 
 
 class _Graph:
-    """The recorded kernels of a step of one shape; about 3,500 launches at 30 layers become one."""
+    """The recorded kernels of a step of one shape: about 3,500 launches at 30 layers become one. Not run on a GPU."""
 
     def __init__(self, run: Callable[[StepInputs], StepOutputs], example: StepInputs, other: "_Graph | None") -> None:
         self._inputs = StepInputs(*(tensor.clone() for tensor in example))

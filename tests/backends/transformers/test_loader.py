@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -16,6 +17,7 @@ from dg_lsp.backends.transformers import loader, open_checkpoint
 from dg_lsp.backends.transformers.loader import check_memory, choose_device
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 from dg_lsp.cli import run
+from dg_lsp.diffusion.denoiser import DeviceMemory
 from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
@@ -121,15 +123,21 @@ def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny
         check_memory(25_250_000_000, config, spec, 1, torch.bfloat16, torch.device("cpu"))
 
 
-def test_the_device_is_the_first_gpu_unless_the_settings_name_another(monkeypatch):
+def test_the_device_is_the_gpu_with_the_most_free_memory_unless_the_settings_name_another(monkeypatch):
     with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
         choose_device(ModelSettings(device="cuda:1"))
     assert choose_device(CPU).type == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
+        choose_device(ModelSettings(device="gpu"))
+    assert choose_device(ModelSettings()).type == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device(ModelSettings()) == torch.device("cuda", 0)
-    assert choose_device(ModelSettings(device="cuda:1")) == torch.device("cuda", 1)
+    monkeypatch.setattr(loader, "gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
+    for wanted in ("auto", "gpu", "gpu:1", "cuda:1"):
+        assert choose_device(ModelSettings(device=wanted)) == torch.device("cuda", 1)
+    assert choose_device(ModelSettings(device="gpu:0")) == torch.device("cuda", 0)
     assert choose_device(ModelSettings(gpu_layers=0)).type == "cpu"
+    with pytest.raises(SettingsError, match="runs on one GPU"):
+        choose_device(ModelSettings(device="gpu:0,1"))
 
 
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
@@ -155,7 +163,9 @@ def fill(capsys, tmp_path):
 def test_fill_runs_to_its_end(fill, tiny_checkpoint):
     code, out, err = fill(tiny_checkpoint, "--json", "--deadline", "2000")
     result = json.loads(out)
-    assert code == (0 if result["text"] else 1) and err == ""
+    assert code == (0 if result["text"] else 1)
+    needed = r"dg-lsp: tiny-diffusiongemma needs 0\.\d GB \(weights 0\.0, .*\), and this machine has [\d.]+ GB free\n"
+    assert re.fullmatch(needed, err)
     assert (result["model"], result["canvas_length"]) == ("tiny-diffusiongemma", 32)
     assert result["steps"] >= 1 and result["prompt_tokens"] > 100 and result["cached_tokens"] == 0
     assert result["text"] or result["rejected"]

@@ -151,6 +151,74 @@ def test_steps_run_eagerly_where_compiler_and_capture_fail(open_denoiser, draw_i
     ]
 
 
+@pytest.fixture
+def warnings(caplog):
+    """`warnings()` -> what failed, of the warnings so far."""
+    with caplog.at_level(logging.WARNING):
+        yield lambda: [record.getMessage().partition("; ")[0] for record in caplog.records]
+
+
+def test_the_check_at_load_accepts_fast_steps_that_agree(open_denoiser, float32_models, draw_ids, graphs, warnings):
+    denoiser, canvas = open_denoiser(float32_models[1], captures=True), draw_ids(16)
+    denoiser.stepper.check()
+    assert denoiser.stepper.is_fast
+    assert graphs == [("capture", 16), ("replay", 16)]
+    assert warnings() == []
+    prompt, eager = draw_ids(40), open_denoiser(float32_models[1])
+    for one in (denoiser, eager):
+        one.prefill(0, prompt)
+    assert np.allclose(predict(denoiser, canvas).entropy, predict(eager, canvas).entropy, atol=1e-4)
+
+
+@pytest.mark.parametrize("by", [0.05, float("nan")])
+def test_the_check_at_load_gives_up_steps_that_compute_other_numbers(
+    open_denoiser, float32_models, draw_ids, graphs, warnings, monkeypatch, by
+):
+    class WrongGraph(network._Graph):
+        def replay(self, inputs):
+            rows, conditioning = super().replay(inputs)
+            return rows * (1 + by), conditioning
+
+    monkeypatch.setattr(network, "_Graph", WrongGraph)
+    denoiser = open_denoiser(float32_models[1], captures=True)
+    denoiser.stepper.check()
+    assert not denoiser.stepper.is_fast
+    [warning] = warnings()
+    assert warning.startswith("the capture of a CUDA graph computes other numbers")
+    prompt, canvas, eager = draw_ids(40), draw_ids(16), open_denoiser(float32_models[1])
+    for one in (denoiser, eager):
+        one.prefill(0, prompt)
+    for seed in range(3):
+        assert np.array_equal(predict(denoiser, canvas, seed).entropy, predict(eager, canvas, seed).entropy)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiler_that_is_wrong_is_given_up_and_graphs_stay(
+    open_denoiser, float32_models, graphs, warnings, monkeypatch
+):
+    def wrong(graph, inputs):
+        return lambda *arguments: [value * 1.5 for value in graph.forward(*arguments)]
+
+    compile_with(monkeypatch, wrong)
+    denoiser = open_denoiser(float32_models[1], captures=True, compiles=True)
+    denoiser.stepper.check()
+    assert denoiser.stepper.is_fast
+    [warning] = warnings()
+    assert warning.startswith("torch.compile ")
+    assert graphs[-1] == ("replay", 16)
+
+
+def test_the_check_at_load_survives_a_capture_that_fails(open_denoiser, float32_models, warnings, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(network, "_Graph", fail)
+    denoiser = open_denoiser(float32_models[1], captures=True)
+    denoiser.stepper.check()
+    assert not denoiser.stepper.is_fast
+    assert warnings() == ["the capture of a CUDA graph failed (operation not permitted when stream is capturing)"]
+
+
 def test_step_without_memory_does_not_fall_back(open_denoiser, draw_ids, monkeypatch):
     def fail(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
