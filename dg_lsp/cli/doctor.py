@@ -146,14 +146,15 @@ def examine(over: Mapping[str, Any]) -> Checkup:
     checkup = Checkup(software=_software())
     missing = [name for name, version in checkup.software.items() if version is None]
     checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
-    if grammars := missing_grammars():
-        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
         _try_model(checkup, configure(over))
     except DgLspError as error:
         checkup.problems.append(str(error))
+    is_python_only = (checkup.model or {}).get("languages") == ["python"]
+    if (grammars := missing_grammars()) and not is_python_only:
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
     checkup.memory_bytes = peak_bytes()
     return checkup
 

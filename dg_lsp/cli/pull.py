@@ -273,7 +273,7 @@ def agree(preset: "Preset", *, accepted: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            f"its licence must be accepted first: read {preset.terms}, then add --accept-licence to the command"
+            f"the licence of {preset.name} must be accepted first: read {preset.terms}, then add --accept-licence"
         )
     typer.echo(f"Do you accept the terms at {preset.terms}? [y/N] ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

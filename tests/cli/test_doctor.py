@@ -5,6 +5,7 @@ from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli.doctor import Checkup, report
+from dg_lsp.context import languages
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
 
@@ -45,6 +46,13 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
+
+
+def test_missing_grammars_are_no_warning_for_a_model_that_knows_python_only(dg_lsp, monkeypatch):
+    monkeypatch.setattr(languages, "missing_grammars", lambda: ("tree-sitter-lua",))
+    assert dg_lsp("doctor", "--json", "--gpu-layers", 0, "--threads", 1).json["warnings"] == []
+    [warning] = dg_lsp("doctor", "--json", "--model", "gone.gguf").json["warnings"]
+    assert "tree-sitter-lua" in warning
 
 
 def test_a_gpu_that_llama_cpp_cannot_use_is_a_warning(dg_lsp, monkeypatch):

@@ -64,7 +64,7 @@ export class Denoising implements vscode.Disposable {
 <div id="canvas"></div>
 <p id="hint">Type in a file that dg-lsp completes: each pass of the model is drawn here, uncertain tokens faint,
 accepted ones framed.</p>
-<p id="no-canvas" hidden>Decoded token by token, because that is faster here. To see a canvas, set
+<p id="no-canvas" hidden>Decoded token by token: auto takes the faster decoder. To see a canvas, set
 dg-lsp.completion.decoder to diffusion.</p>
 <script nonce="${nonce}" src="${at("dist", "view.js")}"></script>
 </body>

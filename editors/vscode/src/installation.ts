@@ -9,6 +9,8 @@ import { BIN, findExecutable, isExecutable, NAME, onPath } from "./executable";
 
 const INSTALL = "Install";
 const CHOOSE = "Choose…";
+const SET_PACKAGE = "Set the Package";
+const UNPUBLISHED = "Until it is on the package index, set dg-lsp.server.package to the folder of a clone, or to a wheel.";
 const UV = "https://docs.astral.sh/uv/getting-started/installation/";
 const PYTHON = process.platform === "win32" ? "python.exe" : "python";
 const IS_SUPPORTED = "import sys; sys.exit(sys.version_info < (3, 11))";
@@ -85,8 +87,11 @@ export class Installation {
 
   /** The setting, or the package in the version of the extension. */
   private get requirement(): string {
-    const configured = vscode.workspace.getConfiguration("dg-lsp").get<string>("server.package", "").trim();
-    return configured.replace(/^~(?=[/\\])/, os.homedir()) || `dg-lsp==${this.version}`;
+    return this.configured.replace(/^~(?=[/\\])/, os.homedir()) || `dg-lsp==${this.version}`;
+  }
+
+  private get configured(): string {
+    return vscode.workspace.getConfiguration("dg-lsp").get<string>("server.package", "").trim();
   }
 
   private get mark(): string {
@@ -203,7 +208,14 @@ export class Installation {
       if ((await vscode.window.showErrorMessage(error.message, "How to get uv")) !== undefined) {
         await vscode.env.openExternal(vscode.Uri.parse(UV));
       }
-    } else if ((await vscode.window.showErrorMessage(`${this.requirement} could not be installed.`, "Show Log")) !== undefined) {
+      return;
+    }
+    const advice = this.configured ? "" : ` ${UNPUBLISHED}`;
+    const message = `${this.requirement} could not be installed.${advice}`;
+    const choice = await vscode.window.showErrorMessage(message, ...(advice ? [SET_PACKAGE] : []), "Show Log");
+    if (choice === SET_PACKAGE) {
+      await vscode.commands.executeCommand("workbench.action.openSettings", "dg-lsp.server.package");
+    } else if (choice !== undefined) {
       this.log.show();
     }
   }

@@ -105,8 +105,9 @@ def test_a_completion_after_an_emoji_has_the_right_position(open_window):
     window.until_saved(f"{WORDS}    mark = 'é😋'; return {ghost}")
 
 
-def test_the_denoising_view_shows_the_canvas(open_window, take_picture):
-    window = open_window(WORDS, settings={"dg-lsp.completion.decoder": "diffusion"})
+@pytest.mark.parametrize("decoder", ["diffusion", "autoregressive"])
+def test_the_denoising_view_shows_the_canvas_or_how_to_see_one(open_window, take_picture, decoder):
+    window = open_window(WORDS, settings={"dg-lsp.completion.decoder": decoder})
     window.command("dg-lsp: Show Denoising")
     frame = "document.querySelector('iframe.webview')?.contentDocument?.querySelector('iframe')?.contentDocument"
     # messages that arrive before its script are lost
@@ -119,6 +120,8 @@ def test_the_denoising_view_shows_the_canvas(open_window, take_picture):
     window.until(f"{frame}.querySelectorAll('.row').length", "no row")
     window.until(f"{frame}.querySelectorAll('.committed').length", "no committed token")
     assert window.run(f"{frame}.querySelector('#file').textContent") == "main.py"
-    take_picture(window, "vscode-denoising.png")
+    assert window.run(f"{frame}.querySelector('#no-canvas').hidden") is (decoder == "diffusion")
+    if decoder == "diffusion":
+        take_picture(window, "vscode-denoising.png")
     window.press("Escape", 27)
     window.until_saved(f"{WORDS}    return ")
