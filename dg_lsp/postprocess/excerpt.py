@@ -91,9 +91,7 @@ class Excerpt:
 
     def with_fill(self, fill: str) -> Self:
         """The excerpt with the end that fits a fill: one that opens or ends a block, a string or a comment."""
-        is_open = any(
-            balance(self.line_prefix + text, self.language).num_unmatched for text in ("", fill)
-        )
+        is_open = any(balance(self.line_prefix + text, self.language).num_unmatched for text in ("", fill))
         marks = self.language.block_comment
         is_same = not (is_open or self.language.block_closes or any(mark in fill for mark in marks))
         return self if is_same else self._ended(fill)

@@ -107,6 +107,8 @@ class Surroundings:
         if not self.excerpt.is_whole:
             return False
         errors = list(self._errors(self.excerpt.text("")))
+        if len(errors) > MAX_ERRORS:
+            return False
         is_balanced = balance(self.excerpt.text(""), self.language).num_unmatched == 0
         if errors and is_balanced and _are_elsewhere(errors, self.excerpt, ""):
             return False  # no text in the gap can end them
