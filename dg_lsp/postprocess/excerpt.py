@@ -59,6 +59,9 @@ class Excerpt:
         line_rest, line_end, below = after[:REACH].partition("\n")
         landmarks = list(landmark.finditer(above + line_prefix))
         if is_cut and not landmarks:
+            above = before[before.find("\n") + 1 : line_start]
+            landmarks = list(landmark.finditer(above + line_prefix))[-1:]
+        if is_cut and not landmarks:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]

@@ -87,6 +87,8 @@ class Surroundings:
         is_torn = self._is_torn(fill)
         if is_strict:
             num_before = self.num_errors("")
+            if num_before > 2 * MAX_ERRORS:  # prose of a long docstring
+                return fill
             num_allowed = 0 if self._is_own_line(num_before) else num_before
             if not is_torn and num_before and self._can_be_finished(fill, alone=num_allowed > 0):
                 return fill
@@ -107,6 +109,8 @@ class Surroundings:
         if not self.excerpt.is_whole:
             return False
         errors = list(self._errors(self.excerpt.text("")))
+        if len(errors) > MAX_ERRORS:
+            return False
         is_balanced = balance(self.excerpt.text(""), self.language).num_unmatched == 0
         if errors and is_balanced and _are_elsewhere(errors, self.excerpt, ""):
             return False  # no text in the gap can end them

@@ -83,6 +83,7 @@ def test_tags_brackets_and_quotes_with_a_wrong_partner_are_refused(language, mar
         ("html", "<ul>\n¦\n</ul>\n", "<li></li>\n<li></li>\n<li></li>\n<li>x</li>"),
         ("go", "a()\nnext()\n¦\nnext()\n", "next()"),
         ("cpp", "namespace a {\nint f() {\n  return 1;\n¦\n\n}  // namespace a\n", "}"),
+        ("typescript", "const a = 1;\n\nimport type { ¦\n\ntype B = string;\n\ntype C = B;\n", "A } from './a';"),
     ],
 )
 def test_usual_text_of_a_language_is_kept(language, marked, fill):
