@@ -86,7 +86,7 @@ GROUPS = {
 ADVANCED = (
     *("completion.debounce_ms", "completion.early_stop_ms", "completion.max_tokens", "completion.decoder"),
     *("completion.speculate", "context.max_fraction"),
-    *("rewrite.deadline_ms", "remote.max_prompt_tokens", "remote.extra"),
+    *("rewrite.strength", "rewrite.deadline_ms", "remote.max_prompt_tokens", "remote.extra"),
 )
 """Settings that are rarely changed in an editor, although their group is another one."""
 CHOICES = {

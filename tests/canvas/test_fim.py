@@ -235,6 +235,8 @@ def test_paths_are_comments_of_the_language():
         (REPO_SPEC, "auto", True),
         (REPO_SPEC, "never", False),
         (replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True),
+        (replace(MASK_SPEC, takes_snippets=True), "auto", True),
+        (replace(MASK_SPEC, takes_snippets=True), "never", False),
     ],
 )
 def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected):

@@ -104,6 +104,12 @@ def test_the_repetition_length_is_read():
     assert trained({"dg.echo_match": "0"}).repetition_match == 0
 
 
+def test_keys_of_an_adapted_model_are_read():
+    assert (trained().is_shifted, trained().start_ids, trained().takes_snippets) == (False, (), False)
+    spec = trained({"dg.shift": "true", "dg.start_token_ids": "0", "dg.snippets": "true"})
+    assert (spec.is_shifted, spec.start_ids, spec.takes_snippets) == (True, (0,), True)
+
+
 def test_the_languages_of_the_training_data_are_read():
     assert trained({"dg.languages": "python, typescriptreact"}).languages == ("python", "typescriptreact")
     assert trained().languages == ("python",)  # the bundled model, also under another file name
@@ -156,6 +162,9 @@ def test_a_missing_key_is_named(described, key, advice):
         ("dg.confidence_threshold", "nan"),
         ("dg.confidence_threshold", "1.5"),
         ("dg.causal", "1"),
+        ("dg.shift", "yes"),
+        ("dg.snippets", ""),
+        ("dg.start_token_ids", "8192"),
         ("dg.plan.line-end.causal", "7.5,0,0"),
         ("dg.plan.line-end.causal", "7.5,0,0,0"),
         ("dg.plan.line-end.causal", "nan,0,0,0.5"),

@@ -22,6 +22,7 @@ from dg_lsp.canvas.spec import FimTokens, ModelSpec
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import InputFileError
+from dg_lsp.gguf import read_header
 from dg_lsp.training import gpu_day, train
 from dg_lsp.training.evaluate import write_cases
 from dg_lsp.training.export import read_progress, write_model
@@ -173,6 +174,7 @@ def test_the_configuration_of_a_gpu_is_the_stated_recipe(tmp_path):
     tokenizer = tokenizer_from_gguf(Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf")
     write_model(tmp_path / "random.gguf", network, tokenizer, gpu_day.export_metadata(MINI, 0))
     assert (tmp_path / "random.gguf").stat().st_size <= 40e6
+    assert read_header(tmp_path / "random.gguf").values["dg.snippets"].read() is True
     optimizers = train.build_optimizers(network, MINI.optimizer)
     assert isinstance(optimizers[0], torch.optim.Muon)
     assert 0 < MINI.optimizer.ema_decay < 1

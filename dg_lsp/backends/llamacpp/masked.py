@@ -53,8 +53,10 @@ class ShiftedDenoiser(LlamaDenoiser):
             self.extend(slot, prompt[-1:])
         found, (_, logits) = super()._predict_open(slot, canvases, reduce), self._next[slot]
         is_first = np.concatenate([np.flatnonzero(flags) == 0 for _, flags in canvases])
-        parts = [reduce(logits.copy()) if first else take(found, slice(i, i + 1)) for i, first in enumerate(is_first)]
-        return join(parts)
+        num_rows, num_firsts = len(is_first), int(is_first.sum())
+        rows = np.arange(num_rows)
+        rows[is_first] = num_rows + np.arange(num_firsts)  # a draw of its own for each canvas
+        return take(join([found, *(reduce(logits.copy()) for _ in range(num_firsts))]), rows)
 
 
 class CausalDenoiser(LlamaDenoiser):
