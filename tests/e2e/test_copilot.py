@@ -163,7 +163,8 @@ def test_the_stats_of_a_session_contain_its_model_time(editor):
 
     stats = client.wait_until(stats_with_model_time)
     counts = {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds", "today"}
-    assert set(stats) == {"state", "message", *counts}
+    assert set(stats) == {"state", "message", "rewriteModel", *counts}
+    assert stats["rewriteModel"] == ""
     assert stats["staleSeconds"] == 0
 
 

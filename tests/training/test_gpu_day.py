@@ -268,10 +268,11 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, corpus, tmp_path,
     facts, _ = join_model(next(homes[0].glob("export-*")))
     assert facts["steps"] > 0
     with command(homes[1], "--part", 5) as second:
-        lines = []
+        lines, is_stopped = [], False
         for line in second.stdout:
             lines.append(json.loads(line))
-            if lines[-1].get("do") == "exported":
+            if lines[-1].get("do") == "exported" and not is_stopped:
+                is_stopped = True
                 second.send_signal(signal.SIGTERM)
     assert second.returncode == 0
     begun = next(line for line in lines if line.get("do") == "train")
