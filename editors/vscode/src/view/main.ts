@@ -10,14 +10,14 @@ window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
   byId("step").textContent = data.block ? `canvas ${data.block + 1}, step ${data.step}` : `step ${data.step}`;
   if (data.step <= 1 && data.block === 0) {
     byId("canvas").replaceChildren();
+    // a canvas begins with several positions
+    byId("no-canvas").hidden = data.cells.length > 1;
   }
   const row = document.createElement("div");
   row.className = "row";
   row.replaceChildren(...data.cells.map(drawn));
   byId("canvas").append(row);
   row.scrollIntoView({ block: "nearest" });
-  // a canvas has positions that are not accepted yet
-  byId("no-canvas").hidden = !(data.cells.length <= data.step && data.cells.every((cell) => cell.isCommitted));
 });
 
 function drawn(cell: Frame["cells"][number]): HTMLElement {
