@@ -5,6 +5,7 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
 from gates import TIMEOUT, wait_until
 
@@ -193,7 +194,8 @@ class Client:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # what was written last is still in the buffer
+            self.process.stdin.close()
         if self.reader.ident:
             self.reader.join(TIMEOUT)
         self.process.stdout.close()
