@@ -99,7 +99,8 @@ class Process:
         return code
 
     def _end_input(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
 
 class TcpProcess(Process):

@@ -376,8 +376,9 @@ def run_command(figures, words, arguments, *, is_strict, is_module):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        process.stdin.write(INPUT.get(words, ""))
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # a command that reads nothing may have ended
+            process.stdin.write(INPUT.get(words, ""))
+            process.stdin.close()
         end, text = time.monotonic() + LIMIT, ""
         while process.poll() is None and time.monotonic() < end:
             text = _read(output)
