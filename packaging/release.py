@@ -29,7 +29,7 @@ SDIST_TESTS = ("tests/canvas", "tests/context", "tests/conventions/test_document
 
 def main() -> int:
     """Builds and tests; returns the exit code."""
-    version = re.search(r'"(.+)"', (ROOT / "dg_lsp/__init__.py").read_text(encoding="utf-8"))[1]
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "dg_lsp/__init__.py").read_text(encoding="utf-8"))[1]
     with tempfile.TemporaryDirectory(prefix="dg-lsp-release-") as name:
         folder = Path(name)
         wheel, sdist = build(folder)
