@@ -1,6 +1,7 @@
-# A server for a team: docker build -t dg-lsp .      with a GPU: --build-arg CUDA=13.0.2
+# A server for a team: docker build -t dg-lsp .      with a GPU, not tested: --build-arg CUDA=13.0.2, and run --gpus all
+# docker run --rm -it -v dg-lsp:/data --entrypoint dg-lsp dg-lsp models pull MODEL
 # docker run -p 127.0.0.1:8012:8012 -e DG_LSP_API_KEY=... -v dg-lsp:/data dg-lsp [--model MODEL]
-# Not tested: no Docker engine was at hand. The commands are those of README and packaging/dg-lsp.service.
+# It needs a processor with AVX2; llama.cpp is not compiled for the processor of the machine that builds.
 ARG CUDA=""
 ARG BASE=${CUDA:+nvidia/cuda:${CUDA}-devel-ubuntu24.04}
 
@@ -8,10 +9,11 @@ FROM ${BASE:-ubuntu:24.04} AS build
 ARG CUDA
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv python3-dev build-essential cmake git
 WORKDIR /source
-COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock ./
 RUN python3 -m venv /opt/dg-lsp && \
     CMAKE_ARGS="-DGGML_NATIVE=OFF ${CUDA:+-DGGML_CUDA=on}" \
     /opt/dg-lsp/bin/pip install --no-cache-dir --require-hashes --requirement requirements.lock
+COPY pyproject.toml README.md LICENSE ./
 COPY dg_lsp dg_lsp
 RUN /opt/dg-lsp/bin/pip install --no-cache-dir --no-deps .
 

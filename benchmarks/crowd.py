@@ -31,7 +31,7 @@ import psutil
 from dg_lsp.system import python_command
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_queued = {waiting}\n"
+SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n"
 """Without time limits the answers do not depend on the load."""
 WORDS = [
     "apple",
@@ -291,15 +291,15 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=100, help=f"at most {len(WORDS) * (len(WORDS) - 1)}")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, help="requests of each client, instead of --seconds")
-    parser.add_argument("--waiting", type=int, default=32, help="http.max_queued of the server")
+    parser.add_argument("--waiting", type=int, default=32, help="--max-queued of the server")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "dg-lsp.toml").write_text(SETTINGS.format(waiting=options.waiting))
+        (Path(folder) / "dg-lsp.toml").write_text(SETTINGS)
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = subprocess.Popen(
-            python_command("dg_lsp", "serve", "--port", "0"),
+            python_command("dg_lsp", "serve", "--port", "0", "--max-queued", str(options.waiting)),
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path},
             stderr=subprocess.PIPE,

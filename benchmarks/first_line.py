@@ -14,7 +14,6 @@ milliseconds leaves after a fill, in passes of measured cost; the passes themsel
 """
 
 import argparse
-import gzip
 import http.client
 import json
 import math
@@ -32,6 +31,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser
+from dg_lsp.bench import dataset
 from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
@@ -58,10 +58,8 @@ class Case(NamedTuple):
 def read_cases(path: Path, num: int) -> list[Case]:
     """One random line of code from each program."""
     rng, cases = random.Random(0), []
-    with gzip.open(path, "rt", encoding="utf-8") as rows:
-        programs = [json.loads(row) for row in rows]
-    for program in programs:
-        text = program["prompt"] + program["canonical_solution"] + program["suffix"]
+    for program in dataset.read_cases(path):
+        text = program.prefix + program.reference + program.suffix
         lines, code = text.split("\n"), text.rfind('"""') + 3
         starts = [sum(len(line) + 1 for line in lines[:number]) for number in range(len(lines))]
         body = [i for i, line in enumerate(lines) if starts[i] > code and line.strip() and line.strip()[0] != "#"]

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from dg_lsp.bench.report import Film, Page, Section
@@ -81,17 +82,18 @@ def cuts_of(text: str) -> Iterator[Cut]:
 def cases(folders: Sequence[Path], number: int) -> Iterator[Case]:
     """Seeded selections of files that Python compiles."""
     draw = random.Random(0)
+    found = (case_of(uri, text, draw) for uri, text in drawn_files(folders, draw))
+    return islice((case for case in found if case is not None), number)
+
+
+def drawn_files(folders: Sequence[Path], draw: random.Random) -> Iterator[tuple[str, str]]:
+    """URI and text of random files in ASCII that Python compiles, without end."""
     paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
-    num_drawn = 0
-    while num_drawn < number:
+    while True:
         path = draw.choice(paths)
         text = path.read_text(encoding="utf-8", errors="replace")
-        if not text.isascii() or len(text) > MAX_FILE or python_validity(text) is not Validity.COMPILES:
-            continue
-        case = case_of(path.as_uri(), text, draw)
-        if case is not None:
-            num_drawn += 1
-            yield case
+        if text.isascii() and len(text) <= MAX_FILE and python_validity(text) is Validity.COMPILES:
+            yield path.as_uri(), text
 
 
 def case_of(uri: str, text: str, draw: random.Random) -> Case | None:

@@ -1,20 +1,25 @@
-"""DiffusionGemma at full size with random weights on a GPU, through transformers and llama.cpp: one Markdown table.
+"""DiffusionGemma at full size with random weights on a GPU, through transformers and llama.cpp: Markdown tables.
 
-    python benchmarks/gpu.py                                       # all parts; 60 GB of GPU memory, 28 GB of disk
+    python benchmarks/gpu.py                          # all parts; 60 GB of GPU memory, 30 GB of disk
+    python benchmarks/gpu.py --minutes 9              # stops in time; the same command again continues
     python benchmarks/gpu.py --backend transformers --canvas 32 --prompt 2048
     python benchmarks/gpu.py --backend llamacpp --type Q4_K --folder /var/tmp
-    python benchmarks/gpu.py --toy                                 # a tiny model on the CPU, in seconds
+    python benchmarks/gpu.py --toy                    # a tiny model on the CPU, in seconds
 
 A part is one way to run one set of weights: transformers eager, with CUDA graphs and compiled; llama.cpp by number
-format, with CUDA graphs and without. Prints the tables of a part when it ends, or with `--json` one object per line.
-Times are medians in milliseconds. A part measures for at most 7 minutes, and then leaves out the longest prompts; with
-the load it takes an estimated 1 to 8 minutes, which no GPU has confirmed.
+format, with CUDA graphs and without. Each part is a process of its own, which is stopped after 8 minutes. Its rows are
+added to the file `--output` as they are measured, and its tables are printed when it ends. Parts that are complete in
+this file, with the same options, are not run again. A part that fails leaves the others alone. At the end stands one
+table of all parts.
+
+Times are medians in milliseconds. No GPU has run this script.
 
 - The time of a step depends on the number of different experts, not on the tokens: random weights choose experts almost
   uniformly, which is the worst case.
 - The host's share of a step is what remains without the calls that run the graph and wait for its results.
 - Autoregression runs on the same weights: a causal pass of one token, and one of 8, which checks a draft. Random
-  weights accept no draft, so the table has the number of tokens that a canvas or a draft must gain to be as fast.
+  weights accept no draft, so the table has the number of tokens that a canvas or a draft must gain to be as fast. Numpy
+  reduces the logits of these passes.
 
 llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers needs `pip install
 'dg-lsp[transformers]'`.
@@ -29,9 +34,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,17 +48,27 @@ from random_gguf import TYPES, write_random
 from shape import REAL, TOY, Shape, bandwidth_of
 from step_parts import Timer, functions_of
 
+from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
+from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
 from dg_lsp.bench.steps import medians
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.errors import DgLspError
 
 CANVASES, PROMPTS = (16, 32, 64, 128, 256), (512, 2048, 8192)
 TOY_CANVASES, TOY_PROMPTS = (8, 16), (24, 100)
 EXTENSION = 8
 """Tokens that a keystroke appends to the prompt."""
 TEMPERATURE = 0.6
-PART_SECONDS = 420.0
-"""After this time a part starts no further prompt."""
+PART_SECONDS = 480.0
+"""After this time a part is stopped."""
+LEAST_SECONDS = 120.0
+"""With less time left no weights are written and no part begins: it would be stopped while it loads."""
+SHARE_OF_PROMPTS = 0.8
+"""Share of its time after which a part begins with no further prompt."""
+GRAPHS, WITHOUT_GRAPHS = "graphs", "no graphs"
+MODES = {"eager": (False, False), GRAPHS: (True, False), "compiled graphs": (True, True)}
+"""Of transformers: whether steps are captured as CUDA graphs, and whether they are compiled."""
 NO_GRAPHS = {"GGML_CUDA_DISABLE_GRAPHS": "1"}
 """llama.cpp reads it once in a process."""
 CAUSAL_SIZES = (1, EXTENSION)
@@ -64,11 +80,6 @@ BITS = {"bfloat16": (16, 16), "Q4_K": (4.5, 6.56), "Q8_0": (8.5, 8.5), "F16": (1
 class StepTime:
     """Time of `predict` for one canvas, including the host, the device and copies."""
 
-    backend: str
-    type: str
-    """Number format of the weights."""
-    mode: str
-    """`eager`, `graphs` or `compiled graphs` of transformers; `graphs` or `no graphs` of llama.cpp."""
     sampling: str
     """Where logits become predictions: `host` or `device`."""
     prompt: int
@@ -78,15 +89,13 @@ class StepTime:
     """Part of the step outside the calls to the runtime."""
     floor_ms: float | None
     """The bytes that a step must read over the memory bandwidth; None for an unlisted device."""
+    over_floor: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
     """Prompt tokens decoded from the start, and `EXTENSION` more at the end of a cached prompt."""
 
-    backend: str
-    type: str
-    mode: str
     prompt: int
     prefill_ms: float
     extension_ms: float
@@ -96,13 +105,10 @@ class PrefillTime:
 class CausalTime:
     """A causal pass of some tokens after a cached prompt, with their predictions."""
 
-    backend: str
-    type: str
-    mode: str
     prompt: int
     tokens: int
     pass_ms: float
-    break_even: dict[int, float]
+    break_even: dict[str, float]
     """By canvas length, causal passes of this size in the time of a step."""
     draft_break_even: float
     """Passes of one token in the time of this one: what a draft must gain."""
@@ -112,9 +118,6 @@ class CausalTime:
 class MemoryUse:
     """At the end of a part; contexts do not shrink. 0 without a GPU."""
 
-    backend: str
-    type: str
-    mode: str
     gpu_gb: float
     """Used by everything on the model's GPUs."""
     gpu_estimate_gb: float
@@ -124,6 +127,7 @@ class MemoryUse:
 
 
 Row = StepTime | PrefillTime | CausalTime | MemoryUse
+KINDS = {kind.__name__: kind for kind in (StepTime, PrefillTime, CausalTime, MemoryUse)}
 CAPTIONS = {
     StepTime: "Denoising steps",
     PrefillTime: f"Prefill, and {EXTENSION} more tokens",
@@ -133,38 +137,149 @@ CAPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """An open model."""
+class Part:
+    """One way to run one set of weights."""
 
-    denoiser: Denoiser
     backend: str
-    type: str
-    mode: str
-    device: str
+    type: str  # number format of the weights
+    mode: str  # one of `MODES` for transformers, `GRAPHS` or `WITHOUT_GRAPHS` for llama.cpp
+
+    def __str__(self) -> str:
+        return f"{self.backend} {self.type} {self.mode}"
+
+
+@dataclass(slots=True)
+class Result:
+    """What is known of a part; empty `ending` while it runs, `done` when it is complete, else the problem."""
+
+    measured: dict[str, Any] = field(default_factory=dict)
+    """What was to be measured."""
+    device: str = ""
+    rows: list[Row] = field(default_factory=list)
+    ending: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints the results."""
     options = _parser().parse_args(arguments)
-    shape = TOY if options.toy else REAL
     options.canvas = options.canvas or (TOY_CANVASES if options.toy else CANVASES)
     options.prompt = options.prompt or (TOY_PROMPTS if options.toy else PROMPTS)
-    for subject in _subjects(shape, options):
-        rows = []
-        for row in measure(subject, shape, options):
-            rows.append(row)
-            if options.json:
-                print(json.dumps({"device": subject.device, **_rounded(asdict(row))}), flush=True)
-        if not options.json:
-            heading = " ".join(part for part in (subject.backend, subject.type, subject.mode) if part)
-            print(f"## {heading}, {subject.device}\n")
-            print("\n".join(line for table in tables(rows) for line in table.markdown()), flush=True)
+    if options.part:
+        for line in _measured_lines(Part(*options.part), options):
+            print(line, flush=True)
+        return
+    end = time.monotonic() + 60 * options.minutes
+    for type_ in options.type or ("Q4_K", "bfloat16", "Q8_0"):
+        listed = [part for part in _parts(options) if part.type == type_]
+        _run_parts([part for part in listed if not _is_done(part, options)], options, end)
+    results = _results(options.output)
+    print("\n".join(_overview(results).markdown()))
+    print("\n".join(f"{part}: {result.ending or 'not complete'}" for part, result in results.items()))
+
+
+def _is_done(part: Part, options: argparse.Namespace) -> bool:
+    result = _results(options.output)[part]
+    return result.ending == "done" and result.measured == _begun(part, options)["measured"]
+
+
+def _begun(part: Part, options: argparse.Namespace) -> dict[str, Any]:
+    """The first line of a part in the file of results."""
+    names = ("canvas", "prompt", "rounds", "toy")
+    return {"part": astuple(part), "measured": json.loads(json.dumps({name: getattr(options, name) for name in names}))}
+
+
+def _parts(options: argparse.Namespace) -> Iterator[Part]:
+    backends = options.backend or ("llamacpp", "transformers")
+    if "transformers" in backends:
+        yield from (Part("transformers", "bfloat16", mode) for mode in (("eager",) if options.toy else MODES))
+    for kind in TYPES if "llamacpp" in backends else ():
+        yield from (Part("llamacpp", kind, mode) for mode in (GRAPHS, WITHOUT_GRAPHS))
+
+
+def _run_parts(parts: Sequence[Part], options: argparse.Namespace, end: float) -> None:
+    """Runs the parts of one number format, which share a file of weights, until the time `end`."""
+    last_start = end - (0 if options.toy else LEAST_SECONDS)
+    if not parts or time.monotonic() >= last_start:
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        path = Path(folder) / "random.gguf"
+        try:
+            if parts[0].backend == "llamacpp":
+                write_random(TOY if options.toy else REAL, parts[0].type, path)
+        except (DgLspError, OSError, ImportError, RuntimeError) as error:  # no space, or no llama.cpp
+            for part in parts:
+                _write(options.output, _begun(part, options), {"ending": f"failed: {error}"})
+            return
+        for part in parts:
+            if (now := time.monotonic()) < last_start:
+                _run_part(part, path, options, min(PART_SECONDS, end - now))
+                result = _results(options.output)[part]
+                print(f"## {part}, {result.device}: {result.ending}\n")
+                print("\n".join(line for table in tables(result.rows) for line in table.markdown()), flush=True)
+
+
+def _run_part(part: Part, path: Path, options: argparse.Namespace, seconds: float) -> None:
+    """Runs a part in another process; its lines and its end are added to the output."""
+    command = [sys.executable, __file__, "--part", part.backend, part.type, part.mode, "--gguf", str(path)]
+    command += ["--rounds", str(options.rounds), "--seconds", str(seconds)] + ["--toy"] * options.toy
+    command += [
+        word for name in ("canvas", "prompt") for size in getattr(options, name) for word in (f"--{name}", str(size))
+    ]
+    graphs = NO_GRAPHS if part.mode == WITHOUT_GRAPHS else {}
+    _write(options.output, _begun(part, options))
+    with options.output.open("a", encoding="utf-8") as output, tempfile.TemporaryFile("w+") as problems:
+        process = subprocess.Popen(command, env={**os.environ, **graphs}, stdout=output, stderr=problems)
+        try:
+            ending = {0: "done"}.get(process.wait(seconds), "")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            ending = f"stopped after {seconds:.0f} s"
+        problems.seek(0)
+        text = problems.read()
+        print(text, end="", file=sys.stderr)
+    _write(options.output, {"ending": ending or f"failed: {(text.strip() or '?').splitlines()[-1]}"})
+
+
+def _write(path: Path, *trees: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(tree) + "\n" for tree in trees)
+
+
+def _results(path: Path) -> defaultdict[Part, Result]:
+    """The last run of each part in a file of results."""
+    found: defaultdict[Part, Result] = defaultdict(Result)
+    result = Result()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        match json.loads(line):
+            case {"part": names, "measured": measured}:
+                found[Part(*names)] = result = Result(measured)
+            case {"device": device, "kind": kind, "row": row}:
+                result.device = device
+                result.rows.append(KINDS[kind](**row))
+            case {"ending": ending}:
+                result.ending = ending
+    return found
+
+
+def _overview(results: Mapping[Part, Result]) -> Table:
+    """A row for each step of all parts, with the causal passes that take as long."""
+    rows = []
+    for part, result in results.items():
+        passes = {row.prompt: row.break_even for row in result.rows if isinstance(row, CausalTime) and row.tokens == 1}
+        for row in result.rows:
+            if isinstance(row, StepTime):
+                equal = passes.get(row.prompt, {}).get(str(row.canvas))
+                cells = (row.canvas, row.step_ms, row.floor_ms, row.over_floor, row.host_share, equal)
+                rows.append((str(part), str(row.prompt), *map(_cell, cells)))
+    columns = ("part", "prompt", "canvas", "step ms", "floor ms", "over floor", "host share", "one-token passes")
+    return Table("All parts", columns, {"": rows})
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """One Markdown table per kind of row."""
     for kind, caption in CAPTIONS.items():
-        names = [field.name for field in fields(kind) if field.name not in ("backend", "type", "mode")]
+        names = [field.name for field in fields(kind)]
         own = [[_cell(getattr(row, name)) for name in names] for row in rows if isinstance(row, kind)]
         if own:
             yield Table(caption, [name.replace("_", " ") for name in names], {"": own})
@@ -176,69 +291,53 @@ def _cell(value: object) -> str:
     return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 3) if isinstance(value, float) else value for key, value in tree.items()}
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--toy", action="store_true", help="a tiny model on the CPU")
     parser.add_argument("--backend", action="append", choices=("transformers", "llamacpp"))
-    parser.add_argument("--type", action="append", choices=TYPES, help="number format of llama.cpp's weights")
+    parser.add_argument("--type", action="append", choices=BITS, help="number format of the weights")
     parser.add_argument("--canvas", action="append", type=int, help="tokens of a canvas")
     parser.add_argument("--prompt", action="append", type=int, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of Markdown")
-    parser.add_argument("--gguf", type=Path, help=argparse.SUPPRESS)  # of the process without graphs
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="ends after this time")
+    parser.add_argument("--output", type=Path, default=Path("gpu.jsonl"), help="results, to which parts are added")
     parser.add_argument("--folder", type=Path, help="directory for the GGUF, which is removed afterwards")
+    for name, more in (("--part", {"nargs": 3}), ("--gguf", {"type": Path}), ("--seconds", {"type": float})):
+        parser.add_argument(name, help=argparse.SUPPRESS, **more)  # of the process of a part
     return parser
 
 
-def _subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
-    """Opens the models one after the other; each is closed before the next one is opened."""
-    backends = options.backend or ("transformers", "llamacpp")
-    if "transformers" in backends:
-        yield from _transformers_subjects(shape, options)
-    for kind in (options.type or ("Q4_K", "Q8_0")) if "llamacpp" in backends else ():
-        if options.gguf is not None:
-            yield from _llamacpp_subjects(kind, options.gguf, options)
-            continue
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            path = Path(folder) / "random.gguf"
-            write_random(shape, kind, path)
-            yield from _llamacpp_subjects(kind, path, options)
-            _run_without_graphs(kind, path, options)
+def _measured_lines(part: Part, options: argparse.Namespace) -> Iterator[str]:
+    """The rows of a part as JSON."""
+    end = time.monotonic() + SHARE_OF_PROMPTS * (options.seconds or PART_SECONDS)
+    shape = TOY if options.toy else REAL
+    opening = _open_transformers(part, shape, options) if part.backend == "transformers" else _open_llamacpp(options)
+    with opening as (denoiser, device):
+        for row in measure(denoiser, part, device, shape, options, end):
+            yield json.dumps({"device": device, "kind": type(row).__name__, "row": _rounded(asdict(row))})
 
 
-def _run_without_graphs(kind: str, path: Path, options: argparse.Namespace) -> None:
-    """The same part in another process, which prints its own rows."""
-    command = [sys.executable, __file__, "--backend", "llamacpp", "--type", kind, "--gguf", str(path)]
-    command += ["--rounds", str(options.rounds)]
-    command += [
-        part for name in ("canvas", "prompt") for size in getattr(options, name) for part in (f"--{name}", str(size))
-    ]
-    command += ["--toy"] * options.toy + ["--json"] * options.json
-    done = subprocess.run(command, env={**os.environ, **NO_GRAPHS}, stdout=subprocess.PIPE, text=True, check=True)
-    print(done.stdout, end="", flush=True)
+def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in tree.items()}
 
 
-def _llamacpp_subjects(kind: str, path: Path, options: argparse.Namespace) -> Iterator[Subject]:
-    from dg_lsp.backends.llamacpp import devices
+@contextmanager
+def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
+    from dg_lsp.backends.llamacpp.library import gpus
     from dg_lsp.cli.loading import load_model, open_denoiser
     from dg_lsp.settings import ModelSettings, Settings
 
-    gpus = [device.name for device in devices() if device.kind in ("gpu", "igpu")]  # loads the changed llama.cpp
+    names = [] if options.toy else [device.name for device in gpus()]  # loads the changed llama.cpp
+    if not names and not options.toy:
+        sys.exit("llama.cpp lists no GPU: run dg-lsp doctor, or use --toy")
     runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
-    settings = Settings(model=ModelSettings(name=str(path), **runtime))
-    denoiser = open_denoiser(load_model(settings), settings)
-    try:
-        mode = "no graphs" if NO_GRAPHS.keys() <= os.environ.keys() else "graphs"
-        yield Subject(denoiser, "llamacpp", kind, mode, gpus[0] if gpus and not options.toy else "CPU")
-    finally:
-        denoiser.close()
+    settings = Settings(model=ModelSettings(name=str(options.gguf), **runtime))
+    with closing(open_denoiser(load_model(settings), settings)) as denoiser:
+        yield denoiser, names[0] if names else "CPU"
 
 
-def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
+@contextmanager
+def _open_transformers(part: Part, shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
     import torch
 
     from dg_lsp.backends.scripted import ByteTokenizer  # no text is encoded
@@ -248,8 +347,9 @@ def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterato
 
     if options.toy:
         torch.set_num_threads(1)
-    on_gpu = torch.cuda.is_available() and not options.toy
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    elif not torch.cuda.is_available():
+        sys.exit("torch finds no GPU: use --toy")
+    device = torch.device("cpu") if options.toy else torch.device("cuda", 0)
     network = DiffusionGemmaNetwork(random_model(shape, device, torch.bfloat16))
     spec = ModelSpec(
         "random",
@@ -260,26 +360,23 @@ def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterato
         max_prompt_tokens=max(options.prompt) + EXTENSION,
         has_causal_head=False,
     )
-    modes = {"eager": (False, False), "graphs": (True, False), "compiled graphs": (True, True)}
-    for mode, (captures, compiles) in modes.items() if on_gpu else [("eager", (False, False))]:
-        steps = StepOptions(captures=captures, compiles=compiles)
-        denoiser = TransformersDenoiser(network, spec, ByteTokenizer(), 1, steps)
-        name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
-        try:
-            yield Subject(denoiser, "transformers", "bfloat16", mode, name)
-        finally:
-            denoiser.close()
+    captures, compiles = MODES[part.mode]
+    steps = StepOptions(captures=captures, compiles=compiles)
+    with closing(TransformersDenoiser(network, spec, ByteTokenizer(), 1, steps)) as denoiser:
+        yield denoiser, "CPU" if options.toy else torch.cuda.get_device_name(device)
 
 
-def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iterator[Row]:
-    """Yields for each prompt the time of a step for each canvas, of the prefill and of causal passes; then memory."""
-    denoiser, rng = subject.denoiser, np.random.default_rng(0)
-    names = (subject.backend, subject.type, subject.mode)
-    bandwidth, bits = bandwidth_of(subject.device), BITS[subject.type]
-    end = time.monotonic() + PART_SECONDS
+def measure(
+    denoiser: Denoiser, part: Part, device: str, shape: Shape, options: argparse.Namespace, end: float
+) -> Iterator[Row]:
+    """Yields for each prompt the time of a step for each canvas, of the prefill and of causal passes; then memory.
+
+    Begins with no prompt after the time `end`.
+    """
+    rng, bandwidth, bits = np.random.default_rng(0), bandwidth_of(device), BITS[part.type]
     for prompt in sorted({min(length, denoiser.spec.max_prompt_tokens - EXTENSION) for length in options.prompt}):
         if time.monotonic() > end:
-            print(f"{' '.join(names)}: out of time, no prompt of {prompt} tokens", file=sys.stderr)
+            print(f"{part}: out of time, no prompt of {prompt} tokens", file=sys.stderr)
             continue
         ids = rng.integers(0, shape.vocab_size, prompt + EXTENSION).astype(np.int32)
         steps, times = {}, dict[int, float]()
@@ -295,34 +392,44 @@ def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iter
             steps[canvas], times[canvas] = step, statistics.median(_milliseconds(step) for _ in range(options.rounds))
             size = shape.step_bytes(canvas, prompt, bits=bits[0], embedding_bits=bits[1])
             floor = 1e3 * size / bandwidth if bandwidth else None
+            over = times[canvas] / floor if floor else None
             share, sampling = _host_share(denoiser, step, options.rounds), denoiser.footprint.sampling
-            yield StepTime(*names, sampling, prompt, canvas, times[canvas], share, floor)
+            yield StepTime(sampling, prompt, canvas, times[canvas], share, floor, over)
         # prefill does not wait for the device, a step does: measure both and subtract the step
         step, step_ms = steps[min(steps)], times[min(steps)]
         pairs = [_prefill(denoiser, ids, prompt, step) for _ in range(max(3, options.rounds // 3))]
         whole, extension = (statistics.median(column) - step_ms for column in zip(*pairs, strict=True))
-        yield PrefillTime(*names, prompt, whole, extension)
-        if subject.backend == "llamacpp":
-            yield from _causal_times(denoiser, names, ids, times, options.rounds)
+        yield PrefillTime(prompt, whole, extension)
+        if part.backend == "llamacpp":
+            yield from _causal_times(denoiser, ids, times, options.rounds)
     used = denoiser.footprint
     gpu = sum(device.total - device.free for device in used.devices) / 1e9
     scale = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss in bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e9
-    yield MemoryUse(*names, gpu, used.gpu_estimate / 1e9, peak)
+    yield MemoryUse(gpu, used.gpu_estimate / 1e9, peak)
 
 
 def _host_share(denoiser: Any, step: Callable[[], None], rounds: int) -> float:
     """Share of the time of steps outside the functions that run the graph and wait for its results."""
     timer = Timer()
     with ExitStack() as stack:
-        for owner, function in functions_of(denoiser)["decode"]:
+        for owner, function in _device_calls(denoiser):
             stack.enter_context(timer.replacing(owner, function, "decode"))
         total = sum(_milliseconds(step) for _ in range(rounds))
     return 1 - timer.ms["decode"] / total
 
 
+def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
+    """The functions that run on the device, or that wait for it: results are awaited where they are read."""
+    yield from functions_of(denoiser)["decode"]
+    if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
+        yield reduction, "_read"
+    if isinstance(feedback := getattr(denoiser, "_feedback", None), DeviceFeedback):
+        yield feedback, "_computed"
+
+
 def _causal_times(
-    denoiser: Any, names: tuple[str, str, str], ids: npt.NDArray[np.int32], steps: dict[int, float], rounds: int
+    denoiser: Any, ids: npt.NDArray[np.int32], steps: dict[int, float], rounds: int
 ) -> Iterator[CausalTime]:
     """The model is not trained for it, so that its spec excludes causal passes; they take the same time."""
     spec, prompt = denoiser.spec, len(ids) - EXTENSION
@@ -336,7 +443,7 @@ def _causal_times(
     finally:
         denoiser.spec = spec
     for size, ms in found.items():
-        yield CausalTime(*names, prompt, size, ms, {n: step / ms for n, step in steps.items()}, ms / found[1])
+        yield CausalTime(prompt, size, ms, {str(n): step / ms for n, step in steps.items()}, ms / found[1])
 
 
 def _prefill(

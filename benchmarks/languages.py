@@ -20,7 +20,7 @@ import tarfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dg_lsp.bench.cut import MAX_CHARS, MIN_CHARS, Middle, Source, cuts, is_source
@@ -194,7 +194,7 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
         if name == "shown" and shown < 2 * show:
             shown += 1
             _print(middle, text, result)
-    times = [_time(_longer(middle), language_id) for middle in middles[:NUM_TIMED]]
+    times = _times([_longer(middle) for middle in middles[:NUM_TIMED]], language_id)
     p99 = sorted(times)[len(times) * 99 // 100]
     total, num_harm = sum(found.values()), sum(harm.values())
     shares = [f"{100 * found[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
@@ -203,9 +203,10 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
     return [*cells, *damage, f"{p99:.1f}"]
 
 
-def _time(middle: Middle, language_id: str) -> float:
-    """Milliseconds of one judgement."""
-    return min(judged(middle, middle.text, language_id)[1] for _ in range(NUM_REPEATS))
+def _times(middles: Sequence[Middle], language_id: str) -> list[float]:
+    """Milliseconds of one judgement of each; all in turn, so that no repetition finds its results in a cache."""
+    rounds = ([judged(middle, middle.text, language_id)[1] for middle in middles] for _ in range(NUM_REPEATS))
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def _longer(middle: Middle) -> Middle:

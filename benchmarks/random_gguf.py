@@ -34,8 +34,8 @@ _SPECIALS = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_respons
 _FIRST_BYTE, _FIRST_LETTER = 108, 364
 
 
-def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> Path:
-    """Writes `target` and its side file; `max_steps` is the limit of denoising steps.
+def write_random(shape: Shape, kind: str, target: Path) -> Path:
+    """Writes `target` and its side file.
 
     Raises:
         InputFileError: there is not enough space.
@@ -49,7 +49,7 @@ def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> 
         "general.file_type": v.uint32(_FILE_TYPES[kind]),
         "general.quantization_version": v.uint32(2),
         **geometry.values(),
-        **_vocabulary(shape, max_steps),
+        **_vocabulary(shape),
     }
     main = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
     write_model(ModelParts(values, main, tuple(_side(shape))), target)
@@ -153,7 +153,7 @@ def _ggml() -> ctypes.CDLL:
     return base
 
 
-def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
+def _vocabulary(shape: Shape) -> dict[str, Value]:
     """Gemma's special tokens, all bytes, printable letters; the other tokens are unused."""
     words = {f"<0x{byte:02X}>": _FIRST_BYTE + byte for byte in range(256)}
     words |= {letter: _FIRST_LETTER + i for i, letter in enumerate(["\u2581", *map(chr, range(33, 127))])}
@@ -162,5 +162,4 @@ def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
     model = {"type": "BPE", "byte_fallback": True, "vocab": words, "merges": [["\u2581", "\u2581"]]}
     words["\u2581\u2581"] = _FIRST_LETTER + 95
     found = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
-    sampling = UniformSampling(max_denoising_steps=max_steps)
-    return found | diffusion_metadata(sampling, found, shape.canvas, shape.context)
+    return found | diffusion_metadata(UniformSampling(), found, shape.canvas, shape.context)

@@ -15,36 +15,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gaps import drawn_files
+
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.postprocess.syntax import Validity, python_validity
 from dg_lsp.settings import ModelSettings, Settings
 
 MAX_LINES = 12  # of a statement
-MAX_CHARS = 60_000  # of a file
 Selection = tuple[Snapshot, int, int]
-
-
-def compiles(text: str) -> bool:
-    """True if Python accepts the text."""
-    try:
-        compile(text, "file", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
     """Seeded statements without their indentation, and their offsets."""
-    draw = random.Random(0)
-    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
-    num_drawn = 0
+    draw, num_drawn = random.Random(0), 0
+    files = drawn_files(folders, draw)
     while num_drawn < number:
-        path = draw.choice(paths)
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if not text.isascii() or len(text) > MAX_CHARS or not compiles(text):
-            continue
+        uri, text = next(files)
         statements = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
         statements = [node for node in statements if (node.end_lineno or 0) - node.lineno < MAX_LINES]
         if not statements:
@@ -54,7 +43,7 @@ def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         num_drawn += 1
-        yield Snapshot(path.as_uri(), 0, text), start, end
+        yield Snapshot(uri, 0, text), start, end
 
 
 def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str:
@@ -67,7 +56,8 @@ def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str
             reasons[result.rejection.reason.value] += 1
             continue
         num_shown += 1
-        num_broken += not compiles(snapshot.text[: result.start] + result.text + snapshot.text[result.end :])
+        text = snapshot.text[: result.start] + result.text + snapshot.text[result.end :]
+        num_broken += python_validity(text) is not Validity.COMPILES
     refused = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
     return f"| {strength:g} | {len(chosen)} | {num_shown} | {num_broken} | {refused} |"
 

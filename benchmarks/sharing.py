@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,53 +25,83 @@ from dg_lsp.system import python_command
 
 TEXT = "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n        self.items = \n"
 URI = "file:///basket.py"
+ANSWER_SECONDS = 120
 
 
 class Editor:
-    """A client of one `dg-lsp lsp` process; its constructor waits for a first completion."""
+    """A client of one `dg-lsp lsp` process; its constructor waits until the server is ready."""
 
-    def __init__(self, use: str) -> None:
-        """Starts the process; `use` is the value of `--daemon`."""
-        command = python_command("dg_lsp", "lsp", "--daemon", use)
+    def __init__(self, *options: str) -> None:
+        """Starts the process with these options."""
+        command = python_command("dg_lsp", "lsp", *options)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._number = 0
+        self.answers: dict[int, tuple[float, dict[str, Any]]] = {}
+        """By id: `time.perf_counter` seconds of the arrival, and the message."""
+        self._arrived, self._number = threading.Condition(), 0
+        threading.Thread(target=self._read, daemon=True).start()
         self.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
-        self.notify("initialized", {})
-        item = {"uri": URI, "languageId": "python", "version": 1, "text": TEXT}
-        self.notify("textDocument/didOpen", {"textDocument": item})
-        position = {"textDocument": {"uri": URI}, "position": {"line": 3, "character": 21}}
-        while not self.request("textDocument/inlineCompletion", {**position, "context": {"triggerKind": 1}})["items"]:
-            time.sleep(0.1)  # the model is still loading
+        self.send("initialized", {})
 
-    def notify(self, method: str, params: Any, **more: Any) -> None:
-        """Sends a message without waiting for an answer."""
+    def open(self, uri: str, text: str) -> None:
+        """Opens a Python document of version 1."""
+        item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        self.send("textDocument/didOpen", {"textDocument": item})
+
+    def send(self, method: str, params: Any, **more: Any) -> None:
+        """Sends a message without waiting for an answer; a request has an `id`."""
         assert self.process.stdin is not None
         body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         self.process.stdin.flush()
 
+    def complete(self, uri: str, line: int, character: int, trigger: int) -> int:
+        """Sends a request for an inline completion and returns its id; `trigger` is 1 for invoked, 2 for automatic."""
+        place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
+        self._number += 1
+        self.send("textDocument/inlineCompletion", {**place, "context": {"triggerKind": trigger}}, id=self._number)
+        return self._number
+
     def request(self, method: str, params: Any) -> Any:
         """Sends a request and returns its result."""
         self._number += 1
-        self.notify(method, params, id=self._number)
-        while (message := self._message()).get("id") != self._number:
-            pass
-        return message["result"]
+        self.send(method, params, id=self._number)
+        return self.answer(self._number)["result"]
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """Waits for the answer to a request."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: number in self.answers, ANSWER_SECONDS):
+                raise SystemExit("the server does not answer")
+        return self.answers[number][1]
 
     def close(self) -> None:
         """Ends the session and waits for the process."""
         self.request("shutdown", None)
-        self.notify("exit", None)
+        self.send("exit", None)
         self.process.wait()
 
-    def _message(self) -> dict[str, Any]:
+    def _read(self) -> None:
         assert self.process.stdout is not None
-        length = 0
-        while header := self.process.stdout.readline().strip():
-            name, _, value = header.partition(b":")
-            length = int(value) if name.lower() == b"content-length" else length
-        message: dict[str, Any] = json.loads(self.process.stdout.read(length))
-        return message
+        while header := self.process.stdout.readline():
+            length = 0
+            while header.strip():
+                name, _, value = header.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+                header = self.process.stdout.readline()
+            message = json.loads(self.process.stdout.read(length))
+            if "id" in message and "method" not in message:
+                with self._arrived:
+                    self.answers[message["id"]] = (time.perf_counter(), message)
+                    self._arrived.notify_all()
+
+
+def completing_editor(use: str) -> Editor:
+    """An editor that has had a first completion; `use` is the value of `--daemon`."""
+    editor = Editor("--daemon", use)
+    editor.open(URI, TEXT)
+    while not editor.answer(editor.complete(URI, 3, 21, trigger=1))["result"]["items"]:
+        time.sleep(0.1)  # the model is still loading
+    return editor
 
 
 def milliseconds(editor: Editor, trips: int) -> float:
@@ -116,12 +147,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DG_LSP_DAEMON_DIR"] = folder
-        own = Editor("never")
+        own = completing_editor("never")
         alone = memory(own.process.pid)  # no other process shares its pages yet
         own.close()
         if options.http:
             subprocess.run(python_command("dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"), check=True)
-        editors = [Editor("start") for _ in range(options.editors)]
+        editors = [completing_editor("start") for _ in range(options.editors)]
         daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
         pipes = [memory(editor.process.pid) for editor in editors]
         print(f"{'MiB':28} {'resident':>8} {'share':>8}   {'relative to its own server':>13}")
@@ -130,7 +161,7 @@ def main() -> None:
         for pipe in pipes:
             print(pipe.row("pipe of an editor", alone))
         print(sum(pipes, daemon).row(f"daemon and {options.editors} editors", alone))
-        own = Editor("never")
+        own = completing_editor("never")
         for name, editor in (("own server", own), ("daemon", editors[0])) * 2:
             print(f"request without the model, {name:11} {milliseconds(editor, options.trips):.3f} ms")
         for editor in (own, *editors):

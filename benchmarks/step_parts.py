@@ -120,8 +120,8 @@ def measure_parts(
 
 def functions_of(denoiser: "ContextDenoiser | TransformersDenoiser") -> Mapping[str, Functions]:
     """The functions behind `predict` for `measure_parts`."""
-    if not isinstance(denoiser, ContextDenoiser):  # one call to the device does everything
-        return {"decode": ((denoiser.stepper, "run"),)}
+    if not isinstance(denoiser, ContextDenoiser):  # one call to the device does everything, another one waits for it
+        return {"decode": ((denoiser.stepper, "run"), (denoiser, "_fetched"))}
     context, reducer = denoiser._context, denoiser._reducer
     decode = ((context, "decode"), (context, "logits"))
     if not isinstance(denoiser, SelfConditionedDenoiser):

@@ -309,8 +309,8 @@ def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
         raise ModelUnsupportedError(
             f"{cursor.path}: tensor {name} has number format {number}, which dg-lsp does not support: use another file"
         )
-    if shape[-1] % kind.block_weights:
-        raise cursor.broken(f"is damaged (tensor {name} has rows of {shape[-1]} weights as {kind.name})")
+    if 0 in shape or shape[-1] % kind.block_weights:
+        raise cursor.broken(f"is damaged (tensor {name} has the shape {shape} as {kind.name})")
     return name, shape, kind, cursor.number("Q")
 
 

@@ -67,7 +67,8 @@ class Runtime:
             return f"it was made for {PACKAGE} {self.version}, installed is {installed.version}"
         if self.kind == _WHOLE:
             return ""
-        is_same = Path(self.installed_library) == installed.library and self.installed_sha256 == installed.digest()
+        path = Path(self.installed_library).resolve()  # the environment may be reached by a link
+        is_same = path == installed.library.resolve() and self.installed_sha256 == installed.digest()
         return "" if is_same else f"it was made for another build of {PACKAGE} {self.version}"
 
 

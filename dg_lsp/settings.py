@@ -31,6 +31,9 @@ FIMS = (
 MAX_NAMED = 8
 """Unknown keys that one message names."""
 
+MAX_SECONDS, MAX_MS = 1e6, 1e9
+"""Longest times, eleven days: the system cannot wait for all longer ones."""
+
 _INTERNAL = {"internal": True}
 
 
@@ -45,11 +48,11 @@ class CompletionSettings:
     """`auto` completes while you type, `manual` only when you request it."""
     lines: str = field(default="auto", validator=validators.in_(("auto", "single")))
     """`auto` completes a whole block on an empty line, `single` one line at most."""
-    debounce_ms: float = field(default=0.0, validator=validators.ge(0))
+    debounce_ms: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_MS)])
     """Milliseconds without a key before an automatic completion starts, added to the editor's own pause."""
-    deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
+    deadline_ms: float = field(default=1000.0, validator=[validators.gt(0), validators.le(MAX_MS)])
     """Milliseconds after which the stable part of a completion is shown, or nothing."""
-    early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
+    early_stop_ms: float = field(default=150.0, validator=[validators.ge(0), validators.le(MAX_MS)])
     """Milliseconds, counted in passes, after which whole lines of an automatic completion suffice; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
@@ -76,22 +79,19 @@ class CompletionSettings:
         return 1 if self.lines == "single" else None
 
 
+CONTEXT_SOURCES = ("imports", "open-files", "edits", "diagnostics")
+
+
 @attrs.frozen
 class ContextSettings:
     """Code of other files in the prompt. Excluded files are never part of it."""
 
     enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
     """`always`, `never`, or for models trained on several files (`auto`)."""
-    max_fraction: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
-    """Largest fraction of the prompt's tokens for code of other files."""
-    imports: bool = True
-    """Signatures of definitions that the file imports from the workspace."""
-    open_files: bool = True
-    """Code in other open files that is similar to the code at the cursor."""
-    recent_edits: bool = True
-    """Code around recent edits."""
-    diagnostics: bool = True
-    """Diagnostics near the cursor, if the editor sends them with requests for code actions."""
+    sources: tuple[str, ...] = field(
+        default=CONTEXT_SOURCES, validator=validators.deep_iterable(validators.in_(CONTEXT_SOURCES))
+    )
+    """Signatures of imported definitions, similar code in open files, recent edits, diagnostics near the cursor."""
 
 
 def is_pattern(line: str) -> bool:
@@ -148,7 +148,7 @@ class ModelSettings:
     """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
     device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"))
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
-    idle_seconds: float = field(default=0.0, validator=validators.ge(0))
+    idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
@@ -169,7 +169,7 @@ class RewriteSettings:
 
     model: str = field(default="", validator=_one_model)
     """Model of rewrites and chats, loaded beside that of completions; empty: the same one."""
-    deadline_ms: float = field(default=60_000.0, validator=validators.gt(0))
+    deadline_ms: float = field(default=60_000.0, validator=[validators.gt(0), validators.le(MAX_MS)])
     """Milliseconds after which a rewrite is cancelled."""
     strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
     """Fraction of the selection's tokens that *Regenerate* replaces; 1 keeps none."""
@@ -223,14 +223,6 @@ class DaemonSettings:
 
 
 @attrs.frozen
-class HttpSettings:
-    """`dg-lsp serve`."""
-
-    max_queued: int = field(default=32, validator=validators.ge(1))
-    """Maximum number of requests at a time, running and waiting; further ones are refused with 503."""
-
-
-@attrs.frozen
 class Settings:
     """The whole tree."""
 
@@ -241,7 +233,6 @@ class Settings:
     remote: RemoteSettings = RemoteSettings()
     rewrite: RewriteSettings = RewriteSettings()
     daemon: DaemonSettings = DaemonSettings()
-    http: HttpSettings = HttpSettings()
 
     @property
     def is_remote(self) -> bool:

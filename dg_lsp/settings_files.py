@@ -22,7 +22,7 @@ from dg_lsp.system import config_folder, expanded
 FILE_NAME = "dg-lsp.toml"
 MAX_BYTES = 1_000_000
 """Longer files are refused."""
-USER_KEYS = ("daemon.", "http.", "remote.", "privacy.audit_log", "privacy.trusted_folders", SAMPLER_KEY)
+USER_KEYS = ("daemon.", "remote.", "privacy.audit_log", "privacy.trusted_folders", SAMPLER_KEY)
 """Keys that no folder may set, trusted or not.
 
 They decide where code is sent, which clients are served, and which files are written.
@@ -121,10 +121,8 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
             return (*old, *(one for one in new if one not in old and not one.startswith("!")))
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)
-        case "context.max_fraction":
-            return min(old, new)
-    if key.startswith("context."):
-        return old and new
+        case "context.sources":
+            return tuple(one for one in old if one in new)
     return new if key.startswith(_FREE_KEYS) and key not in MODEL_KEYS else old
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,8 +53,11 @@ NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http:
 class CodeServer:
     """VS Code's server on a free port."""
 
-    def __init__(self, folder, *, settings=None, trusts_all=True):
-        """`settings` are the user's; without `trusts_all` a folder is in Restricted Mode."""
+    def __init__(self, folder, *, settings=None, trusts_all=True, without=()):
+        """`settings` are the user's; without `trusts_all` a folder is in Restricted Mode.
+
+        The programs `without` are not on the PATH. Extensions whose folders lie in `folder`/extensions are installed.
+        """
         if not (ENTRY.exists() and VSIX.exists()):
             pytest.skip("no VS Code: run make editors")
         self.home = folder
@@ -64,7 +68,10 @@ class CodeServer:
             (user / scope).mkdir(parents=True)
             content = json.dumps({**QUIET, TRUST: not trusts_all, **(settings or {})})
             (user / scope / "settings.json").write_text(content)
-        path = os.pathsep.join([str(self._programs), str(TOOLS / "bin"), *without_server(os.environ["PATH"])])
+        others = folders_without(("dg-lsp", *without), os.environ["PATH"])
+        if shutil.which("env", path=os.pathsep.join(others)) is None:
+            pytest.skip(f"one of {without} is in a folder of the system")
+        path = os.pathsep.join([str(self._programs), str(TOOLS / "bin"), *others])
         # VS Code reads the environment of a login shell
         (folder / ".profile").write_text(f"export PATH='{path}'\n")
         self._env = {
@@ -316,9 +323,9 @@ class NotebookWindow(Window):
         self.quick_open(file.name)
 
 
-def without_server(path):
-    """The folders of a PATH without `dg-lsp`."""
-    return [one for one in path.split(os.pathsep) if not (Path(one) / "dg-lsp").exists()]
+def folders_without(programs, path):
+    """The folders of a PATH that contain none of the programs."""
+    return [one for one in path.split(os.pathsep) if not any((Path(one) / name).exists() for name in programs)]
 
 
 def free_port():

@@ -1,6 +1,7 @@
 """Settings and fixtures for the tests of several packages."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if VSCODE in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_unconfigure():
+    """Closes files that llama_cpp leaves open, which would be lines of warnings below the result."""
+    if (module := sys.modules.get("llama_cpp._utils")) is not None:
+        module.outnull_file.close()
+        module.errnull_file.close()
 
 
 class Giant(str):

@@ -94,6 +94,7 @@ def test_file_that_is_cut_short_anywhere_is_refused(small, tmp_path):
         (b"", 4, b"\x00\x00\x00\x03", ModelUnsupportedError, "of the other byte order"),
         (b"", 8, b"\xff" * 8, ModelBrokenError, "is damaged|is cut short"),
         (b"first", 5, b"\x09", ModelBrokenError, "9 dimensions"),
+        (b"first", 9, bytes(8), ModelBrokenError, r"shape \(5, 0\)"),
         (b"first", 25, b"\xfa", ModelUnsupportedError, "number format 250"),
         (b"first", 25, b"\x08", ModelBrokenError, "as Q8_0"),
     ],

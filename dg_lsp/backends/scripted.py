@@ -113,7 +113,13 @@ class ScriptedDenoiser:
         return 0
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Lanes = (),
+        among: Sequence[TokenIds] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         del lanes  # no self-conditioning
@@ -124,9 +130,10 @@ class ScriptedDenoiser:
         self._begin_pass()
         targets = self._slots[slot][1] if slot in self._slots else self._targets(NO_IDS)
         texts = [*targets, *[targets[-1]] * len(checked)]
-        return [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
+        found = [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
+        return [_with_best(among, one) for one in found]
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
         """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script."""
         denoiser.check_slot(slot, self.num_slots)
         new = denoiser.checked_extension(ids, self.spec.vocab_size, self._context_length)
@@ -138,7 +145,7 @@ class ScriptedDenoiser:
         self._slots[slot] = prompt, self._targets(prompt)
         next_ids = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
         confidence = np.full(len(new), 0.99, np.float32)
-        return Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence)
+        return _with_best(among, Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence))
 
     def close(self) -> None:
         """Idempotent."""
@@ -185,6 +192,17 @@ class ScriptedDenoiser:
         # the rest of the probability is spread evenly over the other bytes
         sampled_confidence = np.where(sampled == argmax, confidence, (1 - confidence) / 255).astype(np.float32)
         return Prediction(argmax, sampled, confidence, _entropy(confidence), sampled_confidence)
+
+
+def _with_best(among: Sequence[TokenIds], prediction: Prediction) -> Prediction:
+    """The prediction with the best token of each set: that of the script, or the first of equally improbable ones."""
+    if not among:
+        return prediction
+    argmax = prediction.argmax_ids
+    best = [np.where(np.isin(argmax, ids), argmax, ids[0]) for ids in among]
+    share = [np.where(np.isin(argmax, ids), prediction.confidence, 1 / len(ids)) for ids in among]
+    stacked = np.stack(best, axis=1).astype(np.int32), np.stack(share, axis=1).astype(np.float32)
+    return replace(prediction, among_ids=stacked[0], among_share=stacked[1])
 
 
 def _entropy(confidence: Floats) -> Floats:

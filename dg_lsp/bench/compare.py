@@ -82,12 +82,10 @@ MEASURES: Mapping[str, tuple[str, Statistic, Callable[[metrics.Attempt], float |
 """Column, statistic and value of each measure. Each side's TTFUE is over its own hits, or over the common ones."""
 
 
-def compare_with_baseline(
-    attempts: Iterable[metrics.Attempt], baseline: str = BASELINE, *, seed: int = 0
-) -> tuple[PairedComparison, ...]:
+def compare_with_baseline(attempts: Iterable[metrics.Attempt], *, seed: int = 0) -> tuple[PairedComparison, ...]:
     """Compares every other contender over all cases and by kind; empty without the baseline."""
     groups = metrics.by_contender(attempts)
-    base = {attempt.case: attempt for attempt in groups.pop(baseline, ())}
+    base = {attempt.case: attempt for attempt in groups.pop(BASELINE, ())}
     found = []
     for contender, listed in groups.items():
         kinds = metrics.by_kind(attempt for attempt in listed if attempt.case in base)
@@ -96,7 +94,7 @@ def compare_with_baseline(
             intervals = {name: _interval(name, pairs, seed) for name in MEASURES}
             if pairs:
                 label = kind if len(kinds) > 1 else metrics.ALL
-                found.append(PairedComparison(contender, baseline, label, len(pairs), intervals))
+                found.append(PairedComparison(contender, BASELINE, label, len(pairs), intervals))
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import time
 import tomllib
 import zlib
@@ -21,6 +22,7 @@ from dg_lsp.errors import InputFileError
 
 Item = TypeVar("Item")
 
+_LINE_END = re.compile(r"\r?\n\Z")
 _GZIP = b"\x1f\x8b"
 _REQUIRED = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
 _OPTIONAL = ("kind", "test", "entry_point", "path", "language")
@@ -93,7 +95,7 @@ def read_lines(path: Path, parse: Callable[[Any, int], Item], expected: str) -> 
             continue
         try:
             item = parse(json.loads(line), number)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputFileError(f"{path}, line {number}: {error}; expected {expected}") from error
         yield number, item
 
@@ -135,8 +137,8 @@ def parse_case(tree: Any) -> TestCase:
         case = replace(case, language=language_id_of(case.path))
     if not case.reference.strip():
         raise ValueError("the canonical_solution is blank")
-    if case.prefix[-1:] in ("", "\n") and case.reference.endswith("\n"):
-        case = replace(case, reference=case.reference[:-1], suffix="\n" + case.suffix)
+    if case.prefix[-1:] in ("", "\n") and (line_end := _LINE_END.search(case.reference)):
+        case = replace(case, reference=case.reference[: line_end.start()], suffix=line_end[0] + case.suffix)
     return case if case.kind else replace(case, kind=_kind(case))
 
 
@@ -171,7 +173,10 @@ def read_positions(path: Path) -> tuple[SamplePosition, ...]:
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        return tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
+        found = tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
+        if not all(position.expect for position in found):
+            raise ValueError("a place without an expected text")
+        return found
     except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
         raise InputFileError(f"cannot read cursor positions from {path}: {error}") from error
 

@@ -1,4 +1,7 @@
-"""Memory and utilisation of the GPUs during a measurement, by NVML. Needs `nvidia-ml-py`; without it there is none."""
+"""Memory and utilisation of the GPUs during a measurement, by NVML. Needs `nvidia-ml-py`; without it there is none.
+
+No GPU has run this module: it is tested with a fake NVML.
+"""
 
 import threading
 from collections.abc import Iterator

@@ -5,6 +5,8 @@ every level, in alternating order, so that a change in the machine's speed affec
 line of its own, so that no server can answer from a cache, and both servers get the same texts.
 """
 
+import dataclasses
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +20,12 @@ from typing import Any
 from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.backends.remote.errors import RemoteRequestError
+from dg_lsp.bench.charts import latency_histogram
 from dg_lsp.bench.dataset import TestCase, parse_case, read_lines
 from dg_lsp.bench.gpu_usage import GpuMonitor, GpuUsage
-from dg_lsp.bench.metrics import Table
+from dg_lsp.bench.metrics import Table, count
+from dg_lsp.bench.report import Page, Section, facts_table
+from dg_lsp.bench.runner import RunHeader
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import language_id_of, language_of
@@ -327,3 +332,21 @@ def load_tables(levels: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
         columns = ("measure", *servers, *(() if ratio is None else ("ratio",)))
         caption = f"{level['concurrency']} at a time"
         yield Table(caption, columns, {"": rows})
+
+
+def load_page(header: RunHeader, rounds: Sequence[LoadRound], notes: Sequence[str]) -> Page:
+    """The page of a load run: its tables, the latency of all answers, machine and options."""
+    levels = load_levels(rounds, list(dict.fromkeys(one.server for one in rounds)))
+    latencies: dict[str, list[float]] = {}
+    for one in rounds:
+        listed = latencies.setdefault(f"{one.concurrency} at a time, {one.server}", [])
+        listed += [answer.latency_ms for answer in one.answers if answer.is_answered]
+    num = sum(map(len, latencies.values()))
+    facts = [facts_table("Machine", dataclasses.asdict(header.machine)), facts_table("Options", header.options)]
+    sections = (
+        Section("numbers", "Numbers", list(load_tables(levels))),
+        Section("charts", "Latency", [latency_histogram(latencies)] if num else []),
+        Section("machine", "Machine and options", facts),
+    )
+    lead = f"{count(num, 'answer')} of {header.model}."
+    return Page(f"dg-lsp bench serve: {header.model}", datetime.date.today().isoformat(), lead, notes, sections)

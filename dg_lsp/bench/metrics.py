@@ -325,10 +325,11 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def wilson_interval(share: float, num: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(share: float, num: int) -> tuple[float, float]:
     """95 % interval of a share of `num` (Wilson); 0 to 1 if `num` is 0."""
     if not num:
         return 0.0, 1.0
+    z = 1.96
     scale = 1 + z * z / num
     centre = (share + z * z / (2 * num)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num))

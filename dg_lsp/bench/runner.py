@@ -187,7 +187,8 @@ class RunFile:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of a full disk, which `add` has reported; all else is written
+                self._file.close()
 
     def _open(self, path: Path, header: RunHeader) -> None:
         first = _line(header)

@@ -240,7 +240,8 @@ def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int
 def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec, max_tokens: int) -> Layout:
     limit = max_tokens or spec.max_prompt_tokens
     if len(prompt_ids) > limit:
-        raise RequestError(f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {limit}: shorten it")
+        advice = "shorten it, or raise model.context_length up to what the model was trained for"
+        raise RequestError(f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {limit}: {advice}")
     return Layout(prompt_ids)
 
 

@@ -21,6 +21,8 @@ MAX_TEXT = 1 << 22
 """Characters that a template may write."""
 MAX_SECONDS = 5
 _MAX_BYTES = 1 << 29  # memory of the child
+_NUM_CACHED = 8
+"""Conversations that are kept; every fill asks the same question. They may be long, so these are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ Messages = tuple[tuple[str, str], ...]
 """Role and text of each message."""
 
 
-@lru_cache(64)
+@lru_cache(_NUM_CACHED)
 def render(template: ChatTemplate, messages: Messages, is_thinking: bool = False) -> str:
     """The conversation up to the beginning of the answer's text, rendered by a child process.
 

@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from dg_lsp.canvas.attributes import Attributes
 from dg_lsp.canvas.layout import TokenIds, token_ids
-from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.canvas.tokenizer import Tokenizer, caching
 
 MIN_MATCH, MAX_MATCH = 3, 12
 """Shortest and longest n-gram, in tokens."""
@@ -22,7 +23,8 @@ ONCE = 2
 CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 """Characters of the buffer before and after the cursor that are searched."""
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
-_CACHED_LINES = 16_384
+_CACHED_LINES, _MAX_LINE = 16_384, 500
+"""Lines that are cached, and characters of one: a longer line is another one after every key typed into it."""
 _PRIMES, _NUM_HASHES = (31 * 31 * 31, 31), 2**16
 _BORDER = -1
 """Separator: no n-gram extends across it."""
@@ -109,22 +111,30 @@ def _confidence(size: int, copies: int) -> float:
 
 
 class BufferTokens:
-    """Tokens of buffers, cached line by line, so that a keystroke tokenizes one line. Owned by the engine."""
+    """Tokens of buffers, cached by line and by name, so that a keystroke tokenizes one line. Owned by the engine."""
 
     def __init__(self, tokenizer: Tokenizer, min_match: int = MIN_MATCH) -> None:
-        self._min_match = min_match
+        self._min_match, self._decode = min_match, tokenizer.decode
         self._ends_line = lru_cache(None)(lambda token: b"\n" in tokenizer.decode(token_ids([token])))
-        self._encode: Callable[[str], TokenIds] = lru_cache(_CACHED_LINES)(tokenizer.encode)
+        self._encode = caching(tokenizer.encode, _CACHED_LINES, _MAX_LINE)
 
     def repetition(self, text: str, offset: int, suffix_lines: int | None = None) -> Repetition:
         """N-grams around a code-point offset; `suffix_lines` limits the lines after the cursor's own."""
         start = max(0, offset - CHARS_BEFORE)
         if start:
             start = text.find("\n", start, offset) + 1 or offset
-        after = text[offset : offset + CHARS_AFTER]
-        if suffix_lines is not None:
-            after = "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])
+        after = _after(text, offset, suffix_lines)
         return Repetition(self._ids(text[start:offset]), self._ids(after), self._min_match, self._ends_line)
+
+    def attributes(self, text: str, offset: int, suffix_lines: int | None = None) -> Attributes:
+        """Known attributes around a code-point offset; `suffix_lines` as for `repetition`."""
+        before, after = text[max(0, offset - CHARS_BEFORE) : offset], _after(text, offset, suffix_lines)
+        return Attributes(before, after, self._encode, self._decode)
 
     def _ids(self, text: str) -> TokenIds:
         return token_ids(np.concatenate([[], *(self._encode(line) for line in _LINES.findall(text))]))
+
+
+def _after(text: str, offset: int, suffix_lines: int | None) -> str:
+    after = text[offset : offset + CHARS_AFTER]
+    return after if suffix_lines is None else "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])

@@ -216,7 +216,10 @@ class ModelSpec:
     gap_lengths: tuple[int, ...] = ()
     """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
     repetition_match: int = 0
-    """Length of an n-gram of the buffer whose continuation overrides the prediction; 0: never. Helps small models."""
+    """Length of an n-gram of the buffer whose continuation overrides the prediction. Helps small models.
+
+    0: the buffer overrides no prediction, neither by repetitions nor by known attributes.
+    """
     expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further metadata of the file, for `doctor` and `models show`."""

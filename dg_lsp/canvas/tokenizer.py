@@ -1,5 +1,6 @@
 """The tokenizer interface of the canvas, and a cache around it. Backends implement it."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
@@ -24,6 +25,14 @@ class Tokenizer(Protocol):
 
 CAPACITY = 256
 """Number of cached texts; a prompt has a handful, and one for each snippet."""
+MAX_CHARS = 1 << 16
+"""Characters of a cached text: a conversation may be much longer than any prompt."""
+
+
+def caching(encode: Callable[[str], TokenIds], capacity: int, max_chars: int) -> Callable[[str], TokenIds]:
+    """The function with a cache of its last texts; longer texts are encoded each time, so that memory is bounded."""
+    cached = lru_cache(capacity)(encode)
+    return lambda text: cached(text) if len(text) <= max_chars else encode(text)
 
 
 class CachingTokenizer:
@@ -31,7 +40,7 @@ class CachingTokenizer:
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
         self._inner = inner
-        self.encode, self.decode = lru_cache(capacity)(inner.encode), inner.decode
+        self.encode, self.decode = caching(inner.encode, capacity, MAX_CHARS), inner.decode
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer`."""

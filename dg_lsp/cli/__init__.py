@@ -1,5 +1,6 @@
 """The `dg-lsp` command. Importing this module loads no command, no runtime and no server."""
 
+import errno
 import os
 import sys
 import time
@@ -8,24 +9,30 @@ from typing import NoReturn
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit codes that a shell reports for a program ended by SIGINT or SIGPIPE."""
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
 STARTED = time.monotonic()
 """When the command started, in seconds."""
 
 
 def main() -> NoReturn:
     """Entry point of `dg-lsp`: runs the command line and exits with its code."""
-    from dg_lsp.system import leave_out_relative_programs
-
-    leave_out_relative_programs()
     try:
+        from dg_lsp.system import leave_out_relative_programs
+
+        leave_out_relative_programs()
         code = run(sys.argv[1:])
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
         # otherwise the flush at interpreter exit prints an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = PIPE_CLOSED
+        is_closed = isinstance(error, BrokenPipeError)
+        code = PIPE_CLOSED if is_closed else _print_error(f"the output cannot be written: {error.strerror}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    if code == INTERRUPTED and sys.stderr.isatty():
+        print(file=sys.stderr)  # noqa: T201  # the terminal shows ^C: the shell's prompt begins on the next line
     sys.exit(code)
 
 

@@ -8,8 +8,19 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import Deadline, Decoder, GpuLayers, Json, Model, Remote, Seed, SuffixLines, Threads, overrides
-from dg_lsp.cli.sampling import sweep_of, with_sampler_options
+from dg_lsp.cli.options import (
+    Deadline,
+    Decoder,
+    GpuLayers,
+    Json,
+    Model,
+    Remote,
+    Seed,
+    SuffixLines,
+    Threads,
+    overrides,
+    with_sampler_options,
+)
 from dg_lsp.sampler_options import SamplerOptions
 
 app = typer.Typer(help="Measure fills and steps.")
@@ -109,10 +120,10 @@ def infill(
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
     cases = Cases(data, limit, seed, execute, as_json, output, html)
-    if combinations := sweep_of(sweep or (), sampler):
-        from dg_lsp.cli.sweep import measure_sweep
+    if sweep:
+        from dg_lsp.cli.sweep import measure_sweep, sweep_of
 
-        return measure_sweep(cases, settings, options, decoder, combinations)
+        return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)
 
 
@@ -194,6 +205,7 @@ def serve(
     output: Annotated[
         Path | None, Option(metavar="RUN.jsonl", help="Keep every answer's times, in a new file.")
     ] = None,
+    html: Html = None,
 ) -> int:
     """Send many requests at a time to a server, or to two in turn: latency, throughput, useful first lines."""
     from dg_lsp.bench.load import LoadPlan
@@ -202,7 +214,7 @@ def serve(
     settings = configure({})
     servers = servers_of(urls, api or (), fim or (), model or (), settings)
     plan = LoadPlan(parse_levels(concurrency), rounds, warm_up, max_tokens)
-    return measure_load(servers, prompts, plan, settings, limit, seed, as_json=as_json, output=output)
+    return measure_load(servers, prompts, plan, settings, limit, seed, as_json=as_json, output=output, html=html)
 
 
 @app.command("steps")

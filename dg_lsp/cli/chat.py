@@ -9,8 +9,13 @@ import typer
 from typer import Option
 
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import TextOptions, check_decoder, with_rewrite_model_options, with_text_options
-from dg_lsp.cli.sampling import with_sampler_options
+from dg_lsp.cli.options import (
+    TextOptions,
+    check_decoder,
+    with_rewrite_model_options,
+    with_sampler_options,
+    with_text_options,
+)
 from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -90,9 +95,9 @@ def _typed() -> Iterator[str]:
 
 def _given(messages: Sequence[str]) -> Iterator[str]:
     """The messages of the command line, or standard input as one."""
-    if not messages:
-        messages = (sys.stdin.read(),)
-    for message in messages:
+    from dg_lsp.cli.source import read_input
+
+    for message in messages or (read_input(),):
         if not message.strip():
             raise UsageError("a message is empty: give --message TEXT, or standard input")
         yield message

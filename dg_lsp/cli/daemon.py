@@ -145,7 +145,8 @@ def _stop(endpoint: Endpoint) -> bool:
             raise DaemonError("the daemon has no record of its process: end it by hand") from None
         # only the holder of the lock writes a record: the process is the daemon
         typer.echo(f"the daemon does not answer: ending process {record.pid}", err=True)
-        os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
         is_stopping = True
         lock.acquire(timeout=STOP_SECONDS)
     endpoint.clear()  # the files of a daemon that crashed

@@ -21,8 +21,8 @@ from dg_lsp.cli.options import (
     SuffixLines,
     Write,
     with_model_options,
+    with_sampler_options,
 )
-from dg_lsp.cli.sampling import with_sampler_options
 from dg_lsp.sampler_options import SamplerOptions
 
 if TYPE_CHECKING:

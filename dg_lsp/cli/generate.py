@@ -1,6 +1,5 @@
 """`dg-lsp generate`: continues a text as it is."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,9 @@ from dg_lsp.cli.options import (
     TextOptions,
     check_decoder,
     with_model_options,
+    with_sampler_options,
     with_text_options,
 )
-from dg_lsp.cli.sampling import with_sampler_options
 from dg_lsp.errors import UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -34,7 +33,7 @@ def generate(
 ) -> int:
     """Continue a text as the model goes on with it. Nothing is checked; Ctrl-C keeps what is there."""
     from dg_lsp.cli.generation import Display
-    from dg_lsp.cli.source import SourceFile
+    from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest
 
     if prompt is not None and file is not None:
@@ -47,7 +46,7 @@ def generate(
             loading.check_allowed(source, settings, USE_EVEN_SECRET)
         prompt = source.text
     if prompt is None:
-        prompt = sys.stdin.read()
+        prompt = read_input()
     if not prompt:
         raise UsageError("there is no text to continue: give a prompt, --file, or standard input")
     request = ChatRequest((), name="", text=prompt, sampler=sampler, **text.limits)

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dg_lsp.cli import INTERRUPTED
-from dg_lsp.cli.output import Canvases, plain_row, printable, times
+from dg_lsp.cli.output import Canvases, for_stream, plain_row, times
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -118,7 +118,7 @@ class TextStream:
         thought = thought.rstrip("\ufffd\n")
         if self._hides_thought or not thought.startswith(self._thought) or thought == self._thought:
             return
-        typer.secho(_shown(thought[len(self._thought) :], sys.stderr.isatty()), dim=True, nl=False, err=True)
+        typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
         self._thought = thought
 
     def _add_text(self, text: str) -> None:
@@ -130,13 +130,8 @@ class TextStream:
         self._text = text
 
     def _write(self, text: str) -> None:
-        typer.echo(_shown(text, sys.stdout.isatty()), nl=False)
+        typer.echo(for_stream(text, sys.stdout), nl=False)
         sys.stdout.flush()
-
-
-def _shown(text: str, is_terminal: bool) -> str:
-    """A terminal gets no control characters of the model; a pipe gets the text as it is."""
-    return "\n".join(printable(line) for line in text.split("\n")) if is_terminal else text
 
 
 class Screen:

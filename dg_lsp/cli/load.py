@@ -13,7 +13,17 @@ from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.bench import runner
 from dg_lsp.bench.dataset import sample_cases
 from dg_lsp.bench.gpu_usage import GpuMonitor
-from dg_lsp.bench.load import LoadPlan, LoadPrompt, LoadRound, load_levels, load_tables, read_prompts, run_load
+from dg_lsp.bench.load import (
+    LoadPlan,
+    LoadPrompt,
+    LoadRound,
+    load_levels,
+    load_page,
+    load_tables,
+    read_prompts,
+    run_load,
+)
+from dg_lsp.bench.report import check_page_path
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.measurements import progress_bar, read_samples
 from dg_lsp.errors import InputFileError, UsageError
@@ -59,8 +69,11 @@ def measure_load(
     *,
     as_json: bool,
     output: Path | None,
+    html: Path | None,
 ) -> int:
     """Runs `bench serve`; returns the exit code. Ctrl-C keeps the finished rounds."""
+    if html is not None:
+        check_page_path(html)
     prompts = _sample_prompts(path, settings) if path.suffix == ".toml" else read_prompts(path)
     chosen = sample_cases(prompts, limit, seed)
     with ExitStack() as stack:
@@ -86,16 +99,18 @@ def measure_load(
                 _write(file, asdict(one))  # numbers and ids, no text
         except KeyboardInterrupt:
             is_complete = False
-    levels = load_levels(rounds, list(models))
+    levels, notes = load_levels(rounds, list(models)), _notes(servers, list(models), plan)
+    problems = dict.fromkeys(answer.error for one in rounds for answer in one.answers if answer.error)
+    notes += [f"error: {problem}" for problem in list(problems)[:3]]
+    notes += [] if is_complete else ["Interrupted: only the finished rounds are counted."]
     if as_json:
         facts = {"is_complete": is_complete, "num_prompts": len(chosen), "machine": asdict(header.machine)}
         typer.echo(json.dumps({**facts, **header.options, "levels": levels}))
     else:
-        typer.echo("\n".join([f"{header.model}; {header.machine.line()}", *_notes(servers, list(models), plan), ""]))
+        typer.echo("\n".join([f"{header.model}; {header.machine.line()}", *notes, ""]))
         typer.echo("\n".join(line for table in load_tables(levels) for line in table.markdown()))
-        problems = dict.fromkeys(answer.error for one in rounds for answer in one.answers if answer.error)
-        typer.echo("".join(f"error: {problem}\n" for problem in list(problems)[:3]), nl=False)
-        typer.echo("" if is_complete else "Interrupted: only the finished rounds are counted.\n", nl=False)
+    if html is not None:
+        load_page(header, rounds, notes).write(html)
     return 0 if is_complete else INTERRUPTED
 
 

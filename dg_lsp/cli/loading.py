@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.errors import escaped
+from dg_lsp.errors import InputFileError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.models.selection import Machine
     from dg_lsp.settings import Settings
 
@@ -45,7 +45,11 @@ def configure(over: Mapping[str, Any]) -> "Settings":
     from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
 
     settings = user_settings(known_names())
-    if (path := workspace_file(Path.cwd())) is not None:
+    try:
+        folder = Path.cwd()
+    except OSError as error:
+        raise InputFileError("the working directory does not exist any more: change to another one") from error
+    if (path := workspace_file(folder)) is not None:
         settings, messages = with_workspace_file(settings, path, known_names())
         for message in messages:
             typer.echo(f"dg-lsp: {message}", err=True)
@@ -56,7 +60,6 @@ def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") 
     """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
     from dg_lsp.context.document import Snapshot
     from dg_lsp.context.exclusion import Exclusion
-    from dg_lsp.errors import InputFileError
 
     path = source.path.absolute()
     snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
@@ -236,6 +239,20 @@ def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | Tr
     return model, open_denoiser(model, settings)
 
 
+def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
+    """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`."""
+    from dg_lsp.engine.decoder_selection import measure_costs
+    from dg_lsp.engine.engine import LocalEngine
+
+    model, denoiser = open_local(settings)
+    try:
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    except BaseException:  # a server goes on: the memory of the model has to be free again
+        denoiser.close()
+        raise
+    return model, engine, denoiser.threads
+
+
 def open_engine(settings: "Settings") -> "Engine":
     """Opens an engine for the settings.
 
@@ -249,11 +266,7 @@ def open_engine(settings: "Settings") -> "Engine":
         from dg_lsp.engine.remote_engine import RemoteEngine
 
         return RemoteEngine(RemoteModel(settings.remote), settings.completion)
-    from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import LocalEngine
-
-    _, denoiser = open_local(settings)
-    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    return open_measured(settings)[1]
 
 
 @contextmanager

@@ -69,9 +69,8 @@ def open_model(settings: Settings) -> BenchModel:
     """Loads the model of the settings and measures its costs, as a server does."""
     if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
-    model, denoiser = loading.open_local(settings)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
-    return BenchModel(engine, model.path, denoiser.threads)
+    model, engine, threads = loading.open_measured(settings)
+    return BenchModel(engine, model.path, threads)
 
 
 @dataclass(frozen=True, slots=True)

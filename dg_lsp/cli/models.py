@@ -15,7 +15,7 @@ from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, overrides
-from dg_lsp.cli.pull import pull_model
+from dg_lsp.cli.pull import pull_model, size_text
 from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_models(as_json: Json = False) -> int:
         return 0
     rows = [("model", "here", "fits here", "kind", "size", "memory", "made for", "licence", "description")]
     for one in models:
-        sizes = (_size(one["size_bytes"]), _size(one["memory_bytes"]))
+        sizes = (size_text(one["size_bytes"]), size_text(one["memory_bytes"]))
         here = "yes" if one["path"] else "in part" if one["is_begun"] else "no"
         licence = one["licence"].partition(" (")[0]
         rows.append((one["name"], here, one["fit"], one["kind"], *sizes, one["hardware"], licence, one["note"]))
@@ -91,10 +91,6 @@ def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
     }
 
 
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
-
-
 def _is_begun(preset: "Preset") -> bool:
     from dg_lsp.models import registry
 
@@ -134,7 +130,7 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
     with explained_disk_errors(preset.folder, "close the programs that use the model"):
         freed = registry.remove(preset)
-    typer.echo(f"removed {preset.folder} ({freed / 1e9:.1f} GB)")
+    typer.echo(f"removed {preset.folder} ({size_text(freed)})")
     return 0
 
 

@@ -15,6 +15,7 @@ from typer import Option
 
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import UsageError
+from dg_lsp.sampler_options import SAMPLER_BOUNDS, SAMPLER_NAMES, SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.settings import Settings
@@ -96,6 +97,50 @@ def _only_model(values: dict[str, Any]) -> dict[str, Any]:
 
 with_rewrite_model_options = with_group("over", MODEL_OPTIONS, _only_model)
 """The same for commands that take `rewrite.model`: a model that is named replaces that one too."""
+
+
+_PANEL = "Sampler (default: the model's own)"
+_HELP = {
+    "canvas_length": (int, "N", "Tokens denoised at once."),
+    "max_denoising_steps": (int, "N", "Forward passes of one canvas at most."),
+    "entropy_bound": (float, "NATS", "Uniform noise: accept positions while their entropies sum to less."),
+    "t_max": (float, "T", "Uniform noise: temperature of the first step."),
+    "t_min": (float, "T", "Uniform noise: temperature of the last step."),
+    "stability_threshold": (int, "N", "Uniform noise: steps without a change before a canvas may end."),
+    "confidence_threshold": (float, "P", "Masks: probability that fills one. Uniform noise: mean nats of the end."),
+    "top_k": (int, "N", "Uniform noise: 1 takes the best token instead of a drawn one."),
+}
+_OPTIONS: dict[str, Any] = {
+    name: Annotated[
+        kind | None,
+        Option(
+            min=SAMPLER_BOUNDS[name][0],
+            max=SAMPLER_BOUNDS[name][1],
+            metavar=metavar,
+            help=text,
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ]
+    for name, (kind, metavar, text) in _HELP.items()
+} | {
+    "thinking": Annotated[
+        bool | None,
+        Option("--thinking/--no-thinking", help="Let the model think before it answers.", rich_help_panel=_PANEL),
+    ]
+}
+
+
+def sampler_of(values: dict[str, Any]) -> SamplerOptions:
+    """The options; raises UsageError for a number out of bounds."""
+    try:
+        return SamplerOptions(**values)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+with_sampler_options = with_group("sampler", {name: (_OPTIONS[name], None) for name in SAMPLER_NAMES}, sampler_of)
+"""The parameter `sampler` of a command is a `SamplerOptions`."""
 
 
 @dataclass(frozen=True, slots=True)

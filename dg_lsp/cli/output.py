@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -120,6 +120,11 @@ def highlighted(code: str, language: str) -> Text:
 def printable(line: str) -> str:
     """Replaces tabs by spaces and control characters by symbols: a file must not control the terminal."""
     return "".join(_symbol(character) for character in line.expandtabs(4))
+
+
+def for_stream(text: str, stream: TextIO) -> str:
+    """Text of a file or a model: a terminal gets no control characters, a pipe gets the text as it is."""
+    return "\n".join(map(printable, text.split("\n"))) if stream.isatty() else text
 
 
 def _symbol(character: str) -> str:

@@ -37,8 +37,6 @@ _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
 _ENVIRONMENT_SECONDS = 47
 """Core seconds of pip and the script for a tiny checkpoint on two AVX2 cores; the download comes on top of it."""
-_BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
-"""Text around the cursor of the test fill."""
 
 
 def pull_model(
@@ -110,11 +108,11 @@ class Pull:
     @property
     def _is_quantized(self) -> bool:
         """Whether a checkpoint becomes a quantized file; the GGUF of a DiffusionGemma is quantized already."""
-        from dg_lsp.models.conversion_script import SCRIPT_TYPES
+        if not (self.preset.needs_conversion and self.preset.is_checkpoint):
+            return False
+        from dg_lsp.models.conversion_script import SCRIPT_TYPES  # numpy takes 0.2 s: an offline error shows at once
 
-        return (
-            self.preset.needs_conversion and self.preset.is_checkpoint and self.preset.quantization not in SCRIPT_TYPES
-        )
+        return self.preset.quantization not in SCRIPT_TYPES
 
     @property
     def _needs_runtime(self) -> bool:
@@ -132,19 +130,21 @@ class Pull:
 
     @property
     def _needs_environment(self) -> bool:
+        if "convert" not in self.stages or not self.preset.is_checkpoint:
+            return False
         from dg_lsp.models.conversion_script import has_environment
 
-        return "convert" in self.stages and self.preset.is_checkpoint and not has_environment()
+        return not has_environment()
 
     def announcement(self) -> Iterator[str]:
         """What is done, and which time, disk and memory it takes."""
         from dg_lsp.system import free_disk, system_free
 
         preset, stages = self.preset, self.stages
-        size, last = preset.fetched_size, _gigabytes(preset.size)
+        size, last = preset.fetched_size, size_text(preset.size)
         seconds = _CORE_SECONDS.get(preset.quantization, 113) * size / 2e9 / (os.cpu_count() or 1)
         texts = {
-            "download": f"download {_gigabytes(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
+            "download": f"download {size_text(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
             "convert": f"convert it (about {_duration(_CONVERSION_SECONDS * size)})",
             "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
             "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
@@ -155,11 +155,11 @@ class Pull:
             times = f"{fetching} and {_duration(_ENVIRONMENT_SECONDS)} of work"
             texts["convert"] += f" with Python packages of 1 GB or more, fetched once ({times})"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
-        free = _gigabytes(free_disk(preset.folder))
-        yield f"disk: {_gigabytes(self.disk_bytes())} at most, {last} afterwards; {free} free"
-        quantizing = f", {_gigabytes(_QUANTIZING_MEMORY)} to quantize it" if "quantize" in stages else ""
-        memory = _gigabytes(preset.memory_bytes)
-        yield f"memory: {memory} to use it{quantizing}; {_gigabytes(system_free())} free; made for: {preset.hardware}"
+        free = size_text(free_disk(preset.folder))
+        yield f"disk: {size_text(self.disk_bytes())} at most, {last} afterwards; {free} free"
+        quantizing = f", {size_text(_QUANTIZING_MEMORY)} to quantize it" if "quantize" in stages else ""
+        memory = size_text(preset.memory_bytes)
+        yield f"memory: {memory} to use it{quantizing}; {size_text(system_free())} free; made for: {preset.hardware}"
 
     def run(self, source: Path | None) -> None:
         """Runs the remaining stages."""
@@ -243,11 +243,12 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
+    from dg_lsp.cli.trial import AFTER, BEFORE
     from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.postprocess.validate import Reason
 
-    request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
+    request = FillRequest(Snapshot("pull.py", 0, BEFORE + AFTER), len(BEFORE), deadline_ms=_TEST_MS)
     try:
         with loading.timed_engine(configure(overrides(model=name)), request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)
@@ -255,7 +256,7 @@ def try_model(name: str) -> None:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
     text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-    typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+    typer.echo(f"{BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
     if result.candidates:
         return
     if result.reason == Reason.UNFINISHED:
@@ -280,8 +281,9 @@ def agree(preset: "Preset", *, accepted: bool) -> None:
         raise UsageError("nothing was fetched: the model may be used only under its licence")
 
 
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+def size_text(num_bytes: float) -> str:
+    """A size of files or memory, in MB below 1 GB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def _duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.output import aligned
-from dg_lsp.cli.pull import Pull
+from dg_lsp.cli.pull import Pull, size_text
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.selection import BUNDLED, Gpu, Machine, RankedModel, rank_models
@@ -151,7 +151,7 @@ def table(recommendation: Recommendation) -> Iterator[str]:
             continue
         facts = _facts(model)
         times = (f"{facts[key]:,.0f} ms" for key in ("line_ms", "first_line_ms"))
-        size = f"{model.preset.size / 1e9:.1f} GB"
+        size = size_text(model.preset.size)
         rows.append((kind, model.name, *times, model.device, size, facts["licence"], facts["command"]))
     yield from aligned(rows)
 

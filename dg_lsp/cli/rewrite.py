@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,11 +70,13 @@ def show_difference(result: "RewriteResult", source: "SourceFile") -> None:
     """Prints a unified diff, coloured on a terminal; nothing for a rejected rewrite."""
     if result.rejection:
         return
+    from dg_lsp.cli.output import for_stream
+
     colours = {"+": "green", "-": "red", "@": "cyan"}
     new = source.text[: result.start] + result.text + source.text[result.end :]
     name = str(source.path)
     for line in difflib.unified_diff(source.text.splitlines(), new.splitlines(), name, name, lineterm=""):
-        typer.secho(line, fg=colours.get(line[:1]))
+        typer.secho(for_stream(line, sys.stdout), fg=colours.get(line[:1]))
 
 
 def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str:

@@ -132,6 +132,9 @@ def serve(
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
+    max_queued: Annotated[
+        int | None, Option(min=1, metavar="N", help="Requests at a time, running and waiting; 32 without it.")
+    ] = None,
     gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use this GPU alone; with one server for each.")] = None,
     *,
     over: dict[str, Any],
@@ -145,17 +148,24 @@ def serve(
         pin_gpu(gpu)
         over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
     settings = configure(over)
-    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
+    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or (), max_queued)
     open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())
     HttpServer((host, port), open_scheduler, settings, rules).run()
     return 0
 
 
-def access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
-    """Key, host names and origins that the server accepts. Raises InputFileError if the key cannot be read."""
+def access_rules(
+    host: str,
+    api_key_file: Path | None,
+    hosts: Sequence[str],
+    origins: Sequence[str],
+    max_queued: int | None = None,
+) -> "AccessRules":
+    """Whose and how many requests the server accepts. Raises InputFileError if the key cannot be read."""
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 
-    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins))
+    limit = {} if max_queued is None else {"max_queued": max_queued}
+    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins), **limit)
 
 
 def _read_key(path: Path | None) -> str:

@@ -6,6 +6,7 @@ Text keeps its line ends; positions inside are code-point offsets.
 import os
 import re
 import stat
+import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,6 +105,15 @@ class SourceFile:
             _replace_file(self.path.resolve(strict=True), self.data, data)
         except OSError as error:
             raise InputFileError(_cannot("write", self.path, error)) from error
+
+
+def read_input() -> str:
+    """All of standard input. Raises InputFileError if it is no text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        problem = f"is not {error.encoding} (byte {error.start}): convert it first"
+        raise InputFileError(f"standard input {problem}") from error
 
 
 def _replace_file(path: Path, old: bytes, new: bytes) -> None:

@@ -1,6 +1,7 @@
 """`dg-lsp bench infill --sweep`: the same cases with each combination of sampler options, by one model."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,38 @@ from dg_lsp.bench.metrics import by_contender, sweep_table
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import measurements
 from dg_lsp.cli.measurements import BenchModel, Cases, finish, infill_summary
-from dg_lsp.cli.options import check_decoder
+from dg_lsp.cli.options import check_decoder, sampler_of
 from dg_lsp.errors import UsageError
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.sampler_options import SamplerOptions, parse_option
 from dg_lsp.settings import Settings
 
 Sweep = Mapping[str, SamplerOptions]
 """Combinations by name, see `sweep_of`."""
+
+
+def sweep_of(texts: Sequence[str], sampler: SamplerOptions) -> dict[str, SamplerOptions]:
+    """All combinations of `NAME=VALUE,VALUE,...` over the other options, by a name such as `canvas_length=16`.
+
+    Raises:
+        UsageError: an unknown option, a bad value, one option twice, or one that `sampler` has already.
+    """
+    listed: dict[str, list[Any]] = {}
+    for text in texts:
+        name, has_values, values = text.partition("=")
+        if not has_values or not values:
+            raise UsageError(f"--sweep {text}: expected NAME=VALUE,VALUE,... such as canvas_length=16,32,64")
+        if name in listed or name in sampler.values:
+            raise UsageError(f"--sweep {text}: {name} is given twice")
+        try:
+            listed[name] = list(dict.fromkeys(parse_option(name, value.strip()) for value in values.split(",")))
+        except ValueError as error:
+            raise UsageError(f"--sweep {text}: {error}") from error
+    combinations = (dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values()))
+    return {_label(one): sampler_of({**sampler.values, **one}) for one in combinations}
+
+
+def _label(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={str(value).lower()}" for name, value in values.items())
 
 
 def measure_sweep(

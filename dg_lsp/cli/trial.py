@@ -1,4 +1,4 @@
-"""The trial of a model file: who opens a file for the first time is a child process, which may die.
+"""The trial of a model file: a child process opens a new file first, because it may crash.
 
 llama.cpp ends its process when a file is not what it expects. The child checks the weights, loads the model and
 completes one line. A file that passed is recorded by its SHA-256, with the llama.cpp that opened it.
@@ -35,7 +35,8 @@ _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 _FILL_SECONDS = 5.0
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
-_BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+BEFORE, AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+"""Text around the cursor of a test fill."""
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
@@ -208,7 +209,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True), settings)
-    request = FillRequest(Snapshot("trial.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+    request = FillRequest(Snapshot("trial.py", 0, BEFORE + AFTER), len(BEFORE))
     with contextlib.suppress(RequestError):  # a context that is too short for the line
         engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
         engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)

@@ -46,6 +46,8 @@ SECRET_PATHS = (
 """The same for folders, and for names that are usual elsewhere too."""
 _MAX_PATH, _MAX_NAME = 1 << 16, 255
 """Characters of a path, some of them encoded, and of a name in it: no system allows more."""
+MAX_LOCAL_PATH = 4096
+"""Longest path of a file on Linux and macOS, and of nearly all on Windows."""
 _BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
 IGNORES_CASE = sys.platform in ("win32", "darwin")
 """Whether two spellings of a path that differ in case usually name the same file."""
@@ -77,6 +79,9 @@ _TOKEN = re.compile(
     r")|(?<=AccountKey=)[\w+/]{40,}={0,2}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
     r"|(?<=://)[^\s/:@\"']{1,64}:[^\s/@\"']{1,128}(?=@)"  # user and password of an address
 )
+MAX_STARS = 3
+"""Most asterisks in one part of a pattern, and most parts `**`: the time grows with their number as the exponent."""
+_WILD = re.compile(r"[*?\[\]\\]")
 MASK = "***"
 """Stands for a private key or a token in a snippet."""
 MAX_CHARS = 20_000_000  # longer documents are excluded
@@ -155,12 +160,14 @@ def mask_secrets(text: str) -> str:
 
 
 def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
-    """The absolute path of a `file` URI in this system's flavour; None for any other URI.
+    """The absolute path of a `file` URI in this system's flavour; None for any other URI, and where it is too long.
 
     On Windows `file:///c%3A/a` is `C:/a`, and `file://server/share/a` is `//server/share/a`.
     """
     scheme, host, text = split_uri(uri)
     host, text = unquote(host), unquote(text)
+    if len(text) > MAX_LOCAL_PATH:  # its folders would take quadratic memory
+        return None
     path = flavour("/" + text.lstrip("/"))
     if isinstance(path, PureWindowsPath):
         drive = text.lstrip("/\\")
@@ -175,8 +182,25 @@ def folded(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does."""
-    return GitIgnoreSpec.from_lines(folded(one) for one in patterns if is_pattern(one))
+    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does.
+
+    A pattern with very many asterisks, which would be matched for hours, excludes more than it names.
+    """
+    return GitIgnoreSpec.from_lines(folded(_widened(one)) for one in patterns if is_pattern(one))
+
+
+def _widened(pattern: str) -> str:
+    """The pattern with few asterisks: it matches the same paths and others. A negated one with many is dropped."""
+    parts = pattern.split("/")
+    for at, part in enumerate(parts):
+        if part.count("*") > MAX_STARS:
+            literal = _WILD.split(part)
+            parts[at] = f"{literal[0]}*{literal[-1]}"
+    anywhere = [at for at, part in enumerate(parts) if part == "**"]
+    if len(anywhere) > MAX_STARS:
+        parts = parts[: anywhere[1]] + parts[anywhere[-1] :]
+    widened = "/".join(parts)
+    return "" if pattern.startswith("!") and widened != pattern else widened
 
 
 def is_binary(text: str) -> bool:

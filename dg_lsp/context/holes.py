@@ -2,7 +2,7 @@
 
 `...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
 A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
-without a grammar, and a text that is too long to be parsed, have only lines of `...` and TODO lines.
+without a grammar, and a text that takes too long to be parsed, have only lines of `...` and TODO lines.
 """
 
 import re
@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from tree_sitter import Language as Grammar
-from tree_sitter import Node, Parser
+from tree_sitter import Node
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_of, line_start
 from dg_lsp.context.languages import grammar_of, language_of
-from dg_lsp.context.syntax_tree import MAX_CHARS
+from dg_lsp.context.syntax_tree import MAX_CHARS, LimitedParser
 
 STAND_IN = "..."  # for an argument that is missing: the text parses while other holes are filled
 _TODO = re.compile(r"\W{0,4}\s*TODO\b")
@@ -30,6 +29,7 @@ _ANY = re.compile(rf"\.\.\.|…|\bpass\b|\bTODO\b|{_MISSING.pattern}")
 """Where it does not match, there is no hole, and the text need not be parsed."""
 _TEXTS = ("comment", "string")
 _CALLS = ("argument_list", "arguments", "value_arguments")
+_LISTS = ("list", "tuple")  # Callable[[...], int]
 _DOTS_THAT_MEAN_SOMETHING = ("subscript", "type", "slice", "generic_type", "type_parameter")
 
 
@@ -54,8 +54,9 @@ def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
     if not _ANY.search(text, start, end + 1):
         return ()
     grammar = grammar_of(language.grammar) if len(text) <= MAX_CHARS else None
-    found = set(_in_tree(text, grammar, range(start, end + 1)) if grammar else ())
-    if grammar is None or language.id != "python":
+    root = None if grammar is None else LimitedParser(grammar).root(text)
+    found = set(_in_tree(text, root, range(start, end + 1)) if root is not None else ())
+    if root is None or language.id != "python":
         found |= set(_in_lines(text, language.comment or "#"))
     return tuple(_merged(text, [hole for hole in sorted(found) if start <= hole.start and hole.end <= end]))
 
@@ -72,16 +73,18 @@ def _in_lines(text: str, comment: str) -> Iterator[Hole]:
         at += 2 if text.startswith("\r\n", at) else 1
 
 
-def _in_tree(text: str, grammar: Grammar, selection: range) -> Iterator[Hole]:
+def _in_tree(text: str, root: Node, selection: range) -> Iterator[Hole]:
     data = text.encode("utf-8", "replace")
     # offsets of the tree are bytes
     offsets = np.concatenate(([0], np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80))).tolist()
     first, last = (bisect_left(offsets, at) for at in (selection.start, selection.stop))
-    waiting, calls, texts = [Parser(grammar).parse(data).root_node], list[range](), list[range]()
+    waiting, calls, texts = [(root, "")], list[range](), list[range]()
     while waiting:
-        node = waiting.pop()
+        node, holder = waiting.pop()
         where = range(offsets[node.start_byte], offsets[node.end_byte])
-        waiting.extend(child for child in node.children if child.end_byte >= first and child.start_byte <= last)
+        inner = holder if node.type in _LISTS else node.type
+        children = (child for child in node.children if child.end_byte >= first and child.start_byte <= last)
+        waiting.extend((child, inner) for child in children)
         if any(name in node.type for name in _TEXTS):
             texts.append(where)
             is_own_line = not text[line_start(text, where.start) : where.start].strip()
@@ -90,21 +93,13 @@ def _in_tree(text: str, grammar: Grammar, selection: range) -> Iterator[Hole]:
                 yield Hole(where.start, where.start + len(comment), comment)
         elif node.type in _CALLS:
             calls.append(where)
-        elif node.type == "pass_statement" or (node.type == "ellipsis" and _is_placeholder(node)):
+        elif node.type == "pass_statement" or (node.type == "ellipsis" and holder not in _DOTS_THAT_MEAN_SOMETHING):
             yield Hole(where.start, where.stop)
     for match in _MISSING.finditer(text, selection.start, selection.stop):
         is_error = text[match.end()] == "," or text[match.start() - 1] == "="
         is_call = is_error or any(match.start() > call.start and match.end() < call.stop for call in calls)
         if is_call and not any(match.start() in known for known in texts):
             yield Hole(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
-
-
-def _is_placeholder(node: Node) -> bool:
-    """False for `...` in an index and in a type."""
-    parent = node.parent
-    while parent is not None and parent.type in ("list", "tuple"):  # Callable[[...], int]
-        parent = parent.parent
-    return parent is None or parent.type not in _DOTS_THAT_MEAN_SOMETHING
 
 
 def _merged(text: str, found: list[Hole]) -> Iterator[Hole]:

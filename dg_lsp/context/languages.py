@@ -23,7 +23,7 @@ WHEELS_EXTRA = "dg-lsp[languages]"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Language:
     """One table of languages.toml; the grammar is loaded when it is first used."""
 

@@ -1,13 +1,98 @@
-"""What a grammar finds in a text: blocks of whole lines, and whether a place is in a comment or a string."""
+"""What a grammar finds in a text: blocks of whole lines, and whether a place is in a comment or a string.
 
+Every syntax tree of dg-lsp comes from `LimitedParser`.
+"""
+
+import math
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 
-from tree_sitter import Node, Parser, Tree
+from tree_sitter import Language as Grammar
+from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
 
 from dg_lsp.context.languages import grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
+MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
+"""Processor time of the parses of one text. Real files took at most a third of it, most a tenth."""
+MAX_IN_ERROR = 20_000
+"""Most children of a node with an error that a query runs over: 0.3 s."""
+_STEP, _NUM_STEPS = 2000, 100
+"""Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
+_CHUNK = 4096  # bytes that the parser reads at a time
+
+
+class LimitedParser:
+    """A parser for one text and its variants, which together take a limited time.
+
+    tree-sitter's recovery from errors can take quadratic time: minutes for 40 kB of `a=>` in Java. Other threads wait
+    meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed
+    first, each with the tree of the last one, so that a text that would take too long shows it in time.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._parser = Parser(grammar)
+        self._used = 0.0
+        """Seconds so far."""
+        self._num_tried = _STEP
+        """Length of the longest text that was not too much, in bytes."""
+
+    def root(self, text: str) -> Node | None:
+        """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`."""
+        data = text.encode("utf-8", "replace")
+        limit = MAX_SECONDS + SECONDS_PER_BYTE * len(data)
+        began, tree = time.thread_time() - self._used, None
+        try:
+            if len(data) > self._num_tried + _STEP:
+                self._try_beginnings(data, began + limit)
+                self._num_tried = len(data)
+            tree = self._tree(data, len(data), began + limit)
+            self._used = time.thread_time() - began
+        except _TooLongError:
+            self._used = math.inf
+        return tree.root_node if tree is not None else None
+
+    def _try_beginnings(self, data: bytes, end: float) -> None:
+        """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
+        size, place, tree, longest_step = 0, Point(0, 0), None, max(_STEP, len(data) // _NUM_STEPS)
+        while (step := min(max(_STEP, size // 10), longest_step)) < len(data) - size:
+            began, added = time.thread_time(), data[size : size + step]
+            num_lines = added.count(b"\n")
+            column = step - 1 - added.rfind(b"\n") if num_lines else place.column + step
+            new_place = Point(place.row + num_lines, column)
+            if tree is not None:
+                tree.edit(size, size, size + step, place, place, new_place)
+            size, place = size + step, new_place
+            tree = self._tree(data, size, end, tree)
+            now = time.thread_time()
+            if (now - began) * ((size + step) / size) ** 2 > end - now:
+                raise _TooLongError
+
+    def _tree(self, data: bytes, size: int, end: float, old: Tree | None = None) -> Tree:
+        """The tree of the first `size` bytes. Raises `_TooLongError` at the processor time `end` of this thread."""
+
+        def read(at: int, _place: Point) -> bytes:
+            return data[at : min(size, at + _CHUNK)]
+
+        def is_over(_at: int = 0, _has_error: bool = False) -> bool:
+            return time.thread_time() > end
+
+        tree = None
+        if not is_over():
+            with suppress(ValueError):  # it is stopped
+                if old is None:
+                    tree = self._parser.parse(read, progress_callback=is_over)
+                else:
+                    tree = self._parser.parse(read, old, progress_callback=is_over)
+        if tree is None or is_over():
+            raise _TooLongError
+        return tree
+
+
+class _TooLongError(Exception):
+    """The limit of time was reached."""
 
 
 class Inside(StrEnum):
@@ -18,12 +103,34 @@ class Inside(StrEnum):
     CODE_IN_STRING = "code in a string"  # as in an f-string
 
 
+def matches_of(query: Query, text: str, grammar: Grammar) -> list[dict[str, list[Node]]]:
+    """The captures of each match of a query; none in a text that takes too long."""
+    root = LimitedParser(grammar).root(text)
+    # tree-sitter 0.26 crashes if the progress of a query is watched
+    if root is None or _is_rubble(root):
+        return []
+    return [captures for _, captures in QueryCursor(query).matches(root)]
+
+
+def _is_rubble(root: Node) -> bool:
+    """True if an error has so many nodes that a query, which takes quadratic time there, takes too long."""
+    waiting = [root] if root.has_error else []
+    while waiting:
+        node = waiting.pop()
+        if node.child_count > MAX_IN_ERROR:
+            return True
+        waiting.extend(child for child in node.children if child.has_error)
+    return False
+
+
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:
     """First and last line of each node that fills 2 to `max_lines` whole lines, without comments and errors."""
-    if (tree := _parse(text.encode(), language_id)) is None:
+    grammar = grammar_of(language_of(language_id).grammar)
+    root = None if grammar is None else LimitedParser(grammar).root(text)
+    if root is None:
         return
     lines = text.encode().split(b"\n")
-    waiting = [tree.root_node]
+    waiting = [root]
     while waiting:
         node = waiting.pop()
         (first, start), (last, end) = node.start_point, node.end_point
@@ -38,47 +145,46 @@ def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tu
 
 
 def inside(text: str, offset: int, language_id: str) -> Inside | None:
-    """What code-point offset `offset` is inside of; None in other code and without a grammar.
+    """What code-point offset `offset` is inside of; None in other code, without a grammar, and for a text that is too
+    long or takes too long.
 
     A string that is not closed counts if a quote at the cursor would close it.
     """
-    if len(text) > MAX_CHARS:
+    language = language_of(language_id)
+    grammar = grammar_of(language.grammar)
+    if grammar is None or len(text) > MAX_CHARS:
         return None
-    before, after = text[:offset].encode(), text[offset:].encode()
-    found = _inside(before, after, language_id)
+    before, after, parser = text[:offset], text[offset:], LimitedParser(grammar)
+    found = _inside(before, after, parser)
     if found is None:
-        line, language = text[:offset].rpartition("\n")[2], language_of(language_id)
+        line = before.rpartition("\n")[2]
         quotes = [quote for quote in language.quotes if quote in line]
-        quotes += [quote for quote in language.multiline if quote in text[:offset]]
-        closed = (_inside(before, quote.encode() + after, language_id) for quote in quotes)
+        quotes += [quote for quote in language.multiline if quote in before]
+        closed = (_inside(before, quote + after, parser) for quote in quotes)
         found = next((one for one in closed if one is Inside.STRING), None)
     return found
 
 
-def _inside(before: bytes, after: bytes, language_id: str) -> Inside | None:
-    if (tree := _parse(before + after, language_id)) is None:
+def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
+    if (root := parser.root(before + after)) is None:
         return None
-    place = len(before)
+    place = len(before.encode("utf-8", "replace"))
     # the node to the left: at its end a line comment goes on
-    node = tree.root_node.descendant_for_byte_range(max(0, place - 1), place)
-    while node is not None:
+    innermost = root.descendant_for_byte_range(max(0, place - 1), place)
+    found, node = None, root if innermost is not None else None
+    while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
         if "comment" in node.type and node.start_byte < place and not _is_closed(node, place):
-            return Inside.COMMENT
-        if node.start_byte < place < node.end_byte:
+            found = Inside.COMMENT
+        elif node.start_byte < place < node.end_byte:
             # YAML's `string_scalar` has no quotes
             if node.type.endswith("quote_scalar") or ("string" in node.type and node.type != "string_scalar"):
-                return Inside.STRING
-            if "interpolat" in node.type or "substitution" in node.type:
-                return Inside.CODE_IN_STRING
-        node = node.parent
-    return None
+                found = Inside.STRING
+            elif "interpolat" in node.type or "substitution" in node.type:
+                found = Inside.CODE_IN_STRING
+        node = node.child_with_descendant(innermost) if node != innermost else None
+    return found
 
 
 def _is_closed(comment: Node, place: int) -> bool:
     text = comment.text or b""
     return place >= comment.end_byte and text.endswith((b"\n", b"*/", b"-->", b"]]", b"=end"))
-
-
-def _parse(data: bytes, language_id: str) -> Tree | None:
-    grammar = grammar_of(language_of(language_id).grammar)
-    return None if grammar is None else Parser(grammar).parse(data)

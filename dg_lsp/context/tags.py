@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from textwrap import dedent
 
-from tree_sitter import Node, Parser, Query, QueryCursor, QueryError
+from tree_sitter import Node, Query, QueryError
 
 from dg_lsp.context.languages import Language, grammar_of, language_of
+from dg_lsp.context.syntax_tree import matches_of
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,8 @@ def _imports_in(statement: str, language_id: str) -> tuple[Import, ...]:
     query = _query(language.id, "imports")
     if query is None:
         return ()
-    matches = QueryCursor(query).matches(_root(f"{statement}\n", language))
-    found = dict.fromkeys(one for _, captures in matches for one in _imports(captures))
+    matches = _matches(query, f"{statement}\n", language)
+    found = dict.fromkeys(one for captures in matches for one in _imports(captures))
     bound = {one.module for one in found if one.bound}
     # a whole module is imported only where no name of it is
     return tuple(one for one in found if one.bound or one.module not in bound)
@@ -147,7 +148,7 @@ def definitions_of(text: str, language_id: str) -> dict[str, str]:
     if query is None:
         return {}
     found: dict[tuple[int, int], _Definition] = {}
-    for _, captures in QueryCursor(query).matches(_root(text, language)):
+    for captures in _matches(query, text, language):
         kind = next((name for name in captures if name.startswith("definition.")), "")
         if kind and "name" in captures:
             node, name = captures[kind][0], captures["name"][0]
@@ -277,8 +278,9 @@ def _summary(doc: Node | None) -> str:
     return f'"""{summary}"""'
 
 
-def _root(text: str, language: Language) -> Node:
-    return Parser(grammar_of(language.grammar)).parse(text.encode("utf-8", "replace")).root_node
+def _matches(query: Query, text: str, language: Language) -> list[dict[str, list[Node]]]:
+    grammar = grammar_of(language.grammar)
+    return matches_of(query, text, grammar) if grammar is not None else []
 
 
 @cache

@@ -164,16 +164,19 @@ class Endpoint:
 
     def listen(self, *, is_tcp: bool) -> socket.socket:
         """A listening Unix socket; a TCP socket on a free port of loopback where `is_tcp`, or the path is too long."""
-        if is_tcp or len(os.fsencode(self.socket_path)) > _LONGEST_PATH:
-            return socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)  # the token is not encrypted
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(str(self.socket_path))
-            self.socket_path.chmod(0o600)
-            listener.listen(_BACKLOG)
+            if is_tcp or len(os.fsencode(self.socket_path)) > _LONGEST_PATH:
+                return socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)  # the token is not encrypted
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(str(self.socket_path))
+                self.socket_path.chmod(0o600)
+                listener.listen(_BACKLOG)
+            except OSError:
+                listener.close()
+                raise
         except OSError as error:
-            listener.close()
-            raise DaemonError(f"the daemon cannot listen ({error.strerror or error})") from error
+            raise DaemonError(f"the daemon cannot listen ({error.strerror or error}); set {VARIABLE}") from error
         return listener
 
     def open_log(self) -> IO[bytes]:

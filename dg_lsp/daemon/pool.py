@@ -131,10 +131,11 @@ class Pool:
         """A session's share of the model of these settings, which is opened where it is not open."""
         key = settings.model_key
         with self._lock:
-            model = self._models.get(key)
+            before = model = self._models.get(key)
             if model is None or model.state == "failed":  # what was missing may be there by now
                 model = self._models[key] = _OpenModel(settings.model.name, self._scheduler(settings))
             model.num_sessions += 1
+        self._close_replaced(before)
         callbacks = partial(self._leave, model), partial(self._note_request, model)
         return SchedulerSession(model.scheduler, settings.completion, *callbacks, self._usage)
 
@@ -225,3 +226,11 @@ class Pool:
         with self._lock:
             model.num_sessions -= 1
             model.idle_since = time.monotonic()
+        self._close_replaced(model)
+
+    def _close_replaced(self, model: _OpenModel | None) -> None:
+        """Ends the thread of a model that failed and was opened again, when no session has it any more."""
+        with self._lock:
+            is_unused = model is not None and not model.num_sessions and model not in self._models.values()
+        if model is not None and is_unused:
+            model.scheduler.close()

@@ -164,7 +164,7 @@ class Daemon:
     def _authenticate(self, connection: socket.socket) -> dict[str, Any]:
         """The client's request, once both sides have proved that they can read the record."""
         hello = receive(connection, _LONGEST_HELLO)
-        if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._record.token.encode()):
+        if not hmac.compare_digest(str(hello.get("token", "")).encode("utf-8", "replace"), self._record.token.encode()):
             raise Refused("the token is wrong")
         send(connection, {"version": __version__, "proof": self._record.proof})
         return receive(connection)

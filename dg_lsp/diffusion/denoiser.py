@@ -29,6 +29,9 @@ class Prediction:
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
     unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded
+    among_ids: TokenIds | None = None
+    """Shape (L, S): the most probable token of each of the S sets that the pass was called with."""
+    among_share: Floats | None = None  # shape (L, S): its share of the probability of its set
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,27 @@ class Passes(Protocol):
 
 
 class Denoiser(Passes, Protocol):
-    """A model in memory."""
+    """A model in memory.
+
+    `among` asks for the best token of each of some sets of ids, at every open position; see `Prediction.among_ids`.
+    A model without masks, and a position whose logits the pass does not compute, may leave them out.
+    """
+
+    def predict(
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Lanes = (),
+        among: Sequence[TokenIds] = (),
+    ) -> list[Prediction]:
+        """See `Passes.predict`."""
+        ...
+
+    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+        """See `Passes.extend`."""
+        ...
 
     @property
     def num_slots(self) -> int:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.ttfue import Outcome
+from dg_lsp.engine.ttfue import Outcome, parsed
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
@@ -77,11 +77,7 @@ class AuditRecord:
         Raises:
             ValueError: the line is no record.
         """
-        tree = json.loads(line)
-        try:
-            return cls(**{name: tree[name] for name in cls.__dataclass_fields__ if name in tree})
-        except TypeError as error:
-            raise ValueError("no object, or a key is missing") from error
+        return parsed(json.loads(line), cls)
 
 
 class ModelHolder(Protocol):
@@ -147,7 +143,10 @@ class AuditLog:
                     on_error(f"the audit log {self._path} cannot be written: {reason}")
 
     def _is_full(self, line: bytes) -> bool:
-        return self._path.exists() and self._path.stat().st_size + len(line) > MAX_BYTES
+        try:
+            return self._path.stat().st_size + len(line) > MAX_BYTES
+        except FileNotFoundError:  # not written yet, or renamed by another process right now
+            return False
 
 
 def older_log(path: Path) -> Path:

@@ -4,12 +4,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.window import CHARS_PER_TOKEN
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import NO_TIME, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
 CAPACITY = 128  # fills of all documents together; the oldest go first
-CONTEXT_CHARS = 4000  # characters on each side of the cursor that must be the same: at least as many as a prompt shows
+CONTEXT_CHARS = 4096 * CHARS_PER_TOKEN
+"""Characters on each side of the cursor that must be the same: as many as the longest prompt of a known model shows."""
 _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
 
 

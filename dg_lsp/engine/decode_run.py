@@ -9,11 +9,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, token_ids
-from dg_lsp.canvas.repetition import BufferTokens, Repetition, RepetitionMatch
+from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, token_ids
+from dg_lsp.canvas.repetition import BufferTokens
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
+from dg_lsp.engine.corrections import Corrections
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -28,6 +29,7 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
+NO_CORRECTIONS = Corrections()
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 
@@ -112,21 +114,21 @@ class EngineModel:
 
 @dataclass(slots=True, eq=False)
 class RequestDenoiser:
-    """See `Passes`. Restores the request's slot, measures time, and overrides predictions with repetitions.
+    """See `Passes`. Restores the request's slot, measures time, and corrects predictions by the buffer.
 
     Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
     decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
 
-    Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
-    leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. A model of uniform
-    noise, which has no masks, is overridden in causal passes only.
+    Every decoder sees the same corrections, so that decoders which give the same text still do. Of a canvas only the
+    leftmost masks are corrected, since the text between a mask and its left neighbour is unknown. A model of uniform
+    noise, which has no masks, is corrected in causal passes only.
     """
 
     inner: Denoiser
     slots: KVSlots
     watch: Stopwatch
     spec: ModelSpec  # with the request's prompt format
-    repetition: Repetition | None = None
+    corrections: Corrections = NO_CORRECTIONS
     num_known: int = 0  # tokens before the fill, prompt and head together
     client: Hashable = 0
     num_decodes: int = 0  # passes of the runtime for this request
@@ -135,48 +137,53 @@ class RequestDenoiser:
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Passes.prefill`."""
         self.slots.user, self._held = self, prompt_ids
-        began, before = time.perf_counter(), self.inner.num_decodes
-        num_decoded = self.slots.prefill(self.inner, slot, prompt_ids, self.client)
-        self._count(began, before, "prefill")
-        return num_decoded
+        with self._counted("prefill"):
+            return self.slots.prefill(self.inner, slot, prompt_ids, self.client)
 
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)
-        began, before = time.perf_counter(), self.inner.num_decodes
-        predictions = self.inner.predict(slot, canvases, temperature, rng, lanes)
-        self._count(began, before, "predict")
-        repetition, sampling = self.repetition, self.spec.sampling
-        if repetition is None or not isinstance(sampling, MaskSampling):
-            return predictions
+        sampling, num_head = self.spec.sampling, max(0, self.num_known - len(self._held))  # frozen before the gap
+        masks = [canvas == sampling.mask_id for canvas in canvases] if isinstance(sampling, MaskSampling) else []
+        firsts = [int(flags.argmax()) for flags in masks]  # 0 without a mask
+        before = self._held[self.num_known :]
+        fills = [np.concatenate([before, ids[num_head:at]]) for ids, at in zip(canvases, firsts, strict=False)]
+        known = self.corrections.after(fills)
+        with self._counted("predict"):
+            more = {"among": among} if (among := known.among) else {}
+            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes, **more)
         return [
-            _overridden(prediction, self._canvas_matches(repetition, canvas, sampling.mask_id))
-            for prediction, canvas in zip(predictions, canvases, strict=True)
+            known.corrected(one, number, _run(masks[number], firsts[number])) if masks else one
+            for number, one in enumerate(predictions)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
         self._restore(slot)
-        began, before = time.perf_counter(), self.inner.num_decodes
-        prediction = self.inner.extend(slot, ids)
-        self._count(began, before, "predict")
-        num_before = len(self._held)
-        self._held = np.concatenate([self._held, ids])
-        if self.repetition is None:
-            return prediction
-        find, num_known = self.repetition.following, self.num_known
+        num_before, num_known = len(self._held), self.num_known
+        held = np.concatenate([self._held, ids])
         positions = range(max(0, num_known - num_before - 1), len(ids))
-        matches = [(at, find(self._held[num_known : num_before + at + 1])) for at in positions]
-        return _overridden(prediction, [(at, match) for at, match in matches if match])
+        known = self.corrections.after([held[num_known : num_before + at + 1] for at in positions])
+        with self._counted("predict"):
+            more = {"among": among} if (among := known.among) else {}
+            prediction = self.inner.extend(slot, ids, **more)
+        self._held = held
+        for number, at in enumerate(positions):
+            prediction = known.corrected(prediction, number, (at,))
+        return prediction
 
     @property
     def num_held(self) -> int:
         """Tokens that the request's slot holds."""
         return len(self._held)
 
-    def _count(self, began: float, before: int, stage: Literal["prefill", "predict"]) -> None:
+    @contextmanager
+    def _counted(self, stage: Literal["prefill", "predict"]) -> Iterator[None]:
+        """Adds the time and the passes of the `with` block."""
+        began, before = time.perf_counter(), self.inner.num_decodes
+        yield
         setattr(self.watch, stage, getattr(self.watch, stage) + time.perf_counter() - began)
         self.num_decodes += self.inner.num_decodes - before
 
@@ -186,41 +193,11 @@ class RequestDenoiser:
             self.prefill(slot, held)
             self.slots.hold(slot, held, self.client)
 
-    def _canvas_matches(
-        self, repetition: Repetition, canvas: TokenIds, mask_id: int
-    ) -> list[tuple[int, RepetitionMatch]]:
-        """Positions from the leftmost mask on, and the repetition at each."""
-        at = int((canvas == mask_id).argmax())  # 0 without a mask
-        num_head = max(0, self.num_known - len(self._held))  # frozen before the gap
-        fill = np.concatenate([self._held[self.num_known :], canvas[num_head:at]])
-        matches = []
-        while at < len(canvas) and canvas[at] == mask_id and (match := repetition.following(fill)):
-            matches.append((at, match))
-            fill, at = np.concatenate([fill, np.array([match.token], np.int32)]), at + 1
-        return matches
 
-
-def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionMatch]]) -> Prediction:
-    """The prediction with a repeated token at each of these positions."""
-    if not matches:
-        return prediction
-    argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
-    confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
-    for at, match in matches:
-        agrees = argmax_ids[at] == match.token
-        confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
-        if sampled_ids[at] == argmax_ids[at] or sampled_ids[at] == match.token:
-            sampled_ids[at], sampled_confidence[at] = match.token, confidence[at]
-        else:  # the other tokens share what the repetition leaves
-            sampled_confidence[at] = min(sampled_confidence[at], 1 - confidence[at])
-        argmax_ids[at] = match.token
-    return replace(
-        prediction,
-        argmax_ids=argmax_ids,
-        sampled_ids=sampled_ids,
-        confidence=confidence,
-        sampled_confidence=sampled_confidence,
-    )
+def _run(is_mask: Flags, first: int) -> range:
+    """The consecutive masks from the first one on."""
+    after = is_mask[first:]
+    return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
 
 class DecodeRun:
@@ -235,7 +212,7 @@ class DecodeRun:
         watch: Stopwatch,
         *,
         seed: int,
-        repetition: Repetition | None = None,
+        corrections: Corrections = NO_CORRECTIONS,
         slot: int = -1,
     ) -> None:
         """Chooses the slot if there is none with this number.
@@ -247,10 +224,11 @@ class DecodeRun:
         self._watch = watch
         prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
         stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids, model.client, slot=slot)
-        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, repetition, layout.num_known, model.client)
+        sources = corrections, layout.num_known, model.client
+        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, *sources)
         self._denoiser = denoiser
         num_kept = slots.num_shared(slot, prompt_ids, model.client)
-        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept)
+        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, corrections.repetition, num_kept)
         self.name = decoder
         self.decoder = new_decoder(decoder, self.task)
         slots.hold(slot, prompt_ids, model.client)

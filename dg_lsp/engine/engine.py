@@ -19,8 +19,10 @@ from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.languages import language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer
+from dg_lsp.engine.corrections import Corrections
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
@@ -253,11 +255,17 @@ class LocalEngine(Engine):
             num_tokens = num_canvases * limits.canvas_length
             passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
             limits = replace(limits, early_stop_passes=passes)
-            repetition = None
-            if self.settings.repetition and self.spec.repetition_match:
-                repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
-            more = {"seed": request.seed, "slot": request.slot}
-            return DecodeRun(model, decoder, layout, limits, watch, repetition=repetition, **more)
+            corrections, more = self._corrections(request, model), {"seed": request.seed, "slot": request.slot}
+            return DecodeRun(model, decoder, layout, limits, watch, corrections=corrections, **more)
+
+    def _corrections(self, request: FillRequest, model: EngineModel) -> Corrections:
+        """What the buffer knows, for a model that is small enough to need it."""
+        if not (self.settings.repetition and self.spec.repetition_match):
+            return Corrections()
+        where = request.snapshot.text, request.offset, request.suffix_lines
+        has_attributes = bool(language_of(request.snapshot.language).grammar)
+        attributes = model.buffers.attributes(*where) if has_attributes else None
+        return Corrections(model.buffers.repetition(*where), attributes)
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""

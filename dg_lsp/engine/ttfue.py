@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import cattrs
 import numpy as np
 
 EVENT, VERSION = "ttfue", 1
@@ -170,12 +171,22 @@ class Outcome:
             ValueError: the line is no record.
         """
         tree = json.loads(line)
-        if not isinstance(tree, dict) or tree.get("event") != EVENT:
-            return None
-        try:
-            return cls(**{name: tree[name] for name in cls.__dataclass_fields__ if name in tree})
-        except TypeError as error:
-            raise ValueError("a key is missing") from error
+        return parsed(tree, cls) if isinstance(tree, dict) and tree.get("event") == EVENT else None
+
+
+Record = TypeVar("Record")
+
+
+def parsed(tree: Any, kind: type[Record]) -> Record:
+    """A record of a log from its JSON tree; unknown keys are ignored.
+
+    Raises:
+        ValueError: a key is missing, or a value is of another type.
+    """
+    try:
+        return cattrs.structure(tree, kind)
+    except cattrs.BaseValidationError as error:
+        raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
 
 
 def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class HttpServer:
             )
         self._socket = _bind(host, port)
         self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
-        self._service = Service(open_scheduler, settings, _log)
+        self._service = Service(open_scheduler, settings, _log, rules.max_queued)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
         self._thread: threading.Thread | None = None

@@ -22,6 +22,7 @@ class AccessRules:
     hosts: tuple[str, ...] = LOOPBACK
     """Allowed `Host` names without a port. Not checked when a key is required: a foreign page has no key."""
     origins: tuple[str, ...] = ()  # web pages that may send requests from a browser
+    max_queued: int = 32  # requests at a time, running and waiting; further ones are refused
 
     def error(self, path: str, headers: Headers) -> ApiError | None:
         """The response to a request that is not allowed; None for one that is."""

@@ -73,7 +73,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
             allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(text)))
         if not num_left:
             break
-    return Snippets(tuple(allowed), settings.context.max_fraction)
+    return Snippets(tuple(allowed))
 
 
 def exclusion_reason(path: str, text: str, language: str, settings: Settings) -> ExclusionReason | None:

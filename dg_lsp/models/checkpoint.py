@@ -1,6 +1,7 @@
 """A checkpoint folder of a DiffusionGemma as GGUF metadata: sizes, tensor names, vocabulary and sampler."""
 
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -98,6 +99,10 @@ _SOFTCAP = 30.0
 """Limit of the logits if the config has none: transformers does not save it."""
 _UNROTATED = 1e30
 """A frequency divisor that leaves a channel unrotated."""
+
+
+DAMAGE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error)
+"""What values of another type or range raise while they are converted."""
 
 
 class Geometry:
@@ -212,8 +217,8 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
     ids = {**model["vocab"]}
     added = {entry["content"]: entry for entry in tokenizer.get("added_tokens", ())}
     ids |= {text: entry["id"] for text, entry in added.items()}
-    if ids and max(ids.values()) >= size:
-        raise ValueError(f"token {max(ids.values())} of {size}")
+    if odd := [i for i in ids.values() if not 0 <= i < size]:
+        raise ValueError(f"token {odd[0]} of {size}")
     tokens, kinds = [f"<unused_{i}>" for i in range(size)], [UNUSED] * size
     for token, i in ids.items():
         tokens[i], kinds[i] = token, _token_type(token, added.get(token), in_model=token in model["vocab"])
@@ -266,17 +271,27 @@ def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length:
     try:
         chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
         values = vocabulary(read_json(folder / "tokenizer.json"), size, chat_template)
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+    except (*DAMAGE, OSError) as error:
         raise InputFileError(
             f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
         ) from error
     config = read_json(generation) if generation.is_file() else {}
+    try:
+        return values | _generation_metadata(config, values, canvas_length, context_length)
+    except DAMAGE as error:
+        raise InputFileError(f"{generation} is damaged ({error}): download it again") from error
+
+
+def _generation_metadata(
+    config: Mapping[str, Any], tokenizer: Mapping[str, Value], canvas_length: int, context_length: int
+) -> dict[str, Value]:
+    """See `diffusion_metadata`; `config` is a generation_config.json."""
     settings = {field.name: config.get(field.name) for field in fields(UniformSampling)}
     settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
     sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
     end_ids = config.get("eos_token_id") or ()
     end_ids = tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
-    return values | diffusion_metadata(sampling, values, canvas_length, context_length, end_ids)
+    return diffusion_metadata(sampling, tokenizer, canvas_length, context_length, end_ids)
 
 
 def diffusion_metadata(
@@ -289,9 +304,13 @@ def diffusion_metadata(
     """The `dg.*` metadata of the main file, except for the two keys of its side file.
 
     Without `end_ids`, `<eos>`, `<turn|>` and `<|tool_response>` end the text.
+
+    Raises:
+        KeyError, TypeError, ValueError, struct.error: a key of the tokenizer is missing, or a value is not valid.
     """
     tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
-    assert isinstance(tokens, list) and isinstance(kinds, list)
+    if not isinstance(tokens, list) or not isinstance(kinds, list) or len(tokens) != len(kinds):
+        raise ValueError("tokenizer.ggml.tokens and tokenizer.ggml.token_type are not lists of one length")
     end_ids = end_ids or tuple(tokens.index(token) for token in _END_TOKENS if token in tokens)
     free_ids = {*end_ids, *(tokens.index(mark) for marks in THOUGHT_MARKS for mark in marks if mark in tokens)}
     banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in free_ids)

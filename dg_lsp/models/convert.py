@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import re
-import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,7 +92,6 @@ _DROPPED_KEYS = (
     f"{_OLD}attention.causal",  # false there; prompts are encoded causally, and the runtime sets it for each pass
     *_CANVAS_KEYS,
 )
-_VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 _DEFAULT_VALUES = {
     f"{_NEW}attention.shared_kv_layers": gguf.uint32(0),
     f"{_NEW}embedding_length_per_layer_input": gguf.uint32(0),
@@ -198,11 +196,14 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
     kept["general.architecture"] = gguf.text(checkpoint.ARCHITECTURE)
-    if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != gguf.ARRAY), ""):
-        raise errors.ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
-    ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
+    try:
+        ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
+    except checkpoint.DAMAGE as error:
+        raise errors.ModelBrokenError(
+            f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
+        ) from error
     return {**_DEFAULT_VALUES, **kept, **ours}
 
 
@@ -228,8 +229,8 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         )
     try:
         geometry = checkpoint.Geometry(config)
-        sizes = geometry.values()
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+        sizes, divisors = geometry.values(), geometry.rope_divisors()
+    except checkpoint.DAMAGE as error:
         raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
             "computes: use another checkpoint"
@@ -240,7 +241,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
             _check_shared(folder, _convert_tensor(key, saved[key]), _convert_tensor(key, decoder))
     side = {tensor.name: tensor for tensor in tensors if tensor.name in checkpoint.SELF_CONDITIONING}
     main = {tensor.name: tensor for tensor in tensors if tensor.name not in side}
-    main["rope_freqs.weight"] = gguf.vector("rope_freqs.weight", geometry.rope_divisors())
+    main["rope_freqs.weight"] = gguf.vector("rope_freqs.weight", divisors)
     values: dict[str, gguf.Value] = {
         "general.architecture": gguf.text(checkpoint.ARCHITECTURE),
         "general.type": gguf.text("model"),

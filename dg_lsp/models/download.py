@@ -175,7 +175,11 @@ def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> Record:
     check_space(preset.folder, sum(file.size for file in files))
     for file in files:
         part = preset.folder / f".{file.path}.part"  # the source may be the preset's own folder
-        shutil.copyfile(root / file.path, part)
+        try:
+            shutil.copyfile(root / file.path, part)
+        except OSError:
+            part.unlink(missing_ok=True)  # of a disk that is full now
+            raise
         part.replace(preset.folder / file.path)
         _check(preset.folder, file, str(source))
     return Record(preset.repository, "", files)
@@ -303,8 +307,11 @@ def explained_disk_errors(path: Path, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"is not writable ({error.strerror})"
-        raise ModelError(f"{path} {problem}: free some space and run it again, or {advice}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem = "is full: free some space and run it again"
+        else:
+            problem = f"is not writable ({error.strerror}): check who may write there"
+        raise ModelError(f"{path} {problem}, or {advice}") from error
 
 
 @contextlib.contextmanager

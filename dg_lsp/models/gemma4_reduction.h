@@ -3,7 +3,7 @@
 // A packed row of a position has 6 + 2k numbers, of the distribution at the step's temperature T:
 //   0 log z: log-sum-exp of the tempered logits, less the tempered best logit     1 entropy in nats
 //   2 best id     3 id drawn from the whole vocabulary     4 best logit     5 logit of the drawn id
-//   [6, 6 + k) the k best logits     [6 + k, 6 + 2k) their ids. DG_ROWS: the best first, DG_OPS: in no order
+//   [6, 6 + k) the k best logits     [6 + k, 6 + 2k) their ids. DG_ROWS: the best first, DG_OPS: in no order; k may be 0
 // Numbers are float32, ids too: they are exact below 2^24.
 
 #pragma once
@@ -26,13 +26,13 @@
 enum dg_mode {
     DG_OFF  = 0,  // llama.cpp copies the logits to the host
     DG_ROWS = 1,  // one function reduces a row at a time; on a CPU only
-    DG_OPS  = 2,  // operations of ggml that every device has
+    DG_OPS  = 2,  // operations of ggml that every device has; only ggml's CPU device has run them
 };
 
 struct dg_settings {
     int           mode     = DG_OFF;
     int           k        = 0;
-    bool          feeds    = false;    // DG_OPS: also sums the scaled embeddings of the k best tokens by their probability
+    ggml_tensor * table    = nullptr;  // DG_OPS: transposed embeddings [n_vocab, n_embd]: their scaled mean is computed too
     float         inv_t    = 1.0f;     // 1 / T
     const float * uniforms = nullptr;  // one for each row, in the order of the outputs
     int           n_rows   = 0;
@@ -201,7 +201,7 @@ struct dg_reduction : public llm_graph_input_i {
     // uniforms and bias are inputs.
     bool can_reuse(const llm_graph_params & params) override {
         if (dg_now.mode != made.mode) return false;
-        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.feeds == made.feeds &&
+        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.table == made.table &&
                !dg_now.bias == !made.bias && results[DG_LOGITS]->ne[1] == (int64_t) params.n_outputs);
     }
 
@@ -263,7 +263,7 @@ static ggml_tensor * dg_top_ids(ggml_context * ctx, ggml_tensor * logits, int k)
     return ggml_cast(ctx, id, GGML_TYPE_I32);
 }
 
-static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, ggml_tensor * table, dg_reduction * in) {
+static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_reduction * in) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     const int k = in->made.k;
     in->inv_t    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, 1);
@@ -277,8 +277,6 @@ static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, ggm
     }
     ggml_tensor * columns = ggml_reshape_3d(ctx, logits, 1, n_vocab, n);
     auto row = [&](ggml_tensor * rows, ggml_tensor * ids) { return ggml_reshape_2d(ctx, ggml_get_rows(ctx, rows, ids), ids->ne[0], n); };
-    ggml_tensor * top_ids    = dg_top_ids(ctx, logits, k);
-    ggml_tensor * top_logits = row(columns, top_ids);
     ggml_tensor * best_id    = ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n);
     ggml_tensor * best       = row(columns, best_id);
     ggml_tensor * tempered   = ggml_mul(ctx, logits, in->inv_t);
@@ -301,24 +299,25 @@ static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, ggm
                                     dg_pick(ctx, inside, ggml_sub(ctx, wanted, before), nullptr));
     ggml_tensor * packed = ggml_concat(ctx, log_z, entropy, 0);
     for (ggml_tensor * next : {ggml_cast(ctx, best_id, GGML_TYPE_F32), drawn, best,
-                               row(columns, ggml_cast(ctx, drawn, GGML_TYPE_I32)), top_logits,
-                               ggml_cast(ctx, top_ids, GGML_TYPE_F32)}) {
+                               row(columns, ggml_cast(ctx, drawn, GGML_TYPE_I32))}) {
         packed = ggml_concat(ctx, packed, next, 0);
     }
-    if (in->made.feeds) {
-        const int64_t width = table->ne[0];
-        ggml_tensor * shares = ggml_soft_max(ctx, ggml_mul(ctx, top_logits, in->inv_t));
-        ggml_tensor * rows   = ggml_get_rows(ctx, table, ggml_reshape_1d(ctx, top_ids, k*n));
-        ggml_tensor * turned = ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, rows, width, k, n), 1, 0, 2, 3));
-        ggml_tensor * sums   = ggml_mul_mat(ctx, turned, ggml_reshape_3d(ctx, shares, k, 1, n));
+    if (k > 0) {
+        ggml_tensor * top_ids = dg_top_ids(ctx, logits, k);
+        packed = ggml_concat(ctx, packed, row(columns, top_ids), 0);
+        packed = ggml_concat(ctx, packed, ggml_cast(ctx, top_ids, GGML_TYPE_F32), 0);
+    }
+    if (in->made.table) {
+        // probabilities relative to the best one: half precision, which products may use, has no number below 6e-8
+        ggml_tensor * sums = ggml_mul_mat(ctx, in->made.table, ggml_div(ctx, p, p_best));
         ggml_prec_set_acc(sums, GGML_PREC_F32);
-        in->results[DG_FEEDBACK] = ggml_scale(ctx, ggml_reshape_2d(ctx, sums, width, n), sqrtf((float) width));
+        in->results[DG_FEEDBACK] = ggml_mul(ctx, sums, ggml_scale(ctx, p_best, sqrtf((float) sums->ne[0])));
     }
     return packed;
 }
 
 // Adds the reduction to the graph of `llama_set_causal_attn(ctx, false)`. Returns the last tensor to compute.
-static ggml_tensor * dg_reduce(llm_graph_context & graph, const llama_model & model, ggml_tensor * logits) {
+static ggml_tensor * dg_reduce(llm_graph_context & graph, ggml_tensor * logits) {
     auto * res = graph.res;
     auto * in  = static_cast<dg_reduction *>(res->add_input(std::make_unique<dg_reduction>(dg_now)));
     if (dg_now.mode == DG_OFF || graph.n_outputs == 0) {
@@ -334,10 +333,7 @@ static ggml_tensor * dg_reduce(llm_graph_context & graph, const llama_model & mo
         packed = ggml_custom_4d(graph.ctx0, GGML_TYPE_F32, 6 + 2*dg_now.k, logits->ne[1], 1, 1, &logits, 1, dg_reduce_rows,
                                 GGML_N_TASKS_MAX, in);
     } else {
-        // tok_embd is in the host's memory; on a GPU, output has the copy there
-        auto * dev = model.dev_output();
-        const bool on_cpu = !dev || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
-        packed = dg_reduce_ops(graph.ctx0, logits, on_cpu ? model.tok_embd : model.output, in);
+        packed = dg_reduce_ops(graph.ctx0, logits, in);
     }
     in->results[DG_PACKED] = packed;
     for (ggml_tensor * each : {packed, in->results[DG_FEEDBACK]}) {
@@ -351,12 +347,12 @@ static ggml_tensor * dg_reduce(llm_graph_context & graph, const llama_model & mo
 
 // ---- functions for Python: of the calling thread ----
 
-DG_API int dg_reduction_version(void) { return 1; }
+DG_API int dg_reduction_version(void) { return 2; }
 
-// What the following graphs compute. The arrays must live until the next call.
-DG_API void dg_reduction_set(int mode, int k, int feeds, float inv_t, const float * uniforms, int n_rows, const float * bias,
-                             const int32_t * banned, int n_banned) {
-    dg_now = {mode, k, feeds != 0, inv_t, uniforms, n_rows, bias, banned, n_banned};
+// What the following graphs compute. The arrays must live until the next call, and the tensor as long as the context.
+DG_API void dg_reduction_set(int mode, int k, ggml_tensor * table, float inv_t, const float * uniforms, int n_rows,
+                             const float * bias, const int32_t * banned, int n_banned) {
+    dg_now = {mode, k, table, inv_t, uniforms, n_rows, bias, banned, n_banned};
 }
 
 // Copies rows of a result of the last decode. Returns the number of rows: 0 if there are none, or if they have another width.

@@ -1,4 +1,7 @@
-"""The GPUs of this machine, found without llama.cpp: an installed llama.cpp lists only those that it can use."""
+"""The GPUs of this machine, found without llama.cpp: an installed llama.cpp lists only those that it can use.
+
+No machine with a GPU has run this module: it is tested with outputs of the programs.
+"""
 
 import itertools
 import json
@@ -95,8 +98,7 @@ _LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 def slow_link(numbers: Sequence[int], run: RunProgram = run_program) -> str:
     """Why the link between two NVIDIA GPUs is slow; empty where none is, or where nothing reports it.
 
-    `numbers` are those of CUDA in this process, in the order of the layers. No machine with several GPUs has run this:
-    tested with outputs of nvidia-smi.
+    `numbers` are those of CUDA in this process, in the order of the layers.
     """
     real = [_real_number(number) for number in numbers]
     topology = _topology(run(("nvidia-smi", "topo", "-m")))

@@ -26,6 +26,7 @@ from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, 
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
+    DAMAGE,
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
@@ -306,7 +307,7 @@ def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
         return _read_folder(folder, name or folder.resolve().name)
     except InputFileError as error:
         raise ModelBrokenError(str(error)) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise ModelUnsupportedError(
             f"{folder}: its configuration or tokenizer is not that of a {MODEL_TYPE} ({error}): download it again"
         ) from error

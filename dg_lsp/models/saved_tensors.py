@@ -86,7 +86,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InputFileError(f"{path} is damaged: download it again")
@@ -104,7 +104,7 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
         found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    except (struct.error, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (struct.error, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in found):
         raise ModelBrokenError(f"{path} is cut short: download it again")

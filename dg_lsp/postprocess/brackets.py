@@ -7,8 +7,8 @@ from typing import Any
 
 from dg_lsp.context.languages import PLAIN, Language
 
-_CLOSERS = {"(": ")", "[": "]", "{": "}"}
-OPENERS, CLOSERS = tuple(_CLOSERS), tuple(_CLOSERS.values())
+CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
+OPENERS, CLOSERS = tuple(CLOSER_OF), tuple(CLOSER_OF.values())
 OPENER_OF = dict(zip(CLOSERS, OPENERS, strict=True))
 
 
@@ -31,6 +31,7 @@ class Balance:
         return len(self.closers) + bool(self.quote) + self.num_stray
 
 
+@lru_cache(maxsize=64)  # a judgement needs the same ones several times
 def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
@@ -38,8 +39,8 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
     next_piece = _code_piece(language).search
     while match := next_piece(text, at):
         piece, at = match[0], match.end()
-        if piece in _CLOSERS:
-            opened.append((_CLOSERS[piece], match.start()))
+        if piece in CLOSER_OF:
+            opened.append((CLOSER_OF[piece], match.start()))
         elif piece in language.quotes or piece in language.multiline:
             end = _string_piece(piece, piece in language.multiline).match(text, at)
             if end is None:
@@ -63,9 +64,45 @@ def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Bala
     return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
 
 
+def without_long_strings(text: str, language: Language) -> tuple[str, int]:
+    """`text` with form feeds in place of strings and comments of several lines and of the rest of their last line.
+
+    The lines of such a string are no code: neither their words nor their indentation have a meaning. A form feed is a
+    blank and no indentation. With the offset of the one in which the text ends, else the text's length.
+    """
+    parts, done, start, end = list[str](), 0, len(text), 0
+    for match in _long_piece(language).finditer(text):
+        start, end = match.span()
+        if "\n" in text[start : end - 1]:
+            end = text.find("\n", end) if end < len(text) else end
+            end = len(text) if end < 0 else end
+            if end > done:
+                lines = text[max(start, done) : end].split("\n")
+                parts += text[done:start], "\n".join("\f" * len(line) for line in lines)
+                done = end
+    unfinished = start if end == len(text) else len(text)
+    return "".join((*parts, text[done:])), unfinished
+
+
+@lru_cache(None)
+def _long_piece(language: Language) -> re.Pattern[str]:
+    """A string or a comment, up to the end of the text where it does not end, or an escaped character."""
+    pieces = []
+    for quote in sorted((*language.quotes, *language.multiline), key=len, reverse=True):
+        char, line_end, end = (quote[0], "", r"\Z") if quote in language.multiline else (quote[0], r"\n", "$")
+        pieces.append(rf"{quote}(?:[^\\{char}{line_end}]++|\\.|(?!{quote}){char})*+(?:{quote}|{end})")
+    return re.compile("|".join([*_marked(language), *pieces]), re.DOTALL | re.MULTILINE)
+
+
 @lru_cache(None)
 def _code_piece(language: Language) -> re.Pattern[str]:
     """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
+    quotes = map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
+    return re.compile("|".join([*_marked(language), *quotes, r"[()\[\]{}]"]), re.DOTALL | re.MULTILINE)
+
+
+def _marked(language: Language) -> list[str]:
+    """Patterns of escaped characters, comments, raw strings and characters."""
     parts = [r"\\."]
     if language.block_comment:
         start, end = map(re.escape, language.block_comment)
@@ -76,8 +113,7 @@ def _code_piece(language: Language) -> re.Pattern[str]:
         parts.append(language.raw_string)
     if language.has_chars:
         parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
-    parts += map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
-    return re.compile("|".join([*parts, r"[()\[\]{}]"]), re.DOTALL | re.MULTILINE)
+    return parts
 
 
 @lru_cache(None)

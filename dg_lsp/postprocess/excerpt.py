@@ -7,20 +7,26 @@ errors in many ways, and only a valid text shows what a fill breaks.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 from typing import Self
 
 from dg_lsp.context.document import depth_of
 from dg_lsp.context.languages import Language
-from dg_lsp.postprocess.brackets import CLOSERS, Balance, balance
+from dg_lsp.postprocess.brackets import CLOSER_OF, CLOSERS, OPENER_OF, OPENERS, Balance, balance, without_long_strings
 
 REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
 _TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
 _FLAT_END = re.compile(
-    r"^[^\s#][^\n]*\n+(?=\})", re.MULTILINE
+    r"^[^\s][^\n]*\n+(?=\})", re.MULTILINE
 )  # before the end of a block without indentation: a namespace
 _BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
+_MACRO = re.compile(
+    r"(?:\A|(?<=[;{}\n/])\n)[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
+)  # alone on its line
+_NOT_LINE_END = re.compile(r"[^\n]")
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
 
 
@@ -40,6 +46,7 @@ class Excerpt:
     following: str = ""  # the text of which `below` is the beginning
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
+    num_open: int = 0  # characters before the gap from the start of the string or line on in which it is
     is_following_cut: bool = False  # the file has more text than `following`
     is_file_end: bool = False  # only ends of blocks follow the gap: others may stay open in an unfinished file
 
@@ -57,10 +64,11 @@ class Excerpt:
         line_start = before.rfind("\n") + 1
         above, line_prefix = before[min(start, line_start) : line_start], before[line_start:]
         line_rest, line_end, below = after[:REACH].partition("\n")
-        landmarks = list(landmark.finditer(above + line_prefix))
+        landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
         if is_cut and not landmarks:
             above = before[before.find("\n") + 1 : line_start]
-            landmarks = list(landmark.finditer(above + line_prefix))[-1:]
+            landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
+            landmarks = landmarks[-1:]
         if is_cut and not landmarks:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
@@ -75,7 +83,7 @@ class Excerpt:
         above = above[_start_of(above, first.start(), language) :] if first else above
         if language.has_macros and (ended := list(_FLAT_END.finditer(above))):
             above = above[ended[-1].end() :].partition("\n")[2]
-        found = cls(
+        return cls(
             above,
             line_prefix,
             line_rest,
@@ -87,28 +95,31 @@ class Excerpt:
             following=line_end + below,
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
+            num_open=max(len(line_prefix), min(num_read, len(above) + len(line_prefix))),
             is_following_cut=len(after) > REACH,
             is_file_end=not language.checks_broken and len(after) <= REACH and bool(_FILE_END.fullmatch(after)),
         )
-        return found._ended("")
 
-    def with_fill(self, fill: str) -> Self:
-        """The excerpt with the end that fits a fill: one that opens or ends a block, a string or a comment."""
-        is_open = any(balance(self.line_prefix + text, self.language).num_unmatched for text in ("", fill))
-        marks = self.language.block_comment
-        is_same = not (is_open or self.language.block_closes or any(mark in fill for mark in marks))
-        return self if is_same else self._ended(fill)
+    def with_fill(self, fill: str) -> "Excerpt":
+        """The excerpt with `below` and `tail` for a fill, which may open or end a block, a string or a comment."""
+        return _ended(self, fill)
+
+    @property
+    def before(self) -> str:
+        """The text before the gap."""
+        return self.head + self.above + self.line_prefix
 
     def text(self, fill: str) -> str:
         """The text that is parsed, with `fill` in the gap."""
-        return self.head + self.above + self.line_prefix + fill + self.after(fill)
+        text = self.before + fill + self.after(fill)
+        return _without_macros(text, self) if self.language.has_macros else text
 
     def after(self, fill: str) -> str:
         """The text behind the gap, with `fill` in it; an unfinished file gets the brackets it lacks."""
         after = self.line_rest + self.below + self.tail
         if not self.is_file_end:
             return after
-        before = self.head + self.above + self.line_prefix
+        before = self.before
         left = balance(before + fill + after, self.language)
         opened = zip(left.closers, left.openings, strict=True)
         closers = "\n".join(closer for closer, at in opened if at < len(before))
@@ -128,40 +139,59 @@ class Excerpt:
             left = balance(before + fill, self.language)
             for at in left.openings:
                 header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
-                if before[at : at + 1] == "{" and header.rstrip().endswith("{"):
-                    found.append((depth_of(header), "}"))
+                if at < len(before) and header.rstrip().endswith(OPENERS):
+                    found.append((depth_of(header), CLOSER_OF[before[at]]))
         below = next((line for line in self.following.split("\n") if line.strip()), "")
         is_end = self.language.block_end is not None and self.language.block_end.match(below)
         least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
         found.sort(key=lambda one: -one[0])
-        return "".join(f"\n{closer}" for depth, closer in found if depth >= least)
+        closers = "".join(f"\n{closer}" for depth, closer in found if depth >= least)
+        separator = "," if self.language.last_elements else ";" if closers.endswith(")") else ""
+        return closers and closers + separator * (not is_end)
 
     def without_line(self) -> Self:
         """The excerpt with a gap in place of the cursor's line."""
         return replace(self, line_prefix="", line_rest="")
 
-    def _ended(self, fill: str) -> Self:
-        """The excerpt with `below` and `tail` for this fill."""
-        before = self.above + self.line_prefix + fill
-        left = balance(before, self.language)
-        following = self.line_rest + self.following
-        after = _code_after(left, before, following, self.language)
-        code = (following if after is None else after)[len(self.line_rest) :]
-        last = (before + self.line_rest)[before.rfind("\n") + 1 :]
-        end = _end(code, self.depth, self.language, last_line=last, is_cut=self.is_following_cut)
-        code, below, closers = code[: end.at], self.following[: end.at], self.head_closer
-        if end.is_cut:
-            num_typed = len(before) - len(fill)
-            inner = _closers_behind_string(left, num_typed, self.line_rest + code, self.language)
-            inner = inner or _closers(left, before, self.line_rest + code, end.depth, self.language)
-            closers = inner + closers
-        above = self.above
-        if self.language.has_macros:
-            above, below = _without_conditionals(above, below)
-        if closers:
-            closers = _last_element(below, closers, self.language) + closers
-        tail, is_whole = closers and f"\n{closers}\n", self.is_whole and end.is_known and after is not None
-        return replace(self, above=above, below=below, tail=tail, is_whole=is_whole)
+
+@lru_cache(maxsize=8)  # a judgement needs the same ones several times
+def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
+    language, line_rest = excerpt.language, excerpt.line_rest
+    before = excerpt.above + excerpt.line_prefix + fill
+    start = len(before) - len(fill) - excerpt.num_open
+    code, _ = without_long_strings(before[start:] + line_rest + excerpt.following, language)
+    code = code[len(before) - start + len(line_rest) :]
+    left = balance(before, language)
+    last = (before + line_rest)[before.rfind("\n") + 1 :]
+    end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
+    code, below, closers = code[: end.at], excerpt.following[: end.at], excerpt.head_closer
+    if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
+        closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
+    elif end.is_cut:
+        closers = _closers(left, before, line_rest + code, end.depth, language) + closers
+    if closers:
+        closers = _last_element(below, closers, language) + closers
+    tail = closers and f"\n{closers}\n"
+    is_whole = excerpt.is_whole and end.is_known and not _opens_comment(before, excerpt.following, language)
+    is_following_cut = end.at < len(excerpt.following) or excerpt.is_following_cut
+    return replace(excerpt, below=below, tail=tail, is_whole=is_whole, is_following_cut=is_following_cut)
+
+
+def _opens_comment(above: str, below: str, language: Language) -> bool:
+    """True if `above` ends in a comment, and the next one to end is another."""
+    if not language.block_comment:
+        return False
+    start, end = language.block_comment
+    return above.rfind(start) > above.rfind(end) and 0 <= below.find(start) < below.find(end)
+
+
+def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Match[str]], int]:
+    """The landmarks outside of strings and comments; the length of the string or comment in which the text ends."""
+    assert language.landmark is not None
+    first = language.landmark.search(text) if is_cut else None
+    start = first.start() if first else 0  # the text before may begin inside of a string
+    code, unfinished = without_long_strings(text[start:], language)
+    return list(language.landmark.finditer(text[:start] + code, start)), len(code) - unfinished
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
@@ -202,7 +232,6 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
     `below` begins behind `last_line`.
     """
     assert language.landmark is not None
-    found = list(language.landmark.finditer(below))
     if depth:
         at = 0
         for line in below.splitlines(keepends=True):
@@ -212,12 +241,15 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
     else:
         ended = _FLAT_END.search(last_line + below) if language.has_macros else None
         block_end = [ended.end() - len(last_line)] if ended else []
-        at_margin = [match.start() for match in found if not match["indentation"]][1:2]  # decorators need the first one
+        margins = (match.start() for match in language.landmark.finditer(below) if not match["indentation"])
+        at_margin = list(islice(margins, 1, 2))  # decorators need the first one
         if ends := [*block_end, *at_margin]:
             return _End(_start_of(below, min(ends), language), 0)
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
-    found = [match for match in found if len(match["indentation"]) >= depth][1:]  # see above
+    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth][
+        1:
+    ]  # see above
     if found:
         return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
@@ -225,21 +257,6 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
     if between:
         return _End(between[-1].end(), len(between[-1]["indentation"]))
     return _End(below.rfind("\n") + 1, depth, is_known=False)
-
-
-def _code_after(left: Balance, above: str, below: str, language: Language) -> str | None:
-    """`below`, with blanks for the rest of a comment or string in which `above` ends; None if it does not end."""
-    marks = [left.quote] if left.quote in language.multiline else []
-    if language.block_comment:
-        start, end = language.block_comment
-        if above.rfind(start) > above.rfind(end):
-            marks = [end]
-            if 0 <= below.find(start) < below.find(end):
-                return None  # it is another comment that ends there
-    if not marks:
-        return below
-    at = below.find(marks[0])
-    return None if at < 0 else re.sub(r"[^\n]", " ", below[:at]) + " " * len(marks[0]) + below[at + len(marks[0]) :]
 
 
 def _start_of(text: str, at: int, language: Language) -> int:
@@ -251,20 +268,6 @@ def _start_of(text: str, at: int, language: Language) -> int:
             break
         at = start
     return at
-
-
-def _closers_behind_string(left: Balance, num_typed: int, below: str, language: Language) -> str:
-    """What closes the string that `below` begins and does not end, and everything around it; empty without one.
-
-    Brackets of `left` that open from offset `num_typed` on are those of the fill, which has to close them.
-    """
-    if left.quote or not any(mark in below for mark in language.multiline):
-        return ""
-    found = balance(below, language)
-    if found.quote not in language.multiline:
-        return ""
-    outer = [closer for closer, at in zip(left.closers, left.openings, strict=True) if at < num_typed]
-    return "\n".join((found.quote, *found.closers, *outer[len(found.strays) :]))
 
 
 def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
@@ -311,19 +314,26 @@ def _last_element(below: str, closers: str, language: Language) -> str:
     return next((text for closer, text in language.last_elements if closer == closers[0]), "")
 
 
-def _without_conditionals(above: str, below: str) -> tuple[str, str]:
-    """Both texts without lines such as `#if` and `#endif` whose partner is missing; the gap has none."""
-    text, opened, lone = above + below, list[tuple[int, int]](), list[tuple[int, int]]()
+def _without_macros(text: str, excerpt: Excerpt) -> str:
+    """`text` with blanks for macros that stand alone between two statements, and for lines such as `#if` and `#endif`.
+
+    Of the latter those whose partner is outside of the excerpt, or which cut a block in two. Of the branches of such a
+    conditional, only the first one stays.
+    """
+    opened, blank = list[list[re.Match[str]]](), [match.span(1) for match in _MACRO.finditer(text)]
     for match in _CONDITIONAL.finditer(text):
         if match["if"]:
-            opened.append(match.span())
+            opened.append([match])
         elif not opened:
-            lone.append(match.span())
-        elif match["endif"]:
-            opened.pop()
-    for start, end in sorted([*lone, *opened], reverse=True):
-        if end <= len(above):
-            above = above[:start] + above[end:]
+            blank += [match.span()] if excerpt.is_cut else []
         else:
-            below = below[: start - len(above)] + below[end - len(above) :]
-    return above, below
+            opened[-1].append(match)
+            if match["endif"]:
+                first, second, *_ = branches = opened.pop()
+                part = text[first.end() : second.start()]
+                if any(part.count(opener) != part.count(closer) for closer, opener in OPENER_OF.items()):
+                    blank += first.span(), (second.start(), branches[-1].end())
+    blank += (match.span() for branches in opened for match in branches if excerpt.is_following_cut)
+    for start, end in blank:
+        text = text[:start] + _NOT_LINE_END.sub(" ", text[start:end]) + text[end:]
+    return text

@@ -7,16 +7,17 @@ result must not break a file, CPython's own parser decides.
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from textwrap import dedent
 from typing import Self
 
-from tree_sitter import Node, Parser
+from tree_sitter import Node
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
+from dg_lsp.context.syntax_tree import LimitedParser
 from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
 from dg_lsp.postprocess.excerpt import REACH, Excerpt
 
@@ -56,14 +57,15 @@ class Surroundings:
 
     excerpt: Excerpt
     language: Language
-    parser: Parser
+    parser: LimitedParser
+    found: dict[str, list[Node]] = field(default_factory=dict)  # errors of the texts that were parsed
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """None if nothing can be checked: without an installed grammar, or without a place where a parser can start."""
         grammar = grammar_of(language.grammar)
         excerpt = None if grammar is None else Excerpt.of(before, after, language)
-        return None if excerpt is None or grammar is None else cls(excerpt, language, Parser(grammar))
+        return None if excerpt is None or grammar is None else cls(excerpt, language, LimitedParser(grammar))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -73,6 +75,11 @@ class Surroundings:
         after = style.to_model(snapshot.text[end : min(end + 2 * REACH, snapshot.end)])
         return cls.of(before, after, language_of(snapshot.language))
 
+    @property
+    def _gap(self) -> Excerpt:
+        """The excerpt as it is without a fill."""
+        return self.excerpt.with_fill("")
+
     def keep_valid(self, fill: str) -> str | None:
         """The fill, or the closest version of it that adds no syntax error, or None.
 
@@ -81,7 +88,7 @@ class Surroundings:
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
         excerpt, is_strict = self.excerpt.with_fill(fill), self.language.checks_broken
-        errors = list(self._errors(excerpt.text(fill)))
+        errors = self._errors(excerpt.text(fill))
         if not errors or (len(errors) > MAX_ERRORS and not is_strict):
             return fill
         is_torn = self._is_torn(fill)
@@ -94,31 +101,32 @@ class Surroundings:
                 return fill
         else:
             num_allowed = 0
-            is_excused = not is_torn and (self._is_beyond(fill) or _are_elsewhere(errors, excerpt, fill))
-            if is_excused or (not is_torn and (not self._is_known() or self._can_be_finished(fill))):
+            distant = _distant(errors, excerpt, fill)
+            is_excused = not is_torn and (len(distant) == len(errors) or self._is_beyond(fill))
+            if is_excused or (not is_torn and (not self._is_known(distant) or self._can_be_finished(fill))):
                 return fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
         return next((text for text in versions if self.num_errors(text) <= num_allowed), None)
 
     def _is_own_line(self, num_before: int) -> bool:
         """True if the existing errors are on the cursor's line, which the fill should complete."""
-        return num_before > 0 and self._count(self.excerpt.without_line().text("")) == 0
+        return num_before > 0 and self._count(self._gap.without_line().text("")) == 0
 
-    def _is_known(self) -> bool:
-        """True if the text around the gap has no error of its own: others are the fill's."""
-        if not self.excerpt.is_whole:
+    def _is_known(self, distant: Collection[tuple[str, int]]) -> bool:
+        """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
+        if not self._gap.is_whole:
             return False
-        errors = list(self._errors(self.excerpt.text("")))
+        errors = self._errors(self._gap.text(""))
         if len(errors) > MAX_ERRORS:
             return False
-        is_balanced = balance(self.excerpt.text(""), self.language).num_unmatched == 0
-        if errors and is_balanced and _are_elsewhere(errors, self.excerpt, ""):
-            return False  # no text in the gap can end them
+        is_balanced = balance(self._gap.text(""), self.language).num_unmatched == 0
+        if is_balanced and not _distant(errors, self._gap, "").isdisjoint(distant):
+            return False
         return not errors or self._is_own_line(len(errors)) or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
-        for part, num in ((self.excerpt, MAX_FILLERS), (self.excerpt.without_line(), 1)):
+        for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
             before, after = part.head + part.above + part.line_prefix, part.after("")
             left = balance(before + after, self.language)
             openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
@@ -135,13 +143,13 @@ class Surroundings:
 
         It ends a block that begins before the parsed text, or, where macros may stand anywhere, its brackets fit.
         """
-        before, after = self.excerpt.above + self.excerpt.line_prefix, self.excerpt.line_rest + self.excerpt.below
+        before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
         first = balance(before + fill, self.language).first_stray
         if (
-            self.excerpt.is_cut
+            self._gap.is_cut
             and first is not None
             and first >= len(before)
-            and fill[first - len(before)] in f"}}{self.excerpt.head_closer}"
+            and fill[first - len(before)] in f"}}{self._gap.head_closer}"
         ):
             return True
         if not self.language.has_macros:
@@ -150,42 +158,44 @@ class Surroundings:
             return True
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
         is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
-        if self.excerpt.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
+        if self._gap.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
             return True
         fits = found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
         return fits and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket or quote of the fill has a wrong partner, or none at all."""
-        before, after = self._before(), self.excerpt.after(fill)
-        start, end = len(before), len(before) + len(fill)
-        whole = balance(before + fill + after, self.language)
+        text, start = self._gap.text(fill), len(self._gap.before)
+        end = start + len(fill)
+        whole = balance(text, self.language)
         if whole.mismatch:
             opening, closing = whole.mismatch
-            if closing < len(self.excerpt.head + self.excerpt.above):
+            if closing < len(self._gap.head + self._gap.above):
                 return False  # the language's brackets have other meanings above
             if opening >= start or start <= closing < end:
-                return opening < end + len(self.excerpt.line_rest)
-            num_lines = self.excerpt.below.count("\n", 0, max(0, closing - end - len(self.excerpt.line_rest)))
-            if closing >= end and num_lines < NEAR:
+                return opening < end + len(self._gap.line_rest)
+            num_lines = self._gap.below.count("\n", 0, max(0, closing - end - len(self._gap.line_rest)))
+            # a fill that closes nothing may leave the block open
+            leaves_open = "\n" in fill and not balance(self._gap.line_prefix + fill, self.language).strays
+            if closing >= end and num_lines < NEAR and not leaves_open:
                 return not self.language.has_macros
-        closers, quote = self._left_open(fill + self.excerpt.line_rest)
+        closers, quote = self._left_open(fill + self._gap.line_rest)
         if len(quote) == 1:
-            rest = len(self.excerpt.line_rest)
-            closed = before + fill + after[:rest] + quote + after[rest:]
+            rest = len(self._gap.line_rest)
+            closed = text[: end + rest] + quote + text[end + rest :]
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
                 return True
-            if whole.quote and not balance(before + after, self.language).quote:
+            if whole.quote and not balance(text[:start] + text[end:], self.language).quote:
                 return True
-        is_open = self.language.has_macros or self.excerpt.above.startswith(" ")  # blocks may end below the text
+        is_open = self.language.has_macros or self._gap.above.startswith(" ")  # blocks may end below the text
         left = whole.closers.replace("}", "") if is_open else whole.closers
-        opens_block = "\n" not in fill and (fill + self.excerpt.line_rest).rstrip().endswith(OPENERS)
+        opens_block = "\n" not in fill and (fill + self._gap.line_rest).rstrip().endswith(OPENERS)
         if opens_block and left == closers and len(left) == 1:
             left = ""
-        is_left = self.excerpt.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
-        if not self.excerpt.is_whole or is_left or not (left or whole.quote or whole.strays):
+        is_left = self._gap.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
+        if not self._gap.is_whole or is_left or not (left or whole.quote or whole.strays):
             return False
-        lines = (self.excerpt.line_prefix + text + self.excerpt.line_rest for text in (fill, ""))
+        lines = (self._gap.line_prefix + text + self._gap.line_rest for text in (fill, ""))
         num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
         return bool(quote) or num_stray > num_typed or len(closers) > opens_block
 
@@ -195,8 +205,10 @@ class Surroundings:
         False inside brackets and strings.
         """
         opener = self.language.indents
-        following = next((line for line in self.excerpt.below.split("\n") if line.strip()), "")
-        if not opener or self.excerpt.line_rest.strip() or not following:
+        if not opener or self.excerpt.line_rest.strip():
+            return False
+        following = next((line for line in self.excerpt.with_fill(fill).below.split("\n") if line.strip()), "")
+        if not following:
             return False
         left = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
         if left.closers or left.quote:
@@ -260,20 +272,17 @@ class Surroundings:
             return True
         left = balance(line, self.language)
         line += left.quote + left.closers
-        is_line, part = "\n" not in fill, self.excerpt
+        is_line, part = "\n" not in fill, self._gap
         endings = [ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings]
         if is_line:
             endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
-        closers = part.unclosed(fill) if is_line or part.is_file_end else ""
+        closers = part.unclosed(fill)
         texts = [line + ending + more for more in dict.fromkeys(("", closers)) for ending in endings]
         return any(self._count(text if alone else part.without_line().text(text)) == 0 for text in texts)
 
     def num_errors(self, fill: str) -> int:
         """Number of syntax errors of the text with `fill` at the cursor."""
         return self._count(self.excerpt.with_fill(fill).text(fill))
-
-    def _before(self) -> str:
-        return self.excerpt.head + self.excerpt.above + self.excerpt.line_prefix
 
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
@@ -283,7 +292,8 @@ class Surroundings:
         of exceptions, and classes with a base.
         """
         num = 0
-        waiting = [self._root(self.excerpt.text(fill))] if self.language.id == "python" else []
+        root = self.parser.root(self._gap.text(fill)) if self.language.id == "python" else None
+        waiting = [root] if root is not None else []
         while waiting:
             node = waiting.pop()
             waiting.extend(node.named_children)
@@ -301,31 +311,35 @@ class Surroundings:
             return False
         if balance(self.excerpt.above, self.language).closers:
             return False
-        is_hollow = [_is_hollow(self._root(dedent(self.excerpt.line_prefix + text))) for text in (old, new)]
-        return is_hollow == [False, True]
-
-    def _root(self, text: str) -> Node:
-        return self.parser.parse(text.encode()).root_node
+        roots = [self.parser.root(dedent(self.excerpt.line_prefix + text)) for text in (old, new)]
+        return [root is not None and _is_hollow(root) for root in roots] == [False, True]
 
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
-        return sum(1 for _ in self._errors(text))
+        return len(self._errors(text))
 
-    def _errors(self, text: str) -> Iterator[Node]:
-        root = self._root(text)
-        waiting = [root] if root.has_error else []
-        while waiting:
-            node: Node = waiting.pop()
-            if node.is_error or node.is_missing:
-                yield node
-            waiting.extend(child for child in node.children if child.has_error or child.is_missing)
+    def _errors(self, text: str) -> list[Node]:
+        if text not in self.found:
+            root = self.parser.root(text)
+            self.found[text] = list(_errors_in(root)) if root is not None else []
+        return self.found[text]
 
 
-def _are_elsewhere(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> bool:
-    """True if none of the errors is near the lines of the fill."""
-    first = (excerpt.head + excerpt.above).count("\n")
-    last = first + fill.count("\n")
-    return all(node.end_point.row < first - NEAR or node.start_point.row > last + NEAR for node in errors)
+def _errors_in(root: Node) -> Iterator[Node]:
+    waiting = [root] if root.has_error else []
+    while waiting:
+        node: Node = waiting.pop()
+        if node.is_error or node.is_missing:
+            yield node
+        waiting.extend(child for child in node.children if child.has_error or child.is_missing)
+
+
+def _distant(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> set[tuple[str, int]]:
+    """The errors that are not near the lines of the fill: their types and distances from it, in bytes."""
+    first, start = excerpt.before.count("\n"), len(excerpt.before.encode())
+    last, end = first + fill.count("\n"), start + len(fill.encode())
+    above = {(node.type, node.start_byte - start) for node in errors if node.end_point.row < first - NEAR}
+    return above | {(node.type, node.start_byte - end) for node in errors if node.start_point.row > last + NEAR}
 
 
 def _is_hollow(block: Node) -> bool:

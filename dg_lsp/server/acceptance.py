@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from lsprotocol import types
+
 from dg_lsp.engine.ttfue import FOLLOW_SECONDS, AcceptedPart, Outcome, Verdict, is_line_finished, judge
 from dg_lsp.server.documents import Change, DocumentStore
 
+ACCEPTED = "dg-lsp.accepted"
+"""Command that the editor runs when an item is accepted; its argument is the item's name."""
 MAX_FOLLOWED = 256
 """Requests that are followed at the same time; the oldest is settled early."""
 MAX_OFFERED = 256
@@ -238,6 +242,11 @@ class Acceptance:
             return False
         typed = document.lines.text[older.start : newer.start]
         return any(item.startswith(typed) and item[len(typed) :] in newer.items for item in older.items)
+
+
+def accept_command(title: str, name: str) -> types.Command:
+    """The command that the client runs when the user accepts the item of this name."""
+    return types.Command(title, ACCEPTED, arguments=[name])
 
 
 def _compare(one: Followed, text: str, now: float, *, is_inserted: bool) -> None:

@@ -23,8 +23,10 @@ from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
+from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.session import NOTHING, Server, accept_command
+from dg_lsp.server.explanation import not_at_cursor
+from dg_lsp.server.session import NOTHING, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
@@ -119,8 +121,7 @@ def _change(
         ls.settle()
     else:
         ls.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
-    if (job := ls.rewrites.get(identifier.uri)) is not None:
-        job.cancel()
+    ls.cancel_rewrite(identifier.uri)
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
@@ -133,6 +134,7 @@ def _close(ls: Server, *uris: str) -> None:
         ls.context_provider.close(uri)
         ls.acceptance.close(uri)
         ls.documents.close(uri)
+        ls.cancel_rewrite(uri)
     ls.settle()
 
 
@@ -206,7 +208,9 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         priority=Priority.INVOKED if is_requested else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )
-    if not ls.may_complete(request) or (request.max_lines == 1 and LINE_END.search(at.selected)):
+    if not is_requested and not_at_cursor(request, ls.exclusion, ls.settings.completion) is not None:
+        return nothing
+    if request.max_lines == 1 and LINE_END.search(at.selected):
         return nothing
     followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
     result = await ls.fill(request, followed)

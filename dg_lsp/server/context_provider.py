@@ -123,7 +123,7 @@ class ContextProvider:
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
-        imports = imports_of(snapshot.text, snapshot.language) if settings.imports else ()
+        imports = imports_of(snapshot.text, snapshot.language) if SnippetSource.IMPORTS in settings.sources else ()
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
@@ -150,21 +150,21 @@ class ContextProvider:
         excluded = self._exclusion.is_excluded
         shown = [one for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
         allowed = [Snippet(one.source, shown_path(one.uri), one.text) for one in shown]
-        if settings.diagnostics:
+        if SnippetSource.DIAGNOSTICS in settings.sources:
             allowed += self._diagnostics_near(snapshot, offset)
         repository = next((root.name for root in self._exclusion.roots), "")
-        return Snippets(tuple(allowed), settings.max_fraction, repository) if allowed else NO_SNIPPETS
+        return Snippets(tuple(allowed), repository=repository) if allowed else NO_SNIPPETS
 
     def _collect(
         self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]
     ) -> Iterator[_Collected]:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
-        if settings.imports:
+        if SnippetSource.IMPORTS in settings.sources:
             for found in self._index.definitions(snapshot, imports, near):
                 text, language_id = TextStyle().to_model(found.lines), language_id_of(found.path.name)
                 yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), language_id, text)
-        if settings.open_files:
+        if SnippetSource.OPEN_FILES in settings.sources:
             others = [one for one in reversed(self._documents.files()) if one.uri != snapshot.file_uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
             ranked = [(*most_similar(self._windows_of(one), words), one) for one in allowed]
@@ -172,7 +172,8 @@ class ContextProvider:
                 if score >= MIN_SIMILARITY:
                     text = "\n".join(window.lines)
                     yield _Collected(SnippetSource.OPEN_FILES, document.uri, document.language, text)
-        for edit in self._recent_edits.newest_first() if settings.recent_edits else ():
+        is_edit_shown = SnippetSource.EDITS in settings.sources
+        for edit in self._recent_edits.newest_first() if is_edit_shown else ():
             if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
                 yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 

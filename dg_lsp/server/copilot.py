@@ -8,9 +8,10 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.errors import DgLspError
+from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.documents import minimal_changes
 from dg_lsp.server.explanation import Explanation, Outcome, explain, not_requested
-from dg_lsp.server.session import ACCEPTED, Server, accept_command
+from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
 INLINE_EDIT_STRENGTH = 0.5
@@ -104,12 +105,12 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     settings = server.settings.completion
     snippets = server.snippets(at.snapshot, at.offset)
     request = FillRequest(at.snapshot, at.offset, max_lines=settings.max_lines, snippets=snippets)
-    found = not_requested(request, server.exclusion, settings, server.engine)
+    found = not_requested(request, server.exclusion, settings, server.engine())
     if found is not None:
         return found
     if not at.is_code:
         return Explanation(Outcome.NOT_REQUESTED, "The cursor is in a magic of a notebook.")
-    result, engine = await server.fill(request), server.engine
+    result, engine = await server.fill(request), server.engine()
     if result is None or engine is None:
         return Explanation(Outcome.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
     return explain(result, settings, engine)

@@ -64,6 +64,13 @@ def not_requested(
         return Explanation(Outcome.EXCLUDED, f"The file is not shown to the model: {reason}.")
     if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
         return Explanation(Outcome.UNSUPPORTED, f"{problem}.")
+    return not_at_cursor(request, exclusion, settings)
+
+
+def not_at_cursor(
+    request: FillRequest, exclusion: WorkspaceExclusion, settings: CompletionSettings
+) -> Explanation | None:
+    """The same of a document that is not excluded, in a language that the model knows."""
     if settings.trigger == "manual":
         return Explanation(Outcome.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
     if request.cursor.is_deep_inside_word:

@@ -5,6 +5,7 @@ Every command answers `{"applied": bool, "reason": str | null}`. If nothing was 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 from uuid import uuid4
 
@@ -103,7 +104,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         snippets=ls.snippets(snapshot, start + snapshot.num_before, of_rewrites=True),
     )
     title = instruction or "Rewriting"
-    result = await _with_progress(ls, request, title)
+    result = await _with_progress(ls, document, request, title)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
     if note := instruction_note(request, result):
@@ -121,7 +122,7 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
         raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
     deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, holes[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, holes=holes)
-    result = await _with_progress(ls, request, "Filling the gaps")
+    result = await _with_progress(ls, document, request, "Filling the gaps")
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
         f"{_MESSAGES[gap.rejection.reason]}"
@@ -176,34 +177,39 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     return document, *ls.documents.offsets(document.lines, where)
 
 
-async def _with_progress(ls: Server, request: RewriteRequest, title: str) -> RewriteResult:
+async def _with_progress(ls: Server, document: Document, request: RewriteRequest, title: str) -> RewriteResult:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors."""
-    uri, window, progress = request.snapshot.uri, ls.client_capabilities.window, ls.work_done_progress
-    token = str(uuid4()) if window is not None and window.work_done_progress else None
-    if token is not None:
-        try:
-            await progress.create_async(token)
-            progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
-        except JsonRpcException:  # the client refuses to show it
-            token = None
-    job = asyncio.ensure_future(ls.rewrite(request, _step_reporter(ls, token) if token is not None else None))
-    if token is not None:
-        progress.tokens[token].add_done_callback(lambda _: job.cancel())
+    uri, window, progress = document.uri, ls.client_capabilities.window, ls.work_done_progress
+    token, on_step = str(uuid4()), None
+    if has_progress := window is not None and bool(window.work_done_progress):
+        on_step = _step_reporter(ls, token)
+    job = asyncio.ensure_future(ls.rewrite(request, on_step))
     ls.rewrites[uri] = job
+
+    def begin(created: Future[Any]) -> None:
+        if not (created.cancelled() or created.exception() or job.done()):  # the client may refuse to show it
+            progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
+            progress.tokens[token].add_done_callback(lambda _: job.cancel())
+
+    if has_progress:
+        params = types.WorkDoneProgressCreateParams(token)
+        ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
     try:
         return await job
     except asyncio.CancelledError as error:
-        document = ls.documents.get(uri)
-        has_changed = document is None or document.version != request.snapshot.version
-        raise Refusal(_CHANGED if has_changed else _CANCELLED) from error
+        raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
         if ls.rewrites.get(uri) is job:
             del ls.rewrites[uri]
-        if token is not None:
+        if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
-            progress.tokens.pop(token, None)
+
+
+def _is_unchanged(ls: Server, document: Document) -> bool:
+    """Versions are not compared: a document that is closed and opened again may have the same one."""
+    return ls.documents.get(document.uri) is document
 
 
 def _step_reporter(ls: Server, token: str) -> OnStep:
@@ -211,7 +217,7 @@ def _step_reporter(ls: Server, token: str) -> OnStep:
     loop = asyncio.get_running_loop()
 
     def send(report: types.WorkDoneProgressReport) -> None:
-        # the last report may arrive after the end of the rewrite, and would show the progress bar again
+        # a report before the client shows the progress bar is lost, and one after the end would show it again
         if token in ls.work_done_progress.tokens:
             ls.work_done_progress.report(token, report)
 
@@ -224,8 +230,7 @@ def _step_reporter(ls: Server, token: str) -> OnStep:
 
 async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
-    newest = ls.documents.get(document.uri)
-    if newest is None or newest.version != document.version:
+    if not _is_unchanged(ls, document):
         raise Refusal(_CHANGED)
     workspace, preview = ls.client_capabilities.workspace, ls.settings.rewrite.preview
     capabilities = workspace.workspace_edit if workspace else None
@@ -278,7 +283,7 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
     It is disabled, with the name of a model that would do it, where the model follows no instructions.
     """
-    experimental, engine = ls.client_capabilities.experimental, ls.rewrite_engine
+    experimental, engine = ls.client_capabilities.experimental, ls.engine(of_rewrites=True)
     ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
     if not isinstance(ours, dict) or ASK not in (ours.get("commands") or ()):
         return []

@@ -14,29 +14,25 @@ from dg_lsp import __version__
 from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
-from dg_lsp.engine.result import Cell, FillResult, RewriteResult
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
-from dg_lsp.server.explanation import not_requested
-from dg_lsp.server.status import State, Status
+from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings, parse_settings
 
-ACCEPTED = "dg-lsp.accepted"
-"""Command that the editor runs when an item is accepted; its argument is the item's name."""
 NOTHING: Mapping[str, Any] = {}
 T = TypeVar("T")
 FIRST_CHARS = 2048
@@ -67,16 +63,16 @@ class Server(LanguageServer):
         self.sends_canvases = False
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
-        """Running rewrites by document. A change of the document cancels its rewrite."""
+        """Running rewrites by document."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
         self._cursors: dict[str, int] = {}  # last known offsets by document; one that is too large means the end
-        self._shown_errors: set[str] = set()
-        self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
-        self._logged_languages: set[tuple[str, str]] = set()
+        self._reported: set[str] = set()  # what is shown or logged once a session
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels | None = None
+        self._closing = asyncio.Lock()
+        """Held while models are replaced: the new ones are opened when the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
         self._settlement: asyncio.TimerHandle | None = None
 
@@ -89,10 +85,15 @@ class Server(LanguageServer):
         self.window_show_message(types.ShowMessageParams(kind, message))
         self.log(kind, message)
 
+    def _log_once(self, message: str) -> None:
+        if message not in self._reported:
+            self._reported.add(message)
+            self.log(types.MessageType.Info, message)
+
     def show_settings_errors(self, errors: Sequence[str]) -> None:
         """Shows each error once a session."""
-        new = [error for error in errors if error not in self._shown_errors]
-        self._shown_errors.update(new)
+        new = [error for error in errors if error not in self._reported]
+        self._reported.update(new)
         if new:
             self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
 
@@ -101,43 +102,42 @@ class Server(LanguageServer):
         self.log(types.MessageType.Error, f"{source.__name__}: {type(error).__name__}")
 
     async def load_model(self) -> None:
-        """Loads the models of the settings, and reports the results to the client."""
+        """Loads the models of the settings in place of the present ones, and reports the results to the client.
+
+        The documents stay editable meanwhile: closing a model waits for its thread.
+        """
         start = time.monotonic()
-        self._close_models()
-        self._audit_log = self._open_audit_log()
-        self.status.update(state=State.LOADING, message="loading the model", rewrite_model="")
-        is_first = self._models is None
-        models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
-        if is_first:
+        async with self._closing:
+            old, self._models = self._models, None
+            self.status.update(state=State.LOADING, message="loading the model", rewrite_model="")
+            if old is not None:
+                await asyncio.to_thread(old.close)
+            self._audit_log = self._open_audit_log()
+            models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
+        if old is None:
             self.usage = models.completion.usage
-        engine = await _outcome(models.completion.ready)
-        if isinstance(engine, BaseException):
-            self.show(types.MessageType.Error, f"dg-lsp has no model: {_error_message(engine)}")
-            self.status.update(state=State.ERROR, message=_error_message(engine))
+        for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
+            engine = await _outcome(scheduler.ready)
+            if models is not self._models:  # other settings have replaced it
+                return
+            if isinstance(engine, BaseException):
+                self._report_missing(engine, purpose)
+            else:
+                self._report_ready(engine, purpose, time.monotonic() - start)
+
+    def _report_ready(self, engine: Engine, purpose: str, seconds: float) -> None:
+        if purpose:
+            self.status.update(rewrite_model=engine.spec.name)
         else:
             self.status.update(state=State.READY, message="", model=engine.spec.name)
             self.update_status()
-            self._log_ready(engine, start)
-        if models.rewrite is models.completion:
-            return
-        other = await _outcome(models.rewrite.ready)
-        if models is not self._models:  # other settings have replaced it
-            return
-        if isinstance(other, BaseException):
-            self.show(types.MessageType.Error, f"dg-lsp has no model for rewrites: {_error_message(other)}")
-        else:
-            self.status.update(rewrite_model=other.spec.name)
-            self._log_ready(other, start, " for rewrites")
-
-    def _log_ready(self, engine: Engine, start: float, purpose: str = "") -> None:
-        seconds = time.monotonic() - start
         message = f"dg-lsp {__version__}: {engine.spec.name}{purpose} ready after {seconds:.2f} s"
         self.log(types.MessageType.Info, message)
 
-    def may_complete(self, request: FillRequest) -> bool:
-        """Whether a completion is computed: always for a requested one, and else as the settings allow it there."""
-        is_automatic = request.priority is Priority.TYPED
-        return not is_automatic or not_requested(request, self.exclusion, self.settings.completion) is None
+    def _report_missing(self, error: BaseException, purpose: str) -> None:
+        self.show(types.MessageType.Error, f"dg-lsp has no model{purpose}: {_error_message(error)}")
+        if not purpose:
+            self.status.update(state=State.ERROR, message=_error_message(error))
 
     async def fill(self, request: FillRequest, followed: Followed | None = None) -> FillResult | None:
         """The result of the engine; None after an error. A completion that is followed ends with a request that fails.
@@ -172,7 +172,7 @@ class Server(LanguageServer):
 
     async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
         if self._models is None:
-            self.log(types.MessageType.Warning, "completion requested before initialized")
+            self.log(types.MessageType.Warning, "no completion: no model is open yet")
             return None
         scheduler = self._models.completion
         with self.status.busy():
@@ -196,7 +196,7 @@ class Server(LanguageServer):
         Without an offset, that of the last cursor; where no cursor is known, the beginning of the file: with the text
         before the cursor first, it is the beginning of every prompt there.
         """
-        document, engine, models = self.documents.get(uri), self.engine, self._models
+        document, engine, models = self.documents.get(uri), self.engine(), self._models
         if document is None or models is None or not self.is_served(document.snapshot()):
             return
         snapshot = self.documents.snapshot(document)
@@ -231,6 +231,11 @@ class Server(LanguageServer):
         if problem := self.language_problem(language, of_rewrites=of_rewrites):  # the model was loading at the request
             raise RequestError(problem)
         return result
+
+    def cancel_rewrite(self, uri: str) -> None:
+        """Stops the rewrite of a document that has changed or was closed, if one runs."""
+        if (job := self.rewrites.get(uri)) is not None:
+            job.cancel()
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
@@ -282,38 +287,29 @@ class Server(LanguageServer):
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document. Logs each reason once."""
         reason = self.exclusion.exclusion_reason(snapshot)
-        if reason is None:
-            return False
-        if (snapshot.uri, reason) not in self._logged_exclusions:
-            self._logged_exclusions.add((snapshot.uri, reason))
-            self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
-        return True
+        if reason is not None:
+            self._log_once(f"no completions in {snapshot.uri}: {reason}")
+        return reason is not None
 
     def language_problem(self, language_id: str, *, of_rewrites: bool = False) -> str:
         """Why the model of completions, or of rewrites, does nothing in a language: `ModelSpec.language_problem`.
 
         Empty while the model loads. Logs each language once.
         """
-        engine = self.rewrite_engine if of_rewrites else self.engine
+        engine = self.engine(of_rewrites=of_rewrites)
         problem = "" if engine is None else engine.spec.language_problem(language_id)
-        if problem and (problem, language_id) not in self._logged_languages:
-            self._logged_languages.add((problem, language_id))
-            self.log(types.MessageType.Info, f"no completions in {language_id} files: {problem}")
+        if problem:
+            self._log_once(f"no completions in {language_id} files: {problem}")
         return problem
 
-    @property
-    def engine(self) -> Engine | None:
-        """The engine of completions; None while it loads and if it cannot be loaded."""
-        return ready_engine(self._models.completion) if self._models is not None else None
-
-    @property
-    def rewrite_engine(self) -> Engine | None:
-        """The engine of rewrites by an instruction, which can be the same one."""
-        return ready_engine(self._models.rewrite) if self._models is not None else None
+    def engine(self, *, of_rewrites: bool = False) -> Engine | None:
+        """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
+        models = self._models
+        return None if models is None else ready_engine(models.rewrite if of_rewrites else models.completion)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""
-        engine, settings = self.rewrite_engine if of_rewrites else self.engine, self.settings.context
+        engine, settings = self.engine(of_rewrites=of_rewrites), self.settings.context
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
@@ -353,9 +349,6 @@ class Server(LanguageServer):
         if self._settlement is not None:
             self._settlement.cancel()
         self.acceptance.close()
-        self._close_models()
-
-    def _close_models(self) -> None:
         if self._models is not None:
             self._models.close()
 
@@ -383,30 +376,10 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, "the server answers again")
 
     def _canvas_sender(self, uri: str) -> OnStep | None:
-        """Called by the model's thread after each pass, if the client requested canvases."""
-        scheduler: AnyScheduler | None = self._models.completion if self._models is not None else None
-        if scheduler is None or not self.sends_canvases:
+        """What sends the canvases of completions, if the client requested them."""
+        if self._models is None or not self.sends_canvases:
             return None
-        loop = asyncio.get_running_loop()
-
-        def send(progress: Progress) -> None:
-            frame = scheduler.frame(progress)
-            params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
-            loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", params)
-
-        return send
-
-
-def accept_command(title: str, name: str) -> types.Command:
-    """The command that the client runs when the user accepts the item of this name."""
-    return types.Command(title, ACCEPTED, arguments=[name])
-
-
-def _cell(cell: Cell) -> dict[str, Any]:
-    """One token of `dg-lsp/denoising`."""
-    confidence = round(cell.confidence, 3)
-    drawn = {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
-    return {**drawn, "isFrozen": True} if cell.is_frozen else drawn
+        return canvas_sender(self.protocol.notify, self._models.completion.frame, uri)
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

@@ -1,11 +1,16 @@
-"""The status of a session that the client displays."""
+"""What the client displays of a session: its status, and each canvas while a completion is computed."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.request_queue import OnStep
+from dg_lsp.engine.result import Cell, Frame
 
 
 class State(StrEnum):
@@ -77,3 +82,21 @@ class Status:
     def _facts(self) -> dict[str, Any]:
         facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
         return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts
+
+
+def canvas_sender(notify: Callable[[str, Any], None], frame_of: Callable[[Progress], Frame], uri: str) -> OnStep:
+    """A function for the model's thread, which sends `dg-lsp/denoising` after each pass for a document."""
+    loop = asyncio.get_running_loop()
+
+    def send(progress: Progress) -> None:
+        frame = frame_of(progress)
+        params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
+        loop.call_soon_threadsafe(notify, "dg-lsp/denoising", params)
+
+    return send
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    confidence = round(cell.confidence, 3)
+    drawn = {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+    return {**drawn, "isFrozen": True} if cell.is_frozen else drawn

@@ -332,6 +332,16 @@ class Protocol(LanguageServerProtocol):
         if request is not None and task is not None:
             request.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
 
+    def _execute_handler(self, msg_id: str | int, handler: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
+        """Runs a handler, and forgets it at its end: pygls keeps those of notifications and commands for ever."""
+
+        def end(future: Any) -> None:
+            if self._request_futures.get(msg_id) is future:
+                del self._request_futures[msg_id]
+            callback(future)
+
+        super()._execute_handler(msg_id, handler, end, *args, **kwargs)
+
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
         if msg_id in self._request_futures and msg_id not in self._sent:
             self._cancelled.add(msg_id)

@@ -302,7 +302,7 @@ class WorkspaceIndex:
         """A value that changes with the file. Computed for each request: settings and .gitignore files may change."""
         if (document := self._documents.at_path(path)) is not None:
             is_shown = len(document.lines.text) <= MAX_BYTES and not self._exclusion.is_excluded(document.snapshot())
-            return (document.version, id(document)) if is_shown else None
+            return hash(document.lines.text) if is_shown else None  # a version may come again, after the next opening
         try:
             status = path.stat()
         except (OSError, ValueError):

@@ -237,9 +237,6 @@ def adapt(
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; {out.with_suffix('.md')} states what may be passed on")
 
 
-MiB = Annotated[float, typer.Option(help="In MiB.")]
-
-
 @gpu_day.command()
 def pack(
     root: Root,
@@ -276,13 +273,13 @@ def pack(
 @gpu_day.command()
 def run(
     root: Root,
-    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files come back.")],
+    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files are copied back.")],
     parts: Annotated[list[Path] | None, typer.Option("--corpus", help="A part of the corpus; may be repeated.")] = None,
     minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 25,
     part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack and tokenize only.")] = 9.5,
     every: Annotated[float, typer.Option(help="Minutes from one export to the next.")] = 3,
     size: Annotated[float, typer.Option(help="Largest file in `out` in MiB.")] = 15,
-    start: Annotated[Path | None, typer.Option(help="A file that came home from another machine.")] = None,
+    start: Annotated[Path | None, typer.Option(help="A model file that was exported on another machine.")] = None,
     config: Config = "mini",
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
 ) -> None:
@@ -295,7 +292,7 @@ def run(
 
     gpu_day.run(
         root,
-        gpu_day.with_minutes(CONFIGS[config], minutes, every),
+        dataclasses.replace(CONFIGS[config], minutes=minutes, checkpoint_minutes=every),
         parts or [],
         out,
         part_minutes=part,

@@ -38,6 +38,7 @@ PACKAGES = Path(__file__).with_name("packages.toml")
 MANIFEST = Path(__file__).with_name("manifest.json")  # of this corpus; the bundled weights have their own
 STDLIB = "stdlib"
 MAX_PACKAGE_CHARS = 10_000_000
+NUM_DOWNLOADS = 4  # at the same time
 TOKENIZER_STRIDE = 3  # the tokenizer is trained on every third file; more files do not change it
 
 NOT_CODE = re.compile(
@@ -115,7 +116,7 @@ def read_package_list(path: Path = PACKAGES) -> tuple[dict[str, str], frozenset[
     return dict(table["versions"]), frozenset(table["held_out"])
 
 
-def download(versions: Mapping[str, str], folder: Path, num_parallel: int = 4) -> list[str]:
+def download(versions: Mapping[str, str], folder: Path) -> list[str]:
     """Download the wheels that `folder` lacks with pip. Returns the packages that are not available."""
     folder.mkdir(parents=True, exist_ok=True)
     present = {(wheel.name, wheel.version) for wheel in read_wheels(folder)}
@@ -126,7 +127,7 @@ def download(versions: Mapping[str, str], folder: Path, num_parallel: int = 4) -
         command += ["--only-binary=:all:", "--dest", str(folder), "==".join(item)]
         return subprocess.run(command, capture_output=True, check=False).returncode
 
-    with ThreadPoolExecutor(num_parallel) as pool:
+    with ThreadPoolExecutor(NUM_DOWNLOADS) as pool:
         return [name for (name, _), code in zip(missing, pool.map(run_pip, missing), strict=True) if code]
 
 

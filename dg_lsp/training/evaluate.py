@@ -33,9 +33,9 @@ from dg_lsp.engine.ttfue import first_lines_match
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
+from dg_lsp.training.documents import WORD_START
 from dg_lsp.training.export import read_model
 from dg_lsp.training.objective import Objective, validate, validation_batches
-from dg_lsp.training.rows import WORD_START
 from dg_lsp.training.store import CorpusFile
 from dg_lsp.training.train import TrainConfig
 
@@ -210,10 +210,10 @@ class CountingDenoiser:
         self.passes["canvas"] += 1
         return self.inner.predict(*arguments, **options)
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, **options: Any) -> Prediction:
         """Counts a causal pass. Several ids are a guess that is verified."""
         self.passes["verify" if len(ids) > 1 else "single"] += 1
-        return self.inner.extend(slot, ids)
+        return self.inner.extend(slot, ids, **options)
 
 
 def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: int) -> dict[str, float]:

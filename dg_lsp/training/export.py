@@ -13,9 +13,10 @@ import torch
 from tokenizers import Tokenizer
 
 from dg_lsp.errors import InputFileError
+from dg_lsp.gguf import GGUFHeader, read_header
 from dg_lsp.training import tokenizer as vocabulary
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
-from dg_lsp.training.pretrained import ROPE_FACTORS, Origin, permuted
+from dg_lsp.training.pretrained import ROPE_FACTORS, Origin, dequantized, permuted
 from dg_lsp.training.vocabulary import Vocabulary, own_vocabulary
 
 CONTEXT_TOKENS = 2048
@@ -91,25 +92,28 @@ def read_model(path: Path, config: NetworkConfig) -> tuple[DiffusionNetwork, int
     """The network of a file that `write_model` wrote, in float32, and the tokens that it was trained on.
 
     Raises:
-        InputFileError: the file does not exist, or has another architecture or size.
+        InputFileError: the file has another architecture or size.
+        ModelError: the file does not exist or is damaged.
     """
-    if not path.exists():
-        raise InputFileError(f"no such file: {path}")
-    reader = gguf.GGUFReader(path)
-    stored = {t.name: np.array(gguf.quants.dequantize(t.data, t.tensor_type), np.float32) for t in reader.tensors}
+    header = read_header(path)
+    stored = {name: dequantized(header, name) for name in header.tensors}
     network = DiffusionNetwork(config)
     if {name: weight.shape for name, weight in stored.items()} != {n: w.shape for n, w in network.state_dict().items()}:
         raise InputFileError(f"{path} does not hold weights of this configuration: choose another --config")
-    network.load_state_dict({name: torch.from_numpy(weight) for name, weight in stored.items()})
-    tokens_seen = reader.get_field("dg.tokens_seen")
-    return network.eval(), int(tokens_seen.contents()) if tokens_seen else 0
+    network.load_state_dict({name: torch.tensor(weight) for name, weight in stored.items()})
+    return network.eval(), int(_number(header, "dg.tokens_seen"))
 
 
 def read_progress(path: Path) -> tuple[int, float]:
-    """Steps and seconds of training that a file states, 0 where it does not."""
-    fields = map(gguf.GGUFReader(path).get_field, ("dg.training_steps", "dg.training_seconds"))
-    steps, seconds = (field.contents() if field else 0 for field in fields)
-    return int(steps), float(seconds)
+    """Steps and seconds of training that a file states, 0 where it does not; raises ModelError as `read_model` does."""
+    header = read_header(path)
+    return int(_number(header, "dg.training_steps")), _number(header, "dg.training_seconds")
+
+
+def _number(header: GGUFHeader, key: str) -> float:
+    """0 if the value is missing or no number."""
+    value = header.values[key].read() if key in header.values else 0
+    return value if isinstance(value, int | float) else 0
 
 
 def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig, context_length: int) -> None:

@@ -1,11 +1,10 @@
-"""Training on a machine without a network that is yours for some minutes: run there, collect at home.
+"""Training on a machine without a network, in commands of limited time: `run` there, `collect` here.
 
-A machine is lent in commands of limited time. Files come back from one folder; the machine's own disk is kept from one
-command to the next, but may be gone at any of them. So the whole state of a run stays on that disk, and a quantized
-model file with its place in the run goes to the folder every few minutes.
+Files are copied back from one folder. The other machine's disk is kept from one command to the next, but may be lost at
+any time. So the whole state of a run stays on that disk, and a quantized model file with its place in the run is
+exported to the folder every few minutes.
 """
 
-import dataclasses
 import json
 import platform
 import shutil
@@ -19,8 +18,9 @@ from typing import Any
 import torch
 
 from dg_lsp.errors import InputFileError
+from dg_lsp.training.documents import NUM_SENTINELS
 from dg_lsp.training.export import ExportMetadata, read_model, write_model
-from dg_lsp.training.rows import NUM_SENTINELS, BatchLoader, RowConfig
+from dg_lsp.training.rows import BatchLoader, RowConfig
 from dg_lsp.training.store import tokenize_splits
 from dg_lsp.training.tokenizer import load_tokenizer
 from dg_lsp.training.train import TrainConfig, Trainer, checkpoint_network
@@ -103,10 +103,10 @@ def run(
     device: str = "cpu",
     compiled: bool = True,
 ) -> None:
-    """One command: add parts of the corpus, tokenize what is new, go on with the run, bring home what it made.
+    """One command: adds parts of the corpus, tokenizes what is new, continues the run and exports the model.
 
-    Without minutes it ends before the training. With a checkpoint in `root` it continues from that; `start` is a file
-    that came home from another machine.
+    Without minutes it ends before the training. With a checkpoint in `root` it continues from that; `start` is a model
+    file that was exported on another machine.
     """
     log = RunLog(root / "runs" / f"{config.name}-{LOG}", out)
     log({"do": "start", "host": platform.node(), "device": _device_name(device), "torch": torch.__version__})
@@ -125,14 +125,14 @@ def run(
     place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
     log({"do": "train", "from": source, **place, "expected_tokens_per_second": round(expected_speed(config))})
 
-    def bring_home() -> None:
+    def export() -> None:
         started = log.seconds
         folder = _export(root, config, out, part_bytes)
         log({"do": "exported", "to": folder.name, "took": round(log.seconds - started, 1)})
 
     with _stopped_by_signal(trainer):
         left = part_minutes * 60 - log.seconds - min(RESERVE, part_minutes * 15)
-        trainer.run(log, minutes=max(left, 1.0) / 60, on_save=bring_home)
+        trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
     log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": trainer.progress.seconds >= config.minutes * 60})
 
 
@@ -254,8 +254,3 @@ def log_entry(
             *passes, hits = numbers.split(",")
             text.append(f"| {name} | {' | '.join(passes)} | {float(hits):.1%} |")
     return "\n".join(text) + "\n"
-
-
-def with_minutes(config: TrainConfig, minutes: float, every: float) -> TrainConfig:
-    """A configuration with another planned time, and minutes from one export to the next."""
-    return dataclasses.replace(config, minutes=minutes, checkpoint_minutes=every)

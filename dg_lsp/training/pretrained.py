@@ -5,7 +5,8 @@ Architectures: gemma3, llama, qwen2, qwen3, without experts, vision or rotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A causal model; the weights are read when they are asked for."""
+    """A causal model; the weights are read on demand."""
 
     config: NetworkConfig
     vocabulary: Vocabulary
@@ -52,9 +53,9 @@ class Pretrained:
     read: Callable[[str], Weights]  # a tensor by its name in GGUF files, heads in NeoX order
 
     def network(self, pruned: PrunedVocabulary) -> DiffusionNetwork:
-        """The network with the rows of a pruned vocabulary."""
+        """The network with the rows of a pruned vocabulary; raises as `read_pretrained` does."""
         network = DiffusionNetwork(replace(self.config, num_tokens=len(pruned.source_ids)))
-        with torch.no_grad():
+        with torch.no_grad(), _explained_errors(self.origin.name):
             for name, target in network.state_dict().items():
                 found = self.read(name)
                 weights = pruned.rows(found) if name in (EMBEDDING, OUTPUT) else found
@@ -70,14 +71,24 @@ def read_pretrained(path: Path) -> Pretrained:
     """Opens a GGUF file, or a folder with config.json, tokenizer.json and safetensors.
 
     Raises:
-        InputFileError: a file is missing.
+        InputFileError, ModelNotFoundError: a file is missing.
         ModelBrokenError: a file is damaged.
-        ModelUnsupportedError: another architecture or tokenizer, or an option of it that the network lacks.
+        ModelUnsupportedError: another architecture or tokenizer, or a value of its configuration that is missing, not
+            valid, or of an option that the network lacks.
     """
-    try:
+    with _explained_errors(path):
         return _read_folder(path) if path.is_dir() else _read_gguf(path)
-    except (KeyError, TypeError) as error:
-        raise ModelUnsupportedError(f"{path}: {error} is missing from its configuration: {_ADVICE}") from error
+
+
+@contextmanager
+def _explained_errors(name: object) -> Iterator[None]:
+    """Maps what values of another type, or numbers that do not belong together, raise."""
+    try:
+        yield
+    except KeyError as error:
+        raise ModelUnsupportedError(f"{name} lacks {error}: {_ADVICE}") from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ModelUnsupportedError(f"{name} has a configuration that is not valid ({error}): {_ADVICE}") from error
 
 
 def permuted(weights: Weights, heads: int, *, to_neox: bool) -> Weights:
@@ -110,7 +121,7 @@ def _read_gguf(path: Path) -> Pretrained:
     linear = float(value("rope.scaling.factor", 1.0)) if scaling == "linear" else 1.0
     factors: tuple[float, ...] = (linear,) * (head_width // 2) if linear != 1.0 else ()
     if ROPE_FACTORS in header.tensors:
-        factors = tuple(_dequantized(header, ROPE_FACTORS).tolist())
+        factors = tuple(dequantized(header, ROPE_FACTORS).tolist())
     if is_gemma and values.get("general.size_label") == "27B":
         raise ModelUnsupportedError(f"{path} scales its attention in another way: {_ADVICE}")
     config = NetworkConfig(
@@ -134,7 +145,7 @@ def _read_gguf(path: Path) -> Pretrained:
     def read(name: str) -> Weights:
         if name not in header.tensors:
             raise ModelBrokenError(f"{path} lacks {name}: download it again")
-        weights = _dequantized(header, name)
+        weights = dequantized(header, name)
         is_rotated = architecture == "llama" and re.search(r"attn_[qk]\.weight$", name)
         if not is_rotated:
             return weights
@@ -143,10 +154,14 @@ def _read_gguf(path: Path) -> Pretrained:
     return Pretrained(config, vocabulary_of_gguf(header), origin, int(value("context_length")), read)
 
 
-def _dequantized(header: GGUFHeader, name: str) -> Weights:
+def dequantized(header: GGUFHeader, name: str) -> Weights:
+    """A tensor in float32; ModelUnsupportedError for a number format that the package gguf cannot read."""
     tensor = header.tensors[name]
-    kind = gguf_files.GGMLQuantizationType(tensor.kind.number)
-    found = gguf_files.quants.dequantize(header.rows(name), kind)
+    try:
+        found = gguf_files.quants.dequantize(header.rows(name), gguf_files.GGMLQuantizationType(tensor.kind.number))
+    except (NotImplementedError, ValueError) as error:
+        problem = f"{header.path}: weights in {tensor.kind.name} cannot be read for training: use a file in F16 or Q8_0"
+        raise ModelUnsupportedError(problem) from error
     return np.asarray(found, np.float32).reshape(tensor.shape)
 
 

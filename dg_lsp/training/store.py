@@ -1,11 +1,17 @@
-"""The files of the corpus, as compressed text and as arrays of tokens."""
+"""The files of the corpus, as compressed text and as arrays of tokens, with code of neighbouring files.
+
+Code of neighbours has the form in which a prompt shows it, see `canvas.fim.snippet_ids`: a comment with the path, then
+signatures of what a file imports; last the path of the file itself.
+"""
 
 import json
 import lzma
 import os
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from dg_lsp.context.languages import language_of
+from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
+from dg_lsp.context.window import shown_path
 from dg_lsp.errors import InputFileError
-from dg_lsp.training.neighbours import contexts_of
 from dg_lsp.training.tokenizer import load_tokenizer
 
 SPLITS = ("train", "val")
@@ -43,6 +51,54 @@ def write_texts(path: Path, files: list[CorpusFile]) -> None:
     """Write one JSON object a line, compressed by xz."""
     with lzma.open(path, "wt", preset=1, encoding="utf-8") as out:
         out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
+
+
+MAX_FILES, MAX_NAMES = 12, 12  # shown of one file, as in the editor
+MAX_BYTES = 100_000  # of a file that is parsed
+PYTHON = "python"
+
+
+def heading(path: str) -> str:
+    """The line that precedes code of a file."""
+    return f"{language_of(PYTHON).commented(shown_path(path))}\n"
+
+
+def contexts_of(texts: Mapping[str, str]) -> list[list[str]]:
+    """For each file of a package, given by path: its heading, then signatures of the files that it imports from.
+
+    The file with the most imported names comes first.
+    """
+
+    @cache
+    def definitions(path: str) -> dict[str, str]:
+        return definitions_of(texts[path], PYTHON) if len(texts[path]) <= MAX_BYTES else {}
+
+    def shown(path: str) -> Iterator[str]:
+        wanted: dict[str, list[str]] = {}
+        for one in imports_of(texts[path], PYTHON):
+            if one.name not in ("", ALL):
+                for target in _targets(one, path):
+                    if target in texts and target != path and one.name in definitions(target):
+                        wanted.setdefault(target, []).append(one.name)
+                        break
+        found = sorted(wanted.items(), key=lambda item: -len(item[1]))[:MAX_FILES]
+        for target, names in found:
+            lines = "\n".join(definitions(target)[name] for name in names[:MAX_NAMES]).strip("\n")
+            yield f"{heading(target)}{lines}\n"
+
+    return [[heading(path), *shown(path)] for path in texts]
+
+
+def _targets(one: Import, path: str) -> Iterator[str]:
+    """Paths that may hold the module of an import."""
+    name = one.module.lstrip(".")
+    depth, folder = len(one.module) - len(name), ""
+    if depth:
+        folder = posixpath.dirname(path)
+        for _ in range(depth - 1):
+            folder = posixpath.dirname(folder)
+    module = posixpath.join(folder, name.replace(".", "/")) if name else folder
+    yield from (f"{module}.py", f"{module}/__init__.py")
 
 
 NEWLINE = 10
@@ -84,7 +140,7 @@ class TokenStore:
 
 
 def build_store(texts: Sequence[str], tokenizer: Tokenizer, contexts: Sequence[Sequence[str]] = ()) -> TokenStore:
-    """Tokenize every file, and its chunks as `neighbours.contexts_of` returns them."""
+    """Tokenize every file, and its chunks as `contexts_of` returns them."""
     chunks = [chunk for context in contexts for chunk in context]
     chunk_ids = [np.array(ids, np.uint16) for ids in _encoded(chunks, tokenizer)]
     lengths = [len(context) for context in contexts] or [0] * len(texts)

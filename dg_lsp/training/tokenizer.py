@@ -5,11 +5,13 @@ The first sixteen tokens are special; ids 6 to 15 are reserved.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from gguf import GGUFReader, TokenType
+from gguf import TokenType
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dg_lsp.errors import InputFileError
+from dg_lsp.gguf import read_header
 
 NUM_TOKENS = 8192
 END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
@@ -53,14 +55,16 @@ def tokenizer_from_gguf(path: Path) -> Tokenizer:
 
     Raises:
         InputFileError: the file has another pre-tokenizer or other special tokens.
+        ModelError: the file does not exist or is damaged.
     """
-    fields = GGUFReader(path).fields
+    values = read_header(path).values
 
-    def contents(key: str) -> list[str]:
-        return list(fields[f"tokenizer.ggml.{key}"].contents()) if f"tokenizer.ggml.{key}" in fields else []
+    def contents(key: str) -> Any:
+        value = values.get(f"tokenizer.ggml.{key}")
+        return [] if value is None else value.read()
 
     tokens, types = contents("tokens"), contents("token_type")
-    if "".join(contents("pre")) != PRE_TOKENIZER or tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+    if contents("pre") != PRE_TOKENIZER or tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
         raise InputFileError(f"{path} has the tokenizer of another model: train a new one with --new-tokenizer")
     vocabulary = {
         token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TokenType.UNUSED

@@ -127,7 +127,12 @@ def _merges_of_file(text: str) -> tuple[Merge, ...]:
 
 
 def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
-    """The vocabulary of a GGUF file; ModelUnsupportedError if its tokenizer is of another kind."""
+    """The vocabulary of a GGUF file.
+
+    Raises:
+        ModelUnsupportedError: a tokenizer of another kind.
+        IndexError, TypeError, ValueError: a value is missing or damaged.
+    """
 
     def value(key: str, default: Any = None) -> Any:
         found = header.values.get(f"tokenizer.ggml.{key}")
@@ -136,7 +141,9 @@ def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
     model, pre = value("model", ""), value("pre", "default")
     if model not in (BYTE_LEVEL, SENTENCEPIECE) or (model == BYTE_LEVEL and pre not in PRE_TOKENIZERS):
         raise ModelUnsupportedError(f"{header.path}: tokenizer {model} {pre} cannot be pruned: {_ADVICE}")
-    tokens, kinds = value("tokens"), value("token_type")
+    tokens, kinds = value("tokens", []), value("token_type", [])
+    if not tokens or len(tokens) != len(kinds):
+        raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types")
     if model == BYTE_LEVEL:
         merges = tuple((left, right) for left, _, right in (one.partition(" ") for one in value("merges", [])))
     else:

@@ -1,7 +1,7 @@
 """Writes the server's settings into the extension's package.json: `python editors/vscode/configuration.py`.
 
-The extension's own settings are defined here; all others come from the tree in `dg_lsp/settings.py`. Settings that only
-`dg-lsp serve` reads, or that are read before an editor sends options, are left out.
+The extension's own settings are defined here; all others come from the tree in `dg_lsp/settings.py`. Settings that are
+read before an editor sends options, or that only the user's file may set, are left out.
 """
 
 import ast
@@ -17,8 +17,8 @@ import attrs
 from dg_lsp import __version__, settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("http.", "daemon.", "privacy.trusted_folders", "remote.key_variable", "remote.keyring")
-"""What only `dg-lsp serve` reads, what is read before the editor sends any, and what only the user's file may set."""
+NOT_IN_EDITORS = ("daemon.", "privacy.trusted_folders", "remote.key_variable", "remote.keyring")
+"""What is read before the editor sends any, and what only the user's file may set."""
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder must not decide where the user's code is sent or which files are written."""
 RESTRICTED = (
@@ -85,7 +85,7 @@ GROUPS = {
 """Titles, and the settings of each group in the order of their use: keys, and beginnings of keys."""
 ADVANCED = (
     *("completion.debounce_ms", "completion.early_stop_ms", "completion.max_tokens", "completion.decoder"),
-    *("completion.speculate", "context.max_fraction"),
+    "completion.speculate",
     *("rewrite.strength", "rewrite.deadline_ms", "remote.max_prompt_tokens", "remote.extra"),
 )
 """Settings that are rarely changed in an editor, although their group is another one."""
@@ -110,6 +110,12 @@ CHOICES = {
         "auto": "For models that were trained on several files.",
         "always": "For every model.",
         "never": "Only the file at the cursor.",
+    },
+    "context.sources": {
+        "imports": "Signatures of definitions that the file imports from the workspace.",
+        "open-files": "Code in other open files that is similar to the code at the cursor.",
+        "edits": "Code around recent edits.",
+        "diagnostics": "Diagnostics near the cursor, if the editor sends them with requests for code actions.",
     },
     "model.prompt_attention": {
         "auto": "As exact.",
@@ -166,9 +172,11 @@ def properties() -> Iterator[tuple[str, dict[str, Any]]]:
         key = f"dg-lsp.{name}"
         if not name.startswith(NOT_IN_EDITORS):
             scope = {"scope": "machine"} if key.startswith(NOT_IN_WORKSPACES) else {}
-            choices = schema(field).get("enum", ())
-            described = {"enumDescriptions": [CHOICES[name][choice] for choice in choices]} if choices else {}
-            yield key, {**schema(field), **described, **scope, "markdownDescription": sentences(kind)[field.name]}
+            described = schema(field)
+            for one in (described, described.get("items", {})):
+                if choices := one.get("enum"):
+                    one["enumDescriptions"] = [CHOICES[name][choice] for choice in choices]
+            yield key, {**described, **scope, "markdownDescription": sentences(kind)[field.name]}
 
 
 def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:
@@ -194,6 +202,8 @@ def bounds(validator: Any) -> dict[str, Any]:
             return {names[validator.compare_op]: validator.bound}
         case "_InValidator":
             return {"enum": list(validator.options)}
+        case "_DeepIterable":
+            return {"items": {"type": "string", **bounds(validator.member_validator)}, "uniqueItems": True}
         case "_MatchesReValidator":
             return {"pattern": f"^({validator.pattern.pattern})$"}
     return {}

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
+from dg_lsp.http.auth import AccessRules
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 NUM_CLIENTS, NUM_REQUESTS = 4, 6
@@ -29,8 +30,8 @@ def send(monkeypatch):
 
     serve = Starter()
 
-    def call(denoiser, between, **http):
-        clients = crowd.Crowd(serve(denoiser, http=http).port, NUM_CLIENTS, 0)
+    def call(denoiser, between, **rules):
+        clients = crowd.Crowd(serve(denoiser, rules=AccessRules(**rules)).port, NUM_CLIENTS, 0)
 
         async def run():
             await clients.send_alone()

@@ -38,10 +38,11 @@ def test_reference_and_context_make_the_whole_program(case):
     assert case.entry_point in scope
 
 
-def test_the_line_end_of_a_whole_line_moves_to_the_suffix(tmp_path):
-    problem = {**PROBLEM, "prompt": "def f():\n", "suffix": "    return a\n", "canonical_solution": "    a = 1\n"}
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_line_end_of_a_whole_line_moves_to_the_suffix(tmp_path, end):
+    problem = {**PROBLEM, "prompt": f"def f():{end}", "suffix": "    return a", "canonical_solution": f"    a = 1{end}"}
     [case] = read_cases(written(tmp_path / "a.jsonl", problem))
-    assert (case.reference, case.suffix) == ("    a = 1", "\n    return a\n")
+    assert (case.reference, case.suffix) == ("    a = 1", f"{end}    return a")
     assert case.kind == "whole-line"
 
 
@@ -76,6 +77,7 @@ GOOD = json.dumps({**PROBLEM, "task_id": "t/0"}).encode()
         pytest.param("{}", "line 2: no task_id", id="missing key"),
         pytest.param("[1]", "line 2: not an object", id="no object"),
         pytest.param("{", "line 2: ", id="no JSON"),
+        pytest.param("[" * 100_000, "line 2: ", id="too deep"),
         pytest.param(b"\xff", "not UTF-8", id="other encoding"),
     ],
 )
@@ -130,7 +132,15 @@ def test_the_table_has_a_row_per_position_and_counts_the_right_fills():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "places = 3", "[[places]]\nfile = 'x'", "[[places", "[[places]]\nfile='x'\nline='y'"]
+    "text",
+    [
+        "",
+        "places = 3",
+        "[[places]]\nfile = 'x'",
+        "[[places",
+        "[[places]]\nfile='x'\nline='y'",
+        "[[places]]\nfile='x'\nline=1\nexpect=[]",
+    ],
 )
 def test_a_file_without_positions_is_refused(tmp_path, text):
     (tmp_path / "places.toml").write_text(text)

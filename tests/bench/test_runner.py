@@ -249,6 +249,13 @@ def test_missing_and_unwritable_files_are_refused(tmp_path):
         file_sha256(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_is_reported_in_one_line(stored):
+    with pytest.raises(InputFileError, match="cannot write /dev/full: No space left"), RunFile(None, RUN) as file:
+        file._file = Path("/dev/full").open("wb")  # noqa: SIM115
+        file.add(stored("a"))
+
+
 def test_the_machine_is_described(monkeypatch, tmp_path):
     here = Machine.here(threads=2)
     assert (here.dg_lsp, here.python, here.threads) == (__version__, platform.python_version(), 2)

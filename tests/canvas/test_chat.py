@@ -258,7 +258,7 @@ def test_a_conversation_must_end_with_a_message_of_the_user(turns):
 
 
 def test_a_conversation_longer_than_the_context_is_refused():
-    with pytest.raises(RequestError, match="shorten it"):
+    with pytest.raises(RequestError, match=r"shorten it, or raise model\.context_length"):
         chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
 
 

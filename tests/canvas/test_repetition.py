@@ -81,6 +81,14 @@ def test_a_keystroke_tokenizes_one_line():
     assert words.encoded[before:] == ["a b c d"]
 
 
+def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
+    words = WordTokenizer()
+    buffers, line = BufferTokens(words), "a b c d " * 1000
+    for _ in range(2):
+        buffers.repetition(line, len(line))
+    assert words.encoded == [line, line]
+
+
 def test_hidden_suffix_lines_are_not_searched():
     words = WordTokenizer()
     text = "a b c\nother\na b c d\nx\na b c d\n"

@@ -1,5 +1,6 @@
 """Errors: one line on standard error, the documented exit code, no output and no changed file."""
 
+import io
 import os
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def test_wrong_usage_is_exit_code_2(dg_lsp, script, folder, arguments, message):
     assert message in dg_lsp("fill", *arguments).error(2)
     assert script.settings is None  # no model was opened
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_working_directory_that_was_removed_is_exit_code_2(dg_lsp, script, folder, monkeypatch):
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "change to another one" in dg_lsp("fill", f"{folder}/good.py:1").error(2)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypatch, command):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xe9'"), "utf-8"))
+    monkeypatch.setattr("dg_lsp.cli.chat._check", lambda _engine: None)
+    assert "standard input is not utf-8 (byte 5): convert it first" in dg_lsp(command).error(2)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +141,11 @@ def test_an_empty_file_is_not_filled_with_a_guess(dg_lsp, folder, text):
     outcome = dg_lsp("fill", "empty.py:1")
     assert outcome.code == 1
     assert "no completion" in outcome.out
+
+
+def test_a_folder_of_models_that_cannot_be_made_is_named(dg_lsp, folder, monkeypatch):
+    (folder / "taken").write_text("")
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(folder / "taken"))
+    error = dg_lsp("models", "pull", "qwen2.5-coder-0.5b").err.splitlines()[-1]
+    assert "is not writable (" in error
+    assert "): check who may write there, or set DG_LSP_DATA_DIR" in error

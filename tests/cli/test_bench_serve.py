@@ -1,6 +1,7 @@
 """Load on servers with OpenAI-like APIs: what is sent, what is counted, and two servers in turn. No times are held."""
 
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -80,6 +81,20 @@ def test_every_answer_is_counted_and_no_prompt_is_sent_twice(dg_lsp, start, prom
     assert [len(one["answers"]) for one in rounds] == [3, 3, 6, 6]
     assert "alpha" not in Path("run.jsonl").read_text()
     assert "run.jsonl exists" in dg_lsp(*command, "--output", "run.jsonl").error(2)
+
+
+def test_page_has_the_numbers_and_the_latency_of_each_level(dg_lsp, start, prompts):
+    server = start(streamed("alpha", **COUNTS))
+    command = ("bench", "serve", server.url, "--prompts", prompts, "--rounds", "1", "--concurrency", "1,2")
+    assert "no directory" in dg_lsp(*command, "--html", "missing/page.html").error(2)
+    printed = dg_lsp(*command, "--html", "page.html").out
+    page = Path("page.html").read_text()
+    assert [page.count(f"<span>{level} at a time</span>") for level in (1, 2)] == [1, 1]
+    assert re.search(r"2 at a time, 127\.0\.0\.1.*median", page)
+    assert "canvas tokens/s" in page
+    assert "canvas tokens/s" in printed
+    assert "7 answers of 127.0.0.1" in page
+    assert "alpha" not in page
 
 
 def test_requests_are_open_at_the_same_time(dg_lsp, start, prompts):

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
-from dg_lsp.errors import SettingsError
+from dg_lsp.errors import BackendError, SettingsError
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file
 
@@ -82,3 +84,17 @@ def test_ignored_keys_of_a_folder_are_printed_in_one_line(tmp_path, capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert "ignored model.name, model.threads" in line
     assert f"add {tmp_path} to privacy.trusted_folders" in line
+
+
+def test_a_model_whose_costs_cannot_be_measured_is_closed(monkeypatch):
+    """A daemon goes on, and opens other models in this memory."""
+
+    def fail(*_):
+        raise BackendError("the graph failed")
+
+    denoiser = ScriptedDenoiser("x")
+    denoiser.predict = denoiser.prefill = fail
+    monkeypatch.setattr(loading, "open_local", lambda _: (None, denoiser))
+    with pytest.raises(BackendError):
+        loading.open_engine(Settings())
+    assert denoiser.is_closed

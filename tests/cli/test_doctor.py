@@ -1,13 +1,19 @@
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import tiny_masked
 
 from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
+from dg_lsp.backends.llamacpp import device_reduction, diffusiongemma
+from dg_lsp.backends.llamacpp import library as library_module
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli.doctor import Checkup, report
+from dg_lsp.cli.doctor import Checkup, _runtime, report
 from dg_lsp.context import languages
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
+from dg_lsp.runtime import COMMAND, Runtime
 
 KEYS = [
     *("software", "settings_files", "devices", "gpus", "runtime", "model", "rewrite_model", "threads", "costs"),
@@ -153,6 +159,16 @@ def test_the_llama_cpp_library_is_reported(runtime, text):
     whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
     [line] = [line for line in report(Checkup(runtime=whole)) if line.startswith("runtime")]
     assert text in line
+
+
+def test_a_changed_llama_cpp_of_an_earlier_version_is_reported(monkeypatch):
+    old = Runtime(Path("/r"), "overlay", "", "0.3.36", "/lib/libllama.so", "0" * 64)
+    monkeypatch.setattr(library_module, "library", lambda: SimpleNamespace(runtime=old, note=""))
+    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: True)
+    monkeypatch.setattr(device_reduction, "functions", lambda: None)
+    [line] = [line for line in report(Checkup(runtime=_runtime())) if line.startswith("runtime")]
+    assert "DiffusionGemma runs; an earlier version built it" in line
+    assert line.endswith(f"run {COMMAND} again")
 
 
 def test_the_model_of_rewrites_is_loaded_beside_the_other_one(dg_lsp, user_settings, tmp_path):

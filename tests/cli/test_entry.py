@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,21 @@ def test_help_and_version_load_nothing_heavy(arguments):
     loaded = set(process.stderr.split())
     assert "dg_lsp.cli.fill" in loaded
     assert not {module for module in loaded if module.startswith(HEAVY)}
+
+
+def test_a_pull_without_a_network_ends_in_one_line_and_loads_nothing_heavy(tmp_path):
+    code = (
+        "import sys; from dg_lsp.cli import run; code = run(['models', 'pull', 'qwen2.5-coder-0.5b']); "
+        "print(*sorted(sys.modules)); sys.exit(code)"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "DG_LSP_DATA_DIR": str(tmp_path)}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
+    assert process.returncode == 3
+    [line] = [line for line in process.stderr.splitlines() if line.startswith("dg-lsp: ")]
+    assert "is not reachable" in line
+    assert not {"numpy", "llama_cpp", "torch"}.intersection(process.stdout.split())
 
 
 def test_a_shell_completes_commands():
@@ -92,6 +108,14 @@ def test_a_closed_pipe_prints_no_traceback():
     assert process.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+def test_a_full_disk_prints_one_line():
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run([*COMMAND, "--help"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    error = b"dg-lsp: the output cannot be written: No space left on device\n"
+    assert (process.returncode, process.stderr) == (2, error)
+
+
 def test_an_interrupt_prints_no_traceback():
     code = (
         "import dg_lsp.cli, sys\n"
@@ -101,6 +125,26 @@ def test_an_interrupt_prints_no_traceback():
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
+def test_ctrl_c_at_the_question_of_setup_ends_the_line(tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_DATA_DIR": str(tmp_path), "TERM": "dumb"}
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen([*COMMAND, "setup"], cwd=ROOT, env=environment, **streams) as process:
+        os.close(theirs)
+        out = b""
+        with suppress(OSError):  # on Linux, when the other end is closed
+            while chunk := os.read(ours, 65536):
+                out += chunk
+                if out.endswith(b"[Y/n] "):
+                    process.send_signal(signal.SIGINT)
+    os.close(ours)
+    assert process.returncode == 130, out
+    assert out.endswith(b"[Y/n] \r\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")

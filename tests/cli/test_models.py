@@ -246,7 +246,7 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     known(dataclasses.replace(TINY, sha256=""))
     dg_lsp("models", "pull", "tiny")
     outcome = dg_lsp("models", "rm", "tiny")
-    assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (0.0 GB)\n")
+    assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (6 MB)\n")
     assert not TINY.folder.exists()
     shown = dg_lsp("models", "show", "tiny").out
     assert f"sha256: that of the first download, commit {hub_server.COMMIT}\n" in shown

@@ -1,3 +1,6 @@
+import re
+import sys
+
 import pytest
 
 SOURCE = "def f(a):\r\n\ttotal = a + 1\r\n\treturn total  # é😋\r\n"
@@ -18,6 +21,16 @@ def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
     assert "-\ttotal = a + 1" in outcome.out
     assert "+\ttotal = 2 * a" in outcome.out
     assert file.read_bytes() == SOURCE.encode()
+
+
+@pytest.mark.parametrize("command", [("rewrite",), ("fill", "--gaps")])
+def test_a_file_does_not_control_the_terminal(dg_lsp, file, monkeypatch, command):
+    file.write_text("def f(a):\n    total = ...\n    # \x1b]0;x\x07\n")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    name, *options = command
+    out = re.sub(r"\x1b\[\d*m", "", dg_lsp(name, f"{file}:2-2", *options).out)  # without colours
+    assert "+    total = " in out
+    assert all(character.isprintable() or character == "\n" for character in out)
 
 
 def test_an_excluded_file_is_rewritten_only_with_even_secret(dg_lsp, script, file):

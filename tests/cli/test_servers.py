@@ -106,6 +106,13 @@ def http_server(monkeypatch):
     return calls
 
 
+def test_the_number_of_waiting_requests_is_an_option(dg_lsp, http_server):
+    for arguments in ([], ["--max-queued", 2]):
+        assert dg_lsp("serve", *arguments).code == 0
+    assert [rules.max_queued for *_, rules in http_server] == [32, 2]
+    assert "--max-queued" in dg_lsp("serve", "--max-queued", 0).error(2)
+
+
 def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
     assert dg_lsp("serve").code == 0
     [(address, _, settings, rules)] = http_server

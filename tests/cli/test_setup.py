@@ -112,7 +112,7 @@ def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_l
     assert hub.requests == []
     outcome = dg_lsp("setup", "--yes")
     assert outcome.code == 0, outcome.err
-    assert "tiny: download 0.0 GB" in outcome.out
+    assert "tiny: download 6 MB" in outcome.out
     assert "return -> " in outcome.err
     assert registry.is_tested(TINY)
     assert '"dg-lsp.model.name": "tiny"' in outcome.out

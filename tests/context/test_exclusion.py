@@ -154,6 +154,40 @@ def test_patterns_ignore_case_where_files_do(monkeypatch):
     exclusion.compiled.cache_clear()
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*a*a*ab", "a" * 200),
+        ("[!b]*" * 10 + "c", "a" * 200),
+        ("*?" * 10 + "b", "a" * 200),
+        ("**/a/**/a/**/a/**/a/**/b", "a/" * 500 + "c"),
+        ("*" * 100_000 + "b", "a" * 200),
+    ],
+)
+def test_a_pattern_that_would_be_matched_for_hours_is_matched_at_once(pattern, path):
+    assert Exclusion(PrivacySettings(exclude_patterns=(pattern,))).path_reason(path) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "excluded", "others"),
+    [
+        ("x-*-*-*-*.whl", ["x-1-2-3-4.whl", "a/x-1-2-3-4.whl", "x-1.whl"], ["x-1-2-3-4.txt", "y-1-2-3-4.whl"]),
+        ("a/**/b/**/c/**/d/**/e", ["a/b/c/d/e", "a/1/b/2/c/3/d/4/e"], ["b/c/d/e", "a/b/c/d"]),
+        ("*-*-*.log", ["1-2-3.log"], ["1-2.log"]),
+    ],
+)
+def test_a_pattern_with_many_asterisks_excludes_what_it_names(pattern, excluded, others):
+    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)))
+    assert [rules.path_reason(path) for path in excluded] == [ExclusionReason.PATTERN] * len(excluded)
+    assert [rules.path_reason(path) for path in others] == [None] * len(others)
+
+
+def test_a_negated_pattern_with_many_asterisks_includes_nothing_again():
+    rules = Exclusion(PrivacySettings(exclude_patterns=("*.log", "!a*b*c*d*e*.log")))
+    assert rules.path_reason("abcde1.log") is ExclusionReason.PATTERN
+
+
 def test_patterns_have_the_syntax_of_gitignore():
     settings = parse_settings({"privacy": {"exclude_patterns": ["generated/", "*.lock", "!keep.lock"]}}).privacy
     rules = Exclusion(settings)

@@ -53,7 +53,16 @@ def test_a_comment_is_what_the_model_sees_before_the_fill():
 
 
 def test_a_text_that_is_too_long_to_parse_has_lines_only(monkeypatch):
-    monkeypatch.setattr(holes, "Parser", None)
+    monkeypatch.setattr(holes, "LimitedParser", None)
     minified = "f(...a);" * 60_000
     assert holes_of(minified, "javascript") == []
     assert holes_of(f"{minified}\n// TODO: add\n", "javascript") == ["// TODO: add"]
+
+
+@pytest.mark.timeout(60)
+def test_a_text_that_takes_too_long_to_parse_has_lines_only():
+    assert holes_of("f(...)\n...\n" + "%w(" * 50_000, language="rust") == ["..."]
+
+
+def test_dots_in_a_list_of_an_index_are_no_placeholder():
+    assert holes_of("x: Callable[[...], int]\ny = [[...]]\n") == ["..."]

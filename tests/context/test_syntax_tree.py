@@ -1,6 +1,12 @@
 import pytest
 
-from dg_lsp.context.syntax_tree import Inside, inside
+from dg_lsp.context import syntax_tree
+from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside
+
+RUST = grammar_of(language_of("rust").grammar)
+SLOW = "%w("
+"""What tree-sitter needs quadratic time for in Rust: 0.3 s for 2 kB, 6 s for 8 kB, an hour and more for 200 kB."""
 
 COMMENTS = [
     ("python", "# hi¦\nx = 1"),
@@ -44,3 +50,32 @@ CODE = [
 def test_comments_and_strings_are_found_by_the_grammar_also_where_they_are_not_closed(language, text, found):
     before, _, after = text.partition("¦")
     assert inside(before + after, len(before), language) in found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("before", ["", "fn f() { g(1); }\n" * 10_000], ids=["from the beginning", "at the end"])
+def test_a_text_that_would_be_parsed_for_hours_is_given_up(before):
+    parser, text = LimitedParser(RUST), before + SLOW * 50_000
+    assert parser.root(text) is None
+    assert parser.root("fn f() {}") is None  # the time is over for its variants too
+    assert inside(text, len(text), "rust") is None
+
+
+def test_the_tree_is_that_of_the_whole_text():
+    text = "fn é() { let a = [1, 2]; }\n" * 1000 + "fn g( {\n"
+    root = LimitedParser(RUST).root(text)
+    assert root.text == text.encode()
+    assert [node.type for node in root.named_children][:1000] == ["function_item"] * 1000
+    assert root.has_error
+
+
+def test_variants_of_a_text_share_its_time(monkeypatch):
+    monkeypatch.setattr(syntax_tree, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(syntax_tree, "SECONDS_PER_BYTE", 0.0)
+    assert LimitedParser(RUST).root("fn f() {}") is None
+
+
+def test_a_place_in_deep_nesting_is_found():
+    depth = 10_000
+    text = "x = " + "(" * depth + "'a'" + ")" * depth
+    assert inside(text, 4 + depth + 2, "python") is Inside.STRING

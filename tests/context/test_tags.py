@@ -219,3 +219,9 @@ def test_a_missing_grammar_gives_no_definitions_and_is_reported_once(monkeypatch
         monkeypatch.undo()
         for cached in (languages._language, tags._query, tags._imports_in):
             cached.cache_clear()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["(" * 100_000, "fn f() {" + "$" * 100_000], ids=["one error", "many"])
+def test_a_file_that_would_be_searched_for_minutes_has_no_definitions(text):
+    assert definitions_of("fn f() {}\n" + text, "rust") == {}

@@ -57,7 +57,9 @@ def test_the_groups_name_settings_that_exist(configuration):
 
 
 def test_each_choice_of_a_setting_is_described(configuration):
-    described = {key: one for properties in GROUPS.values() for key, one in properties.items() if "enum" in one}
+    settings = {key: one for properties in GROUPS.values() for key, one in properties.items()}
+    listed = {key: one["items"] for key, one in settings.items() if "items" in one}
+    described = {key: one for key, one in (settings | listed).items() if "enum" in one}
     for key, one in described.items():
         assert len(one["enumDescriptions"]) == len(one["enum"]), key
         assert all(sentence.endswith(".") for sentence in one["enumDescriptions"]), key

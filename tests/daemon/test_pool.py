@@ -70,6 +70,22 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     assert len(scripts.denoisers) == 3
 
 
+@pytest.mark.parametrize("closes_first", [True, False])
+def test_a_model_that_fails_again_and_again_leaves_no_threads(pool, scripts, closes_first):
+    """HTTP in a daemon tries to open its model every 30 seconds."""
+    scripts.error = ModelMemoryError("too large")
+    threads = set(threading.enumerate())
+    share = pool.share(Settings())
+    for _ in range(5):
+        assert share.ready.exception(TIMEOUT) is scripts.error
+        if closes_first:
+            share.close()
+        share, before = pool.share(Settings()), share
+        before.close()
+    assert share.ready.exception(TIMEOUT) is scripts.error
+    assert len(set(threading.enumerate()) - threads) == 1
+
+
 def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts, clock):
     one, other = open_models(pool, "dg-mini", "dg-mini")
     one.close()

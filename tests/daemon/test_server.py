@@ -57,9 +57,13 @@ def test_tcp_listens_on_loopback_and_requires_the_token(start, endpoint):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\xff\n", b"{" * 100 + b"\n", b"no end", b"{}\n"]
+    "sent",
+    [
+        *(b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\xff\n", b"{" * 100 + b"\n", b"no end", b"{}\n"),
+        b'{"token": "\\ud800"}\n',
+    ],
 )
-def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch):
+def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, capfd):
     monkeypatch.setattr(client, "SECONDS", 0.2)
     start()
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -69,6 +73,7 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch):
         assert stranger.recv(100) in (b"", b'{"refused": "the token is wrong"}\n')
     monkeypatch.undo()
     assert ask(endpoint.read(), "status")["sessions"] == 0
+    assert capfd.readouterr().err == ""
 
 
 class Trickle:

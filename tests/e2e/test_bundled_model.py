@@ -42,6 +42,17 @@ def test_completions_of_the_bundled_model(launcher, editor):
     client.check()
 
 
+def test_the_tutorial_shows_grey_text_in_an_editor(launcher):
+    source = (Path(__file__).parents[2] / "samples/account.py").read_text()
+    for line, text in (("raise", 'ValueError("amount must be positive")'), ("self.balance -=", "amount")):
+        source = source.replace(f"{line} \n", f"{line} {text}\n")
+    source = source.replace("append()", "append(amount)").replace("len()", "len(self.h)")
+    client = launcher.launch(COMMAND).begin(source)
+    [item] = client.items(client.complete(22, len("        return len(self.h")))
+    assert item["insertText"] == "istory"
+    client.check()
+
+
 def test_every_request_of_a_typing_user_is_answered_once(launcher):
     """A request per keystroke without cancellations, as Neovim sends them."""
     client = launcher.launch(COMMAND).begin(SOURCE)

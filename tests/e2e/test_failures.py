@@ -1,7 +1,9 @@
 """Missing, slow and failing models: the session continues, each error is shown once, and no log quotes a buffer."""
 
 import json
+import os
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -65,3 +67,21 @@ def test_a_request_waits_for_the_model_until_its_deadline(session, gate):
     assert time.monotonic() - began >= 0.2
     gate.open()
     client.wait_log("ready")
+
+
+@pytest.mark.parametrize("name", ["dg-mini", "nowhere"], ids=["loads", "is missing"])
+def test_a_model_that_was_replaced_while_it_loaded_is_not_reported(session, gate, name):
+    client = session("fill", env=gate.env, model={"name": name}, editorInfo={"name": "test"})
+    client.notify("workspace/didChangeConfiguration", {"settings": {"model": {"name": "reviser"}}})
+    client.answer(client.request("dg-lsp/stats", {}))  # the settings have arrived
+
+    def is_ready():
+        with suppress(OSError):  # lets the model load that waits at the moment
+            os.close(os.open(gate.env["DG_TEST_GATE"], os.O_WRONLY | os.O_NONBLOCK))
+        return "reviser ready after" in str(client.received("window/logMessage"))
+
+    client.wait_until(is_ready)
+    assert [one["message"] for one in client.received("window/logMessage") if "reviser" not in one["message"]] == []
+    assert client.received("window/showMessage") == []
+    states = [one["dgLsp"]["state"] for one in client.received("didChangeStatus")]
+    assert states == sorted(states)  # loading, then ready

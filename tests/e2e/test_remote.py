@@ -89,16 +89,6 @@ def test_the_doctor_fills_through_the_server(served, home, capsys):
     assert "content of type text/html" in report["problems"][0]
 
 
-def test_the_settings_of_a_folder_cannot_name_a_server_or_a_log(home, capsys, tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:1"\n[privacy]\naudit_log = "x"\n')
-    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["model"] == "dg-mini"
-    [warning] = captured.err.splitlines()
-    assert "ignored remote.url, privacy.audit_log" in warning
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.fixture
 def start():
     with closing(Starter()) as starter:

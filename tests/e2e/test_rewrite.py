@@ -90,6 +90,31 @@ def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor, steps):
     assert not client.received("workspace/applyEdit")
 
 
+@pytest.mark.parametrize("name", ["dg-lsp.rewrite", "dg-lsp.completeBlock"])
+def test_a_document_that_is_closed_and_opened_again_meanwhile_is_not_edited(editor, steps, name):
+    client = editor("slow", text="s\n")
+    where = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 1}}
+    msg_id = command(client, name, range=where, position=where["end"])
+    client.wait_until(lambda: len(steps()) >= 1)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": client.URI}})
+    client.open("s = 1\n")
+    assert "changed meanwhile" in client.result(msg_id)["reason"]
+    assert not client.received("workspace/applyEdit")
+    if name == "dg-lsp.rewrite":  # the model is free again
+        assert steps().count("s") < 30  # of 40
+
+
+def test_a_rewrite_does_not_wait_for_the_progress_bar_of_the_client(editor):
+    client = editor(capabilities=PROGRESS)
+    msg_id = command(client, range=LINE)
+    created = client.wait_request("window/workDoneProgress/create")
+    applying(client)
+    assert client.result(msg_id)["applied"]
+    client.send_bytes(client.encode(id=created["id"], result=None))  # too late
+    assert client.result(client.request("dg-lsp/stats", {}))
+    assert client.received("$/progress") == []
+
+
 def test_progress_can_be_cancelled(editor, steps):
     client = editor("slow", text="x = s\n", capabilities=PROGRESS)
     where = {"start": {"line": 0, "character": 4}, "end": {"line": 0, "character": 5}}

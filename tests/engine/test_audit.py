@@ -29,7 +29,9 @@ def test_line_holds_the_record_to_the_microsecond():
     assert AuditRecord.parse(json.dumps({**json.loads(line), "of_a_later_version": 1})).model == "m"
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", '"x"', "{", '{"time":1}'])
+@pytest.mark.parametrize(
+    "line", ["", "[]", "{}", '"x"', "{", '{"time":1}', RECORD.line().replace(b"0.123457", b'"late"')]
+)
 def test_line_that_is_no_record_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):
         AuditRecord.parse(line)
@@ -127,6 +129,15 @@ def test_file_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "no").mkdir()
     log.write(RECORD)
     assert len(read_log(tmp_path / "no" / "a.jsonl")[0]) == 1
+
+
+def test_line_is_written_although_another_process_renames_the_file(tmp_path, monkeypatch):
+    errors, path = [], tmp_path / "a.jsonl"
+    monkeypatch.setattr(type(path), "exists", lambda _: True)  # until it is looked at
+    AuditLog(path, errors.append).write(RECORD)
+    monkeypatch.undo()
+    assert errors == []
+    assert len(read_log(path)[0]) == 1
 
 
 def write_many(path, num, max_bytes):

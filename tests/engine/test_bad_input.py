@@ -39,14 +39,14 @@ def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkey
 
     class Recorder:
         def __init__(self, grammar):
-            self._parser = Parser(grammar)
+            self._parser = LimitedParser(grammar)
 
-        def parse(self, data):
-            parsed.append(len(data))
-            return self._parser.parse(data)
+        def root(self, text):
+            parsed.append(len(text))
+            return self._parser.root(text)
 
-    Parser = syntax.Parser  # noqa: N806
-    monkeypatch.setattr(syntax, "Parser", Recorder)
+    LimitedParser = syntax.LimitedParser  # noqa: N806
+    monkeypatch.setattr(syntax, "LimitedParser", Recorder)
     half = piece * (MEGABYTES // 2 // len(piece))
     tracemalloc.start()
     try:

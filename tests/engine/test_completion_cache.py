@@ -54,6 +54,13 @@ def test_nothing_is_found_elsewhere(cache, before, after):
     assert cache.find(at(before, after)) is None
 
 
+def test_change_that_a_long_prompt_shows_is_not_overlooked():
+    cache, far = CompletionCache(), "# a line\n" * 1600
+    cache.keep(at(f"a = 1\n{far}x = "), result("foo(bar)"))
+    assert texts(cache.find(at(f"a = 1\n{far}x = f"))) == ["oo(bar)"]
+    assert cache.find(at(f"b = 1\n{far}x = f")) is None
+
+
 def test_bracket_that_the_editor_closed_is_left_out(cache):
     assert texts(cache.find(at("x = foo(", ")\ny = 1\n"))) == ["bar"]
     assert texts(cache.find(at("x = foo(b", ")\ny = 1\n"))) == ["ar"]
@@ -99,7 +106,7 @@ def test_oldest_fill_goes_first():
 
 
 def test_text_far_away_may_change():
-    cache, far = CompletionCache(), "#" * 5000 + "\n"
+    cache, far = CompletionCache(), "#" * 20_000 + "\n"
     cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
 

@@ -6,6 +6,7 @@ from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.engine.corrections import Corrections
 from dg_lsp.engine.decode_run import RequestDenoiser, Stopwatch
 from dg_lsp.engine.kv_slots import KVSlots
 
@@ -38,8 +39,8 @@ class Constant:
 
 
 def repeating(layout):
-    repetition = Repetition(PROMPT[1:], token_ids([]))
-    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, repetition, layout.num_known)
+    corrections = Corrections(Repetition(PROMPT[1:], token_ids([])))
+    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, corrections, layout.num_known)
 
 
 def predicted(denoiser, *canvases):

@@ -66,6 +66,7 @@ def test_a_prompt_is_only_decoded(start):
 
 def test_end_tokens_can_be_ignored(client):
     tree = client.post("/completion", {**BODY, "ignore_eos": True, "n_predict": 150}).tree
+    assert tree["generation_settings"]["ignore_eos"] is True  # not 1
     assert (tree["content"], tree["tokens_predicted"], tree["stop_type"]) == (STORY[9:], 150, "limit")
     reply = client.post("/v1/fim/completions", {"prompt": "a = ", "ignore_eos": True})
     assert (reply.status, reply.error["param"]) == (400, "ignore_eos")

@@ -20,6 +20,7 @@ from http_server import (
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
+from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.service import client_address
 
 SECRET = "never-in-a-response"
@@ -46,7 +47,7 @@ def test_a_disconnect_stops_the_model_within_a_step(start, gated):
 
 def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, pool):
     denoiser = gated("x")
-    client = start(denoiser, http={"max_queued": 2})
+    client = start(denoiser, rules=AccessRules(max_queued=2))
     replies = [pool.submit(client.post, "/infill", GAP) for _ in range(2)]
     wait_for_active(client, 2)
     reply = client.post("/infill", GAP)
@@ -94,7 +95,7 @@ def test_clients_of_this_machine_are_one_client(host, address):
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
-    client = start(denoiser, http={"max_queued": 1})
+    client = start(denoiser, rules=AccessRules(max_queued=1))
     [server] = start.started
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "diffusing": True}

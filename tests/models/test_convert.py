@@ -27,7 +27,7 @@ from dg_lsp.models.convert import (
     side_path,
     write_model,
 )
-from dg_lsp.models.metadata import describe_uniform
+from dg_lsp.models.metadata import describe_uniform, read_folder
 
 OLD = "diffusion-gemma."
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
@@ -186,6 +186,11 @@ def test_missing_or_invalid_metadata_is_named(pull_request_gguf, rewritten, key)
         read_gguf(rewritten(pull_request_gguf, {key: gguf.text("six")}))
 
 
+def test_token_types_that_do_not_belong_to_the_tokens_are_refused(pull_request_gguf, rewritten):
+    with pytest.raises(ModelBrokenError, match="not lists of one length"):
+        read_gguf(rewritten(pull_request_gguf, {"tokenizer.ggml.token_type": gguf.int32s([1, 1])}))
+
+
 def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
     header = read_header(tiny_repacked)
     assert is_converted(header)
@@ -300,12 +305,37 @@ def test_older_configurations_are_supported(checkpoint, tiny_repacked):
         ("layer_types", ["chunked_attention"] * 6),
         ("hidden_size", None),
         ("rope_parameters", {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}),
+        (
+            "rope_parameters",  # without the share of rotated channels
+            {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        ),
     ],
 )
 def test_a_configuration_that_llama_cpp_does_not_compute_is_refused(checkpoint, key, value):
     edit(checkpoint, "config.json", lambda config: config["text_config"].update({key: value}))
     with pytest.raises(ModelUnsupportedError, match=r"config\.json: .*gemma4 graph computes"):
         convert_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"t_max": "hot"},
+        {"max_denoising_steps": -1},
+        {"sampler_config": "entropy"},
+        {"sampler_config": {"entropy_bound": [0.1]}},
+        {"eos_token_id": {"id": 1}},
+    ],
+)
+def test_a_damaged_generation_config_is_refused_by_every_reader(checkpoint, change):
+    edit(checkpoint, "generation_config.json", lambda config: config.update(change))
+    with pytest.raises(InputFileError, match=r"generation_config\.json is damaged"):
+        convert_checkpoint(checkpoint)
+    with pytest.raises(ModelBrokenError, match=r"generation_config\.json is damaged"):
+        read_folder(checkpoint)
 
 
 def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
@@ -360,9 +390,10 @@ def test_damaged_files_are_refused(checkpoint):
     save_single(checkpoint, weights | {"odd": torch.zeros(1, dtype=torch.int64)})
     with pytest.raises(ModelUnsupportedError, match="number format I64"):
         convert_checkpoint(checkpoint)
-    (checkpoint / "config.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(InputFileError, match=r"config\.json is damaged"):
-        convert_checkpoint(checkpoint)
+    for text in ("[]", "[" * 100_000):
+        (checkpoint / "config.json").write_text(text, encoding="utf-8")
+        with pytest.raises(InputFileError, match=r"config\.json is damaged"):
+            convert_checkpoint(checkpoint)
 
 
 # output

@@ -288,6 +288,19 @@ def test_a_wrong_file_in_a_folder_is_refused(tmp_path, content):
         fetch(preset(sha256=SHA256), tmp_path)
 
 
+def test_a_full_disk_keeps_no_part_of_a_copied_file(tmp_path, monkeypatch):
+    (tmp_path / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
+
+    def copyfile(_source, target):
+        target.write_bytes(WEIGHTS[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    with pytest.raises(ModelError, match="is full"):
+        fetch(preset(), tmp_path)
+    assert not [path for path in preset().folder.iterdir() if path.is_file()]
+
+
 PARTS = (WEIGHTS[:1000], WEIGHTS[1000:])
 
 

@@ -88,14 +88,14 @@ def functions(num):
 def test_only_text_near_the_cursor_is_parsed():
     around = surroundings_of(functions(500) + "def g(x):\n    return |\n\n\n" + functions(500))
     assert around.excerpt.above == "def g(x):\n"
-    assert around.excerpt.below == "\n\n\n@cache\ndef f0(x):\n    return x + 0\n\n\n"
+    assert around.excerpt.with_fill("").below == "\n\n\n@cache\ndef f0(x):\n    return x + 0\n\n\n"
 
 
 def test_a_long_class_is_parsed_from_method_to_method():
     methods = "".join(f"    @cache\n    def f{i}(self):\n        return {i}\n\n" for i in range(1000))
     around = surroundings_of(f"class A:\n{methods}    def g(self):\n        return |\n\n{methods}")
     assert around.excerpt.above.startswith("    def f")
-    assert around.excerpt.below.endswith("\n\n")
+    assert around.excerpt.with_fill("").below.endswith("\n\n")
     assert len(around.excerpt.above) <= REACH
     assert around.keep_valid("1 + 1") == "1 + 1"
     assert around.keep_valid("1 1") is None
@@ -103,7 +103,7 @@ def test_a_long_class_is_parsed_from_method_to_method():
 
 def test_nothing_below_a_giant_line_is_parsed():
     around = surroundings_of("def f():\n    x = [|" + "1, " * REACH + "]\n\ny = 1\n")
-    assert (around.excerpt.above, around.excerpt.below) == ("def f():\n", "")
+    assert (around.excerpt.above, around.excerpt.with_fill("").below) == ("def f():\n", "")
     assert around.keep_valid("0, ") == "0, "
 
 

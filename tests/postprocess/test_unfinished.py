@@ -116,6 +116,45 @@ def test_a_fill_at_the_end_of_an_unfinished_file_is_kept(language, above, fill):
     assert judged(language, above, fill) == Candidate(fill, 0.0)
 
 
+BLOCKS = {  # texts around a cursor in an open block of a block that goes on, and what the fill repeats of its end
+    "python": ("def f(x):\n    if x:\n        ¦\n    return g(x)\n\n\ndef h():\n    pass\n", "a(x)\n        b(x)", ""),
+    "typescript": (
+        "class A {\n  f() {\n    a.forEach((i) => {\n      ¦\n    return 1;\n  }\n}\n",
+        "b(i);\n      c(i);",
+        "\n    });",
+    ),
+    "go": ("package a\n\nfunc f() int {\n\tif a {\n\t\t¦\n\treturn b\n}\n", "c()\n\t\td()", "\n\t}"),
+    "rust": (
+        "fn f(a: i32) -> i32 {\n    if a > 0 {\n        ¦\n    a\n}\n",
+        "let b = a + 1;\n        c(b);",
+        "\n    }",
+    ),
+    "c": (
+        "int f(int a)\n{\n    if (a) {\n        ¦\n    return a;\n}\n\nint g(void)\n{\n    return 1;\n}\n",
+        "int b = a + 1;\n        c(b);",
+        "\n    }",
+    ),
+    "java": (
+        "class A {\n    int f() {\n        if (a) {\n            ¦\n        return b;\n    }\n}\n",
+        "c();\n            d();",
+        "\n        }",
+    ),
+    "ruby": ("class A\n  def f\n    if a\n      ¦\n    b\n  end\nend\n", "c\n      d", "\n    end"),
+    "json": ('{\n  "a": {\n    ¦\n  "d": 1\n}\n', '"b": 1,\n    "c": 2', "\n  },"),
+    "yaml": ("a:\n  b:\n    ¦\n  c: 1\n", "d: 1\n    e: 2", ""),
+    "html": ("<div>\n  <ul>\n    ¦\n  <p>x</p>\n</div>\n", "<li>a</li>\n    <li>b</li>", "\n  </ul>"),
+    "css": ("@media print {\n  .a {\n    ¦\n  .b {\n    top: 0;\n  }\n}\n", "top: 0;\n    left: 0;", "\n  }"),
+}
+
+
+@pytest.mark.parametrize("ends_block", [False, True])
+@pytest.mark.parametrize("language", BLOCKS)
+def test_lines_of_an_unfinished_block_inside_another_one_are_kept(language, ends_block):
+    marked, fill, end = BLOCKS[language]
+    fill += end if ends_block else ""
+    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+
+
 @pytest.mark.parametrize(("language", "marked", "fill"), [(language, *case) for language, case in MIDDLES.items()])
 def test_a_line_of_an_unfinished_block_above_another_one_is_kept(language, marked, fill):
     assert judged(language, marked, fill) == Candidate(fill, 0.0)
@@ -141,3 +180,38 @@ def test_a_mistake_at_the_end_of_an_unfinished_file_is_refused(language, above, 
 def test_a_fill_that_ends_more_blocks_than_are_open_keeps_the_lines_inside_the_block():
     result = judged("typescript", CLASS, "    this.items.push(item);\n  }\n}\n}")
     assert result == Candidate("    this.items.push(item);", 0.0)
+
+
+FUNCTIONS = "    #[test]\n    fn a() {\n        let b = 1;\n    }\n\n" * 120
+TEST = '    #[test]\n    fn a() {\n        ¦\nclass A:\n    pass\n";\n        b(c);\n    }\n'
+DOCUMENTED = '[a]\nb = """\nText.\n\n[c]: d\n¦\ne = [\n  1,\n]\n\n[f]\n'
+HEADER = "// A header.\n\n¦\n#define A_H\n\n#include <a.h>\n\nint f(void);\n\nint g(void);\n\n#endif\n"
+NESTED = (
+    "namespace a {\ntemplate <typename T>\nT f(T &&b) {\n    return T();\n}\n\n"
+    "¦\n} // namespace a\n\nTEST(b, m) {\n  c();\n}\n\nint e() {\n  return 1;\n}\n"
+)
+NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        pytest.param(
+            "rust",
+            f"mod tests {{\n{FUNCTIONS}{TEST}{FUNCTIONS}}}\n",
+            'let c = r"',
+            id="it opens a string that ends below",
+        ),
+        pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
+        pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
+        pytest.param("cpp", NESTED, "struct A {};", id="the last statement of a namespace"),
+        pytest.param("cpp", NAMESPACE_ENDS, "A_NAMESPACE_END", id="a macro alone on its line"),
+    ],
+)
+def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
+    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+
+
+def test_a_quote_that_ends_in_code_below_is_refused():
+    marked = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
+    assert isinstance(judged("rust", marked, '"f'), Rejection)

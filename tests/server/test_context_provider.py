@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import attrs
 import pytest
 from lsprotocol import types
 
@@ -10,7 +9,7 @@ from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceExclusion
-from dg_lsp.settings import ContextSettings, PrivacySettings
+from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
 SECRET = "hunter2"
 
@@ -46,13 +45,13 @@ class Session:
         self.provider.close(self.uri(name))
         self.documents.close(self.uri(name))
 
-    def snippets(self, name="main.py", offset=None, **settings):
+    def snippets(self, name="main.py", offset=None, without=None):
         snapshot = self.documents.get(self.uri(name)).snapshot()
-        settings = attrs.evolve(ContextSettings(), **settings)
+        settings = ContextSettings(sources=tuple(one for one in CONTEXT_SOURCES if one != without))
         return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset, settings)
 
-    def chunks(self, name="main.py", offset=None, **settings):
-        return [(one.source, one.text) for one in self.snippets(name, offset, **settings).chunks]
+    def chunks(self, name="main.py", offset=None, without=None):
+        return [(one.source, one.text) for one in self.snippets(name, offset, without).chunks]
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_definitions_of_an_open_file_come_from_its_buffer(session):
     session.write("pkg/tools.py", "def clean(): pass\n")
     session.open("pkg/main.py", "from .tools import clean\n")
     session.open("pkg/tools.py", "def clean(text): pass\n")
-    assert session.chunks("pkg/main.py", open_files=False) == [(SnippetSource.IMPORTS, "def clean(text): ...")]
+    assert session.chunks("pkg/main.py", without="open-files") == [(SnippetSource.IMPORTS, "def clean(text): ...")]
 
 
 def test_the_most_similar_part_of_each_open_file_is_shown(session):
@@ -72,7 +71,7 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     session.open("far.py", filler + "\ntotal = price * amount + tax\n" + filler)
     session.open("near.py", "price = amount = tax = total = 0\n")
     session.open("main.py", "def bill(price, amount, tax):\n    total = ")
-    first, second = session.chunks(imports=False)
+    first, second = session.chunks(without="imports")
     assert first == (SnippetSource.OPEN_FILES, "price = amount = tax = total = 0\n")
     assert "total = price * amount + tax" in second[1]
 
@@ -81,14 +80,14 @@ def test_an_earlier_edit_at_another_position_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")
     session.edit("a.py", 50, "changed = 1\n")
-    assert session.chunks(open_files=False) == []
+    assert session.chunks(without="open-files") == []
     session.edit("main.py", 0, "y = 2\n")
-    [(source, text)] = session.chunks(open_files=False)
+    [(source, text)] = session.chunks(without="open-files")
     assert source is SnippetSource.EDITS
     assert "changed = 1" in text
     assert text.count("\n") == 16
     session.close("a.py")
-    assert len(session.chunks(open_files=False)) == 1
+    assert len(session.chunks(without="open-files")) == 1
 
 
 def test_the_edit_at_the_cursor_is_not_shown(session):
@@ -129,8 +128,9 @@ def test_every_source_can_be_turned_off(with_all):
     session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, "undefined name")])
     sources = [SnippetSource.IMPORTS, SnippetSource.OPEN_FILES, SnippetSource.EDITS, SnippetSource.DIAGNOSTICS]
     assert {source for source, _ in session.chunks()} == set(sources)
-    for name, source in zip(("imports", "open_files", "recent_edits", "diagnostics"), sources, strict=True):
-        assert {one for one, _ in session.chunks(**{name: False})} == {*sources} - {source}
+    assert set(CONTEXT_SOURCES) == set(sources)
+    for source in sources:
+        assert {one for one, _ in session.chunks(without=source)} == {*sources} - {source}
 
 
 def test_snippets_stay_the_same_while_the_user_types(session):

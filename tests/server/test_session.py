@@ -1,5 +1,7 @@
 """Prompts that are decoded before a completion is requested."""
 
+import asyncio
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from lsprotocol import types
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.engine.resident_models import ResidentModels
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
@@ -22,6 +25,7 @@ class FakeScheduler:
     def __init__(self, spec):
         self.ready = Future()
         self.ready.set_result(SimpleNamespace(spec=spec))
+        self.usage = Usage()
         self.warmed = []
 
     def warm_up(self, request):
@@ -69,3 +73,23 @@ def test_no_prompt_of_an_excluded_document_is_decoded(opened):
     item = types.TextDocumentItem("file:///project/.env", "python", 1, "KEY=1\n")
     did_open(opened, types.DidOpenTextDocumentParams(item))
     assert len(opened._models.completion.warmed) == 1
+
+
+def test_documents_are_edited_while_a_model_is_closed():
+    """The old model ends its pass first, which can take seconds."""
+    is_edited, waited = threading.Event(), []
+
+    async def replace_model(server):
+        loading = asyncio.create_task(server.load_model())
+        await asyncio.sleep(0)
+        is_edited.set()
+        await loading
+
+    server = create_server(lambda _: FakeScheduler(MASK_SPEC), Settings())
+    server.protocol.set_writer(SimpleNamespace(write=lambda _: None))
+    old = FakeScheduler(MASK_SPEC)
+    old.close = lambda: waited.append(is_edited.wait(10))
+    server._models = ResidentModels(old, old)
+    asyncio.run(replace_model(server))
+    assert waited == [True]
+    assert server._models.completion is not old

@@ -255,3 +255,15 @@ async def test_a_cancelled_command_changes_nothing():
     await asyncio.sleep(0.01)  # the loop's turn after the model's thread
     assert session.requested("workspace/applyEdit") is None
     await session.close()
+
+
+@pytest.mark.asyncio
+async def test_what_has_ended_is_forgotten():
+    session = await started()
+    for number in range(20):
+        session.call("workspace/didChangeConfiguration", {"settings": {"completion": {"max_tokens": number + 1}}})
+        session.call("workspace/executeCommand", {"command": "dg-lsp.accepted", "arguments": ["x"]}, number)
+        session.call("$/setTrace", {"value": "off"})
+        await session.until(lambda number=number: session.answers(number))
+    await session.until(lambda: not session.server.protocol._request_futures)
+    await session.close()

@@ -1,6 +1,7 @@
 """Ignored files, and the index of the definitions that a buffer imports."""
 
 import os
+import tracemalloc
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -66,6 +67,17 @@ def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
     spec = GitIgnoreSpec.from_lines(["*.log", "build/"])
     monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda *_: spec)
     assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
+
+
+def test_a_path_that_no_file_has_takes_little_memory():
+    settings = PrivacySettings(exclude_secrets=False, exclude_gitignored=True)
+    document = Snapshot("file:///" + "a/" * 30_000, 0, "x = 1")
+    tracemalloc.start()
+    try:
+        assert not WorkspaceExclusion(settings, ["file:///"]).is_excluded(document)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):

@@ -1,5 +1,7 @@
 """Settings from mappings; errors name the key and the nearest known key."""
 
+import math
+
 import pytest
 
 from dg_lsp.errors import SettingsError
@@ -24,6 +26,8 @@ def test_absent_keys_keep_their_value():
         pytest.param({"model": {"threads": True}}, "model.threads", id="flag for a number"),
         pytest.param({"completion": {"speculate": 1}}, "completion.speculate", id="number for a flag"),
         pytest.param({"completion": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
+        pytest.param({"completion": {"debounce_ms": 2**53}}, "debounce_ms", id="longer than the system can wait"),
+        pytest.param({"model": {"idle_seconds": math.inf}}, "idle_seconds", id="for ever"),
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
         pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must name one model", id="selected by speed"),
         pytest.param({"fill": 3}, "fill", id="unknown key without a group"),

@@ -19,9 +19,7 @@ strength = 0.3
 preview = false
 [context]
 enabled = "always"
-max_fraction = 0.5
-imports = false
-recent_edits = true
+sources = ["open-files", "edits", "diagnostics"]
 [privacy]
 exclude_secrets = false
 exclude_patterns = ["*.sql", "!private/"]
@@ -36,11 +34,9 @@ url = "http://127.0.0.1:1"
 key_variable = "AWS_SECRET_ACCESS_KEY"
 [daemon]
 http = "127.0.0.1:0"
-[http]
-max_queued = 1
 """
 """A folder's file with keys of all groups."""
-NEVER = "daemon.http, http.max_queued, privacy.audit_log, privacy.trusted_folders, remote.key_variable, remote.url"
+NEVER = "daemon.http, privacy.audit_log, privacy.trusted_folders, remote.key_variable, remote.url"
 
 
 def settings_of(**groups):
@@ -66,16 +62,16 @@ def ignored(message):
 
 
 def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
-    user = settings_of(privacy={"exclude_patterns": ["private/"]}, context={"recent_edits": False})
+    user = settings_of(privacy={"exclude_patterns": ["private/"]}, context={"sources": ["imports", "open-files"]})
     settings, (untrusted, forbidden) = with_workspace_file(user, file(EVERYTHING), ())
     assert settings == settings_of(
         completion={"max_tokens": 8},
         rewrite={"strength": 0.3},
-        context={"recent_edits": False, "imports": False},
+        context={"sources": ["open-files"]},
         privacy={"exclude_patterns": ["private/", "*.sql"], "exclude_languages": ["markdown"]},
     )
     assert ignored(untrusted) == (
-        "context.enabled, context.max_fraction, context.recent_edits, model.name, model.threads,"
+        "context.enabled, context.sources, model.name, model.threads,"
         " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.model, rewrite.preview"
     )
     assert ignored(forbidden) == NEVER
@@ -87,7 +83,7 @@ def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(fil
     assert (settings.model.name, settings.rewrite.model) == (str(tmp_path / "mine.gguf"), str(tmp_path / "large.gguf"))
     assert not settings.privacy.exclude_secrets
     assert settings.privacy.exclude_patterns == ("*.sql", "!private/")
-    assert (settings.remote, settings.daemon, settings.http) == (user.remote, user.daemon, user.http)
+    assert (settings.remote, settings.daemon) == (user.remote, user.daemon)
     assert settings.privacy.trusted_folders == user.privacy.trusted_folders
     assert ignored(forbidden) == NEVER
 

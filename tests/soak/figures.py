@@ -3,7 +3,8 @@
 import time
 
 FAILURES = ("crashes", "lost", "crossed", "unexpected")
-NUM_EXAMPLES = 10
+NUM_EXAMPLES, NUM_CHARS = 10, 5000
+"""Failures that are described, and the length of a description: the stacks of all threads."""
 
 
 def figures_of(start, seed, messages, *, crashes=0, lost=0, crossed=0, unexpected=0, examples=(), **others):

@@ -13,7 +13,7 @@ import attrs
 from lsprotocol import types
 
 from soak import lsp_values as values
-from soak.figures import NUM_EXAMPLES
+from soak.figures import NUM_CHARS, NUM_EXAMPLES
 from soak.text_model import readable
 from soak.workspace_model import CHANGE, CHANGE_NOTEBOOK, CLOSE, CLOSE_NOTEBOOK, OPEN, OPEN_NOTEBOOK, WorkspaceModel
 
@@ -48,7 +48,7 @@ class Figures:
     def add(self, kind, what):
         self.counts[kind] += 1
         if len(self.examples) < NUM_EXAMPLES:
-            self.examples.append(f"{kind}: {what[:600]}")
+            self.examples.append(f"{kind}: {what[:NUM_CHARS]}")
 
 
 @dataclass

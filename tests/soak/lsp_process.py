@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -31,6 +32,7 @@ class Process:
             "DG_LSP_DATA_DIR": str(folder / "data"),
         }
         environment |= {"DG_LSP_DAEMON_DIR": str(folder / "daemon"), "OMP_WAIT_POLICY": "passive"}
+        environment["PYTHONFAULTHANDLER"] = "1"
         environment.pop("DG_LSP_TOKEN", None)
         self._errors = (folder / "errors").open("wb")
         self.process = subprocess.Popen(
@@ -68,16 +70,23 @@ class Process:
             self._out.write(data)
             self._out.flush()
 
-    def deliver(self, client):
-        """Waits until all answers have arrived; False if the process ended, or answers no more."""
+    @contextlib.contextmanager
+    def limited(self):
+        """Aborts the process, which writes its stacks, if what is done inside takes longer than `PATIENCE`."""
+        timer = threading.Timer(PATIENCE, self.process.send_signal, [signal.SIGABRT])
+        timer.start()
         try:
-            while not client.is_idle():
-                message = self.messages.get(timeout=PATIENCE)
-                if message is None:
-                    return False
-                client.receive(message)
-        except queue.Empty:
-            return False
+            yield
+        finally:
+            timer.cancel()
+
+    def deliver(self, client):
+        """Waits until all answers have arrived; False if the process ended."""
+        while not client.is_idle():
+            message = self.messages.get()
+            if message is None:
+                return False
+            client.receive(message)
         return True
 
     def sample(self):

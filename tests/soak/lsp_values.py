@@ -34,8 +34,10 @@ DEEP = 500
 SETTINGS = tuple(
     key
     for key in KEYS
-    # others load models, send text or write files; with another deadline answers depend on the machine
-    if key.startswith(("completion.", "context.", "privacy.exclude", "rewrite.")) and "deadline" not in key
+    # others load models, send text or write files; with another deadline answers depend on the machine, and with
+    # another pause before a completion they may take days
+    if key.startswith(("completion.", "context.", "privacy.exclude", "rewrite."))
+    and not key.endswith(("deadline_ms", "debounce_ms"))
 )
 _BROKEN = object()
 

@@ -21,7 +21,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import _end_tasks, create_server, serve
 from dg_lsp.settings import Settings
-from soak.figures import FAILURES, figures_of
+from soak.figures import FAILURES, NUM_CHARS, figures_of
 from soak.lsp_client import AT_END, COMPLETION, Client, Figures
 from soak.lsp_process import PATIENCE, Process, TcpProcess
 
@@ -121,12 +121,14 @@ def _server():
 
 
 async def _wait(inbox, client):
-    """Waits until all answers have arrived."""
+    """Waits until all answers have arrived; one that takes too long is counted."""
     end = time.monotonic() + PATIENCE
     inbox.deliver(client)
     while not client.is_idle() and time.monotonic() < end:
         await asyncio.sleep(0.0005)
         inbox.deliver(client)
+    if not client.is_idle():
+        client.figures.add("unexpected", f"no answer in {PATIENCE} s: {[*client.pending.values()][:3]}")
 
 
 def _compare(server, client, figures, uri):
@@ -260,9 +262,10 @@ def _pipe(start, command, rng, methods, figures, limits, folder, **options):
     while is_alive and (client.state == "new" or not limits.are_reached()):
         bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, 60))]
         figures.counts["messages"] += len(bodies)
-        for piece in frames(bodies, rng):
-            process.send(piece)
-        is_alive = process.deliver(client)
+        with process.limited():
+            for piece in frames(bodies, rng):
+                process.send(piece)
+            is_alive = process.deliver(client)
         process.sample()
     if is_alive and client.state == "running":
         for body in client.end():
@@ -272,7 +275,7 @@ def _pipe(start, command, rng, methods, figures, limits, folder, **options):
     while (message := process.messages.get(timeout=PATIENCE)) is not None:
         client.receive(message)
     if not is_alive or code != 0:
-        figures.add("crashes", f"{command[-1]} ended with {code}: {process.errors[-300:]}")
+        figures.add("crashes", f"{command[-1]} ended with {code}: {process.errors[-NUM_CHARS:]}")
     client.finish()
     growth = process.growth()
     if growth > GROWTH and figures.counts["messages"] - before > NUM_WARM:

@@ -63,6 +63,13 @@ def test_a_runtime_for_another_library_is_refused(overlay, change, note):
     assert note in found(overlay.folder).note
 
 
+def test_a_runtime_fits_an_environment_that_is_reached_by_a_link(overlay, installed, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(installed.library.parent)
+    linked = replace(installed, library=tmp_path / "link" / installed.library.name)
+    monkeypatch.setattr(runtime, "installed_library", lambda: linked)
+    assert found(overlay.folder).runtime == overlay
+
+
 def test_a_whole_runtime_fits_any_build_of_its_version(overlay, installed):
     replace(overlay, kind="whole", backend="cuda").write()
     installed.library.write_bytes(b"the same version, built for a GPU")

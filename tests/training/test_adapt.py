@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_causal import ARCHITECTURES, write
 
+from dg_lsp import gguf
 from dg_lsp.backends.llamacpp import denoiser_for
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.masked import ShiftedDenoiser
@@ -26,7 +27,7 @@ from dg_lsp.training import adapt as adaptation
 from dg_lsp.training import train
 from dg_lsp.training.adapt import AdaptOptions, adapt
 from dg_lsp.training.network import dense_mask
-from dg_lsp.training.pretrained import read_pretrained
+from dg_lsp.training.pretrained import dequantized, read_pretrained
 from dg_lsp.training.rows import RowConfig
 from dg_lsp.training.store import CorpusFile, write_texts
 from dg_lsp.training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MASK, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX
@@ -239,7 +240,11 @@ def test_special_tokens_begin_as_those_of_the_source(toy, tmp_path):
         ({"model_type": "mamba"}, "holds a mamba"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rotations scaled by yarn"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-        ({"hidden_size": None}, "hidden_size|NoneType"),
+        ({"hidden_size": None}, "NoneType"),
+        ({"num_hidden_layers": "two"}, "'two'"),
+        ({"eos_token_id": []}, "out of range"),
+        ({"vocab_size": 40}, "out of range"),
+        ({"rope_parameters": 5}, "not valid"),
     ],
 )
 def test_an_unsupported_checkpoint_is_refused_with_its_reason(change, message, toy, tmp_path):
@@ -248,3 +253,34 @@ def test_an_unsupported_checkpoint_is_refused_with_its_reason(change, message, t
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelUnsupportedError, match=message):
         read_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qwen3.block_count": None}, "lacks 'qwen3.block_count'"),
+        ({"qwen3.attention.head_count": gguf.uint32(0)}, "zero"),
+        ({"qwen3.embedding_length": gguf.text("wide")}, "'wide'"),
+        ({"tokenizer.ggml.merges": gguf.int32s([1, 2])}, "not valid"),
+        ({"tokenizer.ggml.token_type": gguf.int32s([1])}, "not valid"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_reason(change, message, corpus, toy, tmp_path):
+    write(tmp_path, "qwen3", toy.texts[:10])
+    path, damaged = tmp_path / "whole.gguf", tmp_path / "damaged.gguf"
+    adapt(tmp_path, corpus, path, adaptation.replace(OPTIONS, max_steps=0), silent)
+    header = gguf.read_header(path)
+    values = {key: value for key, value in {**header.values, **change}.items() if value is not None}
+    with damaged.open("wb") as file:
+        gguf.write_gguf(file, values, [gguf.copied(path, tensor) for tensor in header.tensors.values()])
+    with pytest.raises(ModelUnsupportedError, match=message):
+        adapt(damaged, corpus, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
+
+
+def test_weights_in_an_unknown_number_format_are_refused(tmp_path):
+    path = tmp_path / "new.gguf"
+    kind = gguf.TENSOR_TYPES[42]
+    with path.open("wb") as file:
+        gguf.write_gguf(file, {}, [gguf.Tensor("a", (1, 64), kind, lambda: (bytes(18),))])
+    with pytest.raises(ModelUnsupportedError, match="weights in Q2_0 cannot be read"):
+        dequantized(gguf.read_header(path), "a")

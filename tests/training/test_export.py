@@ -11,7 +11,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
-from dg_lsp.errors import InputFileError
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 from dg_lsp.training import tokenizer as vocabulary
@@ -129,3 +129,13 @@ def test_a_quantized_file_survives_being_read_and_written(toy, folder, tmp_path)
 def test_a_file_of_another_size_is_refused(toy, folder):
     with pytest.raises(InputFileError, match="does not hold weights"):
         read_model(folder / "F16.gguf", replace(toy.config.network, layers=3))
+
+
+@pytest.mark.parametrize("read", [read_model, lambda path, _: tokenizer_from_gguf(path)])
+@pytest.mark.parametrize(("content", "error"), [(b"no model", ModelBrokenError), (None, ModelNotFoundError)])
+def test_a_file_that_is_no_model_is_refused(toy, tmp_path, read, content, error):
+    path = tmp_path / "a.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=r"a\.gguf"):
+        read(path, toy.config.network)

@@ -24,12 +24,11 @@ from dg_lsp.context.window import Prompt
 from dg_lsp.errors import InputFileError
 from dg_lsp.gguf import read_header
 from dg_lsp.training import gpu_day, train
+from dg_lsp.training.documents import DocumentStream
 from dg_lsp.training.evaluate import write_cases
 from dg_lsp.training.export import read_progress, write_model
-from dg_lsp.training.neighbours import contexts_of
 from dg_lsp.training.network import DiffusionNetwork
-from dg_lsp.training.rows import DocumentStream
-from dg_lsp.training.store import build_store, read_texts, write_texts
+from dg_lsp.training.store import build_store, contexts_of, read_texts, write_texts
 from dg_lsp.training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SUFFIX, tokenizer_from_gguf
 from dg_lsp.training.transfer import by_use, join_model, pack_corpus, split_model, unpack_corpus
 

@@ -24,8 +24,8 @@ def test_missing_dependencies_are_reported_in_one_line(monkeypatch, capsys):
 
 def test_an_error_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dg_lsp.training", "eval", "--gguf", "none.gguf", "--root", "."])
-    assert command_line.main() == 2
-    assert capsys.readouterr() == ("", "no such file: none.gguf\n")
+    assert command_line.main() == 3
+    assert capsys.readouterr() == ("", "none.gguf does not exist: check the path of the model\n")
 
 
 def invoke(*arguments):

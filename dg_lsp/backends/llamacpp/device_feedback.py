@@ -1,4 +1,7 @@
-"""Self-conditioning on a GPU: small ggml graphs on the device that llama.cpp uses. On a CPU numpy is as fast."""
+"""Self-conditioning on a GPU: small ggml graphs on the device that has llama.cpp's logits. On a CPU numpy is as fast.
+
+No GPU has run this module: it is tested on ggml's CPU device.
+"""
 
 import contextlib
 import ctypes
@@ -17,7 +20,8 @@ from dg_lsp.errors import BackendError
 from dg_lsp.gguf import F16, F32, TensorType
 
 GPU_KINDS = ("gpu", "igpu")
-"""Kinds of `Device`."""
+"""Kinds of `Device`; only without the first one llama.cpp uses the second."""
+_FOR_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS: operations go to the tensors, not the tensors to the operations
 _FLOAT_PRECISION = 10  # GGML_PREC_F32
 _GRAPH_NODES = 32
 _HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -52,6 +56,7 @@ def functions() -> Any:
         **dict.fromkeys(("cpy", "mul_mat", "mul", "add"), binary),
         **dict.fromkeys(("backend_tensor_set", "backend_tensor_get"), transfer),
         **dict.fromkeys(("free", "backend_buffer_free", "backend_free"), (None, _HANDLE)),
+        backend_buffer_set_usage=(None, _HANDLE, ctypes.c_int),
     )
 
 
@@ -64,14 +69,15 @@ class GraphDevice:
     memory_free: int  # bytes, before anything is allocated
 
     @classmethod
-    def first(cls, kinds: tuple[str, ...]) -> "GraphDevice | None":
-        """The first device of these kinds, which is the first that llama.cpp uses."""
-        found = next((number for number, each in enumerate(devices() if kinds else ()) if each.kind in kinds), None)
-        if found is None:
+    def open(cls, kinds: tuple[str, ...], number: int = 0) -> "GraphDevice | None":
+        """The device with this number among those of the first kind that there is."""
+        listed = devices() if kinds else ()
+        by_kind = ([index for index, each in enumerate(listed) if each.kind == kind] for kind in kinds)
+        if number >= len(found := next(filter(None, by_kind), [])):
             return None
-        native = functions().backend_dev_get(found)
+        native = functions().backend_dev_get(found[number])
         backend = functions().backend_dev_init(native, None)
-        return cls(native, backend, devices()[found].memory_free) if backend else None
+        return cls(native, backend, listed[found[number]].memory_free) if backend else None
 
     def close(self) -> None:
         """Called after its graphs are closed."""
@@ -122,6 +128,10 @@ class DeviceGraph:
             self._ggml.prec_set_acc(self._operations[-1], _FLOAT_PRECISION)
         return self._operations[-1]
 
+    def keep_in_place(self) -> None:
+        """Other graphs that read the tensors compute with them on this device."""
+        self._ggml.backend_buffer_set_usage(self._buffer, _FOR_WEIGHTS)
+
     def put(self, tensor: Any, values: Floats) -> None:
         """Copies numbers to the start of a tensor."""
         content = np.ascontiguousarray(values)  # in a variable: the address of a temporary would dangle
@@ -159,8 +169,10 @@ _AGREEMENT = 0.02
 class DeviceFeedback:
     """Feeds predictions back on a device, which it owns, by weighted sums of all rows. See `HostFeedback`."""
 
-    def __init__(self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning) -> None:
-        """Copies table and network to the device, and compares it with the host.
+    def __init__(
+        self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning, needed_bytes: int = 0
+    ) -> None:
+        """Copies table and network to the device, and compares it with the host. Others need `needed_bytes` of it.
 
         Raises:
             BackendError: the device lacks memory or an operation, or computes something else; it is closed.
@@ -174,10 +186,13 @@ class DeviceFeedback:
         """By the function that declares it, and canvas length."""
         self._is_closed = False
         parts = (network.pre_norm, network.gate_up, network.down)
+        self.size_bytes = F16.row_bytes(self._vocab_size) * self.width + sum(part.nbytes for part in parts)
+        """Bytes on the device."""
         try:
-            if device.memory_free < F16.row_bytes(self._vocab_size) * self.width + _SPARE_BYTES:
+            if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
                 raise BackendError("the device has no memory for a second embedding table")
             weights = self._graphs[self._declare_weights, 0] = DeviceGraph(device, partial(self._declare_weights, 0))
+            weights.keep_in_place()
             for tensor, part in zip(self._parts, parts, strict=True):
                 weights.put(tensor, part)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
@@ -228,11 +243,12 @@ class DeviceFeedback:
 
     def _declare_weights(self, _length: int, graph: DeviceGraph) -> None:
         network = self._network
-        self._columns = graph.tensor(self.width, self._vocab_size, F16)
+        self.columns = graph.tensor(self.width, self._vocab_size, F16)
+        """ggml's tensor of the transposed table."""
         self._parts = [graph.tensor(*part.shape) for part in (network.pre_norm, network.gate_up, network.down)]
 
     def _declare_sums(self, length: int, graph: DeviceGraph) -> None:
-        graph.apply("mul_mat", self._columns, graph.input(length, self._vocab_size))
+        graph.apply("mul_mat", self.columns, graph.input(length, self._vocab_size))
 
     def _declare_network(self, length: int, graph: DeviceGraph) -> None:
         """The same as `SelfConditioning.condition`."""
@@ -253,7 +269,7 @@ class DeviceFeedback:
 
         def declare(graph: DeviceGraph) -> None:
             row_bytes = F16.row_bytes(self._vocab_size)
-            target = graph.view(self._columns, self.width, len(rows), row_bytes=row_bytes, start=2 * first)
+            target = graph.view(self.columns, self.width, len(rows), row_bytes=row_bytes, start=2 * first)
             graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
 
         graph = DeviceGraph(self._device, declare)
@@ -280,10 +296,16 @@ class DeviceFeedback:
 
 
 def choose_feedback(
-    table: EmbeddingTable, network: SelfConditioning, *, mass: float, kinds: tuple[str, ...]
+    table: EmbeddingTable,
+    network: SelfConditioning,
+    *,
+    mass: float,
+    kinds: tuple[str, ...],
+    number: int = 0,
+    needed_bytes: int = 0,
 ) -> HostFeedback | DeviceFeedback:
-    """Uses the first device of these kinds if it works and agrees with the host, otherwise the host."""
-    if device := GraphDevice.first(kinds):
+    """Uses a device (see `GraphDevice.open`) if it has room, works and agrees with the host, otherwise the host."""
+    if device := GraphDevice.open(kinds, number):
         with contextlib.suppress(BackendError):
-            return DeviceFeedback(device, table, network)
+            return DeviceFeedback(device, table, network, needed_bytes)
     return HostFeedback(table, network, mass)

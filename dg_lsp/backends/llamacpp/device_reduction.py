@@ -1,7 +1,7 @@
 """The reduction of a step's logits in llama.cpp's graph, and the choice between it and the host.
 
-The functions are those of `models/gemma4_reduction.h`, which only the changed llama.cpp has. `Mode.OPS` has run on
-ggml's CPU device only; on a GPU it is untested.
+The functions are those of `models/gemma4_reduction.h`, which only the changed llama.cpp has. No GPU has run `Mode.OPS`:
+it is tested on ggml's CPU device.
 """
 
 import ctypes
@@ -24,10 +24,12 @@ from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 
 NUM_TOP = 64
-"""Tokens of a position that leave the device with their logits."""
+"""Tokens of a position that leave the device with their logits for a sum on the host."""
+REDUCTION_ARRAYS = 6
+"""Arrays of the size of the logits that `Mode.OPS` may hold on the device. ggml may end the process if one fails."""
 _NUM_FACTS = 6
 """Numbers of a packed row before them."""
-_VERSION = 1
+_VERSION = 2
 _PACKED, _FEEDBACK, _LOGITS = range(3)
 
 
@@ -47,7 +49,7 @@ def functions() -> Any:
         return None
     number, pointer = ctypes.c_int, ctypes.c_void_p
     native.dg_reduction_set.argtypes = [
-        *(number, number, number, ctypes.c_float),
+        *(number, number, pointer, ctypes.c_float),
         *(pointer, number, pointer, pointer, number),
     ]
     native.dg_reduction_set.restype = None
@@ -95,11 +97,11 @@ class HostReduction:
 
 
 class GraphReduction:
-    """Reads about 130 numbers of a position instead of its logits. See `Reduction`.
+    """Reads a few numbers of a position instead of its logits. See `Reduction`.
 
-    Draws from the whole vocabulary on the device. Feeds back the `NUM_TOP` best tokens where they hold enough of the
-    probability: with `Mode.OPS` and a feedback on the device they are gathered and summed there. Of other positions it
-    reads the logits.
+    Draws from the whole vocabulary on the device. With `Mode.OPS` and a feedback on the device, the embeddings of all
+    tokens are summed there, and one embedding of a position is read. Otherwise the host sums those of the `NUM_TOP`
+    best tokens where they hold enough of the probability, and reads the logits of the other positions.
     """
 
     def __init__(
@@ -114,9 +116,9 @@ class GraphReduction:
         self.mode = mode
         self._native = functions()
         self._context, self._reducer, self._feedback = context, reducer, feedback
-        self._vocab_size = spec.vocab_size
-        self._num_top = min(NUM_TOP, spec.vocab_size)
-        self._feeds = mode is Mode.OPS and isinstance(feedback, DeviceFeedback)
+        self._vocab_size, self._width = spec.vocab_size, feedback.width
+        self._embedding = feedback.columns if mode is Mode.OPS and isinstance(feedback, DeviceFeedback) else None
+        self._num_top = 0 if self._embedding is not None else min(NUM_TOP, spec.vocab_size)
         self._mass = feedback.mass if isinstance(feedback, HostFeedback) else MASS
         self._banned = np.array(sorted(set(spec.banned_ids)), dtype=np.int32)
         self._bias: Floats = np.zeros(spec.vocab_size if len(self._banned) else 0, dtype=np.float32)
@@ -132,11 +134,11 @@ class GraphReduction:
         scale = inverse_temperature(temperature)
         uniforms = rng.random(num_rows if temperature else 0).astype(np.float32)
         arrays = (_address(uniforms), len(uniforms), _address(self._bias), _address(self._banned), len(self._banned))
-        self._native.dg_reduction_set(self.mode, self._num_top, self._feeds, scale, *arrays)
+        self._native.dg_reduction_set(self.mode, self._num_top, self._embedding, scale, *arrays)
         try:
             decode()
         finally:  # other decodes need logits or nothing
-            self._native.dg_reduction_set(Mode.HOST, 0, False, 1.0, None, 0, None, None, 0)
+            self._native.dg_reduction_set(Mode.HOST, 0, None, 1.0, None, 0, None, None, 0)
         self._packed = self._read(_PACKED, slice(0, num_rows), _NUM_FACTS + 2 * self._num_top)
         self._temperature = temperature
         log_z, entropy, best_ids, drawn_ids, best, drawn = self._packed[:, :_NUM_FACTS].T
@@ -156,17 +158,14 @@ class GraphReduction:
 
     def record(self, rows: slice, prediction: Prediction) -> Any:
         """See `Reduction.record`."""
+        feedback = self._feedback
+        if self._embedding is not None:
+            return self._read(_FEEDBACK, rows, self._width)
         top = self._top(rows)
         short = np.flatnonzero(top.shares.sum(axis=1) < self._mass)
         weights = self._weights(rows.start + short)
-        if not self._feeds:
-            kept = top_mixture(top, short, weights, take(prediction, short), self._mass, self._vocab_size)
-            return self._feedback.mix(kept) if isinstance(self._feedback, DeviceFeedback) else kept
-        assert isinstance(self._feedback, DeviceFeedback)
-        soft = self._read(_FEEDBACK, rows, self._feedback.width)
-        if len(short):
-            soft[short] = self._feedback.record(weights, take(prediction, short))
-        return soft
+        kept = top_mixture(top, short, weights, take(prediction, short), self._mass, self._vocab_size)
+        return feedback.mix(kept) if isinstance(feedback, DeviceFeedback) else kept
 
     def logits(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Floats:
         """Logits of rows of the last reduction, shape (R, V), until the next call; banned tokens have any value."""
@@ -183,7 +182,7 @@ class GraphReduction:
         ids = packed[:, _NUM_FACTS + count :].astype(np.int32)
         scale = inverse_temperature(self._temperature)
         shares = np.exp((packed[:, _NUM_FACTS : _NUM_FACTS + count] - packed[:, 4:5]) * scale - packed[:, :1])
-        if self.mode is Mode.OPS and not self._feeds:
+        if self.mode is Mode.OPS:
             order = np.argsort(-shares, axis=1)
             ids, shares = np.take_along_axis(ids, order, 1), np.take_along_axis(shares, order, 1)
         return TopTokens(ids, shares)
@@ -211,33 +210,39 @@ def _address(values: npt.NDArray[Any]) -> int | None:
 _ROUNDS = 2
 _AGREEMENT = 0.01
 """Largest accepted difference of entropies, in nats, and of the probability of the best token."""
+_INPUT_AGREEMENT = 0.05
+"""The same of the next step's input, root mean square, as a share of it: 0.01 of the probability may be left out."""
 
 
 def choose_reduction(
     host: Reduction,
     others: Sequence[Reduction],
-    run: Callable[[Reduction], Prediction],
+    step: Callable[[Reduction], Prediction],
+    next_input: Callable[[Reduction], Floats],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Reduction:
     """The fastest reduction that computes what the host computes; the host if none is faster.
 
-    `run` is a step with a reduction, always of the same canvas.
+    `step` is a step with its record, which is measured, always of the same canvas. `next_input` is the input after
+    one, shape (L, H).
     """
-    expected = run(host)
-    candidates = [host, *(each for each in others if _agrees(run, each, expected))]
+    expected, expected_input = step(host), next_input(host)
+
+    def agrees(reduction: Reduction) -> bool:
+        try:
+            found, found_input = step(reduction), next_input(reduction)
+        except BackendError:  # no memory
+            return False
+        error, size = (np.sqrt(np.square(each).mean()) for each in (found_input - expected_input, expected_input))
+        differences = np.concatenate([found.entropy - expected.entropy, found.confidence - expected.confidence])
+        # False for NaN
+        return bool((np.abs(differences) <= _AGREEMENT).all() and error <= _INPUT_AGREEMENT * size)
+
+    candidates = [host, *filter(agrees, others)]
     seconds = dict.fromkeys(range(len(candidates)), float("inf"))
     for _ in range(_ROUNDS if len(candidates) > 1 else 0):
         for number, each in enumerate(candidates):
             start = clock()
-            run(each)
+            step(each)
             seconds[number] = min(seconds[number], clock() - start)
     return candidates[min(seconds, key=lambda number: seconds[number])]
-
-
-def _agrees(run: Callable[[Reduction], Prediction], reduction: Reduction, expected: Prediction) -> bool:
-    try:
-        found = run(reduction)
-    except BackendError:  # no memory
-        return False
-    pairs = ((found.entropy, expected.entropy), (found.confidence, expected.confidence))
-    return all(bool((np.abs(one - other) <= _AGREEMENT).all()) for one, other in pairs)

@@ -1,4 +1,7 @@
-"""How fast a device reads weights and computes with them, measured by llama.cpp's own matrix product."""
+"""How fast a device reads weights and computes with them, measured by llama.cpp's own matrix product.
+
+No GPU has run this module: it is tested on ggml's CPU device.
+"""
 
 import ctypes
 import time
@@ -35,7 +38,7 @@ def measure(kinds: tuple[str, ...], clock: Callable[[], float] = time.perf_count
     Raises:
         BackendError: the device lacks memory or the operation.
     """
-    device = GraphDevice.first(kinds)
+    device = GraphDevice.open(kinds)
     if device is None:
         return None
     try:

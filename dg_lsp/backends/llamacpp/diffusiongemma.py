@@ -21,8 +21,9 @@ import numpy as np
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, choose_feedback
+from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceFeedback, choose_feedback
 from dg_lsp.backends.llamacpp.device_reduction import (
+    REDUCTION_ARRAYS,
     Decode,
     GraphReduction,
     HostReduction,
@@ -32,7 +33,7 @@ from dg_lsp.backends.llamacpp.device_reduction import (
     functions,
 )
 from dg_lsp.backends.llamacpp.errors import decode_error
-from dg_lsp.backends.llamacpp.library import library, physical_cores
+from dg_lsp.backends.llamacpp.library import gpus, library, physical_cores
 from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import take
@@ -47,6 +48,8 @@ from dg_lsp.settings import ModelSettings
 _log = logging.getLogger(__name__)
 _TRIED_TOKENS = 16
 """Length of the canvas that is reduced at load, on a CPU; on a GPU the longest, so that its memory is known to do."""
+_FLAT, _SURE = 1.0, 0.05
+"""Temperatures of these steps: measured is one of flat positions; the host needs few embeddings of sure ones."""
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
 
@@ -81,21 +84,38 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         super().__init__(model, spec, settings)
         decoders = min(physical_cores(), _MAX_DECODERS) if model.on_gpu else self.threads
         self._table = EmbeddingTable(gguf.read_header(model.path), spec.vocab_size, width, threads=decoders)
-        self._feedback = choose_feedback(self._table, self._network, mass=mass, kinds=kinds if model.on_gpu else ())
+        self._feedback = choose_feedback(
+            self._table,
+            self._network,
+            mass=mass,
+            kinds=kinds if model.on_gpu else (),
+            number=self._logits_gpu,
+            needed_bytes=self._reduction_bytes,
+        )
         self._records: dict[int, dict[int, Any]] = {}
         """See `HostFeedback.record`; of the last pass, by slot, then lane."""
         self._host = HostReduction(self._context, self._reducer, self._feedback)
         self._reduction = self._choose_reduction(reduction)
+
+    @property
+    def _logits_gpu(self) -> int:
+        """Index into `gpus()` of the one with the last layers."""
+        return max(self._model.placement.gpus, default=0)
+
+    @property
+    def _reduction_bytes(self) -> int:
+        """Memory of `Mode.OPS` for the largest step."""
+        return REDUCTION_ARRAYS * 4 * self._budget.canvas_tokens * self.spec.vocab_size
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; forgets the slot's predictions."""
         self._records.pop(slot, None)
         return super().prefill(slot, prompt_ids)
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
         """See `Denoiser.extend`; forgets the slot's predictions."""
         self._records.pop(slot, None)
-        return super().extend(slot, ids)
+        return super().extend(slot, ids, among)
 
     def close(self) -> None:
         """Frees everything. Idempotent."""
@@ -104,9 +124,16 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         super().close()
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Lanes = (),
+        among: Sequence[TokenIds] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`. Predicts all positions; the lanes must be one for each canvas."""
+        del among  # the model has no masks
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
         chosen = list(lanes) or list(range(len(checked)))
@@ -147,12 +174,22 @@ class SelfConditionedDenoiser(LlamaDenoiser):
     @property
     def footprint(self) -> Footprint:
         """See `Denoiser.footprint`."""
-        return replace(super().footprint, sampling="host" if self._reduction is self._host else "device")
+        shared, feedback = super().footprint, self._feedback
+        more = feedback.size_bytes if isinstance(feedback, DeviceFeedback) else 0
+        sampling = "host" if self._reduction is self._host else "device"
+        return replace(shared, sampling=sampling, gpu_estimate=shared.gpu_estimate + more)
+
+    def _has_gpu_room(self) -> bool:
+        """Whether the model's GPU has memory for `Mode.OPS`, as far as its driver reports it."""
+        if not self._model.on_gpu:
+            return False
+        free = [device.memory_free for device in gpus()[self._logits_gpu :][:1]]
+        return not 0 < min(free, default=0) < self._reduction_bytes
 
     def _choose_reduction(self, mode: Mode | None) -> Reduction:
         """The reduction of this mode; None measures a step with each that the device may have."""
         on_gpu, limit = self._model.on_gpu, self._budget.canvas_tokens
-        modes = (mode,) if mode is not None else (Mode.OPS, Mode.ROWS) if on_gpu else (Mode.ROWS,)
+        modes = (mode,) if mode is not None else (Mode.OPS, Mode.ROWS) if self._has_gpu_room() else (Mode.ROWS,)
         parts = (self._context, self._reducer, self._feedback, self.spec)
         found = [GraphReduction(*parts, each) for each in modes if each is not Mode.HOST and functions() is not None]
         if mode is not None or not found:
@@ -161,12 +198,16 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         ids = np.arange(length, dtype=np.int32) % np.int32(self.spec.vocab_size)
         decode = partial(self._decode_canvases, 0, self._input_rows(ids, None), [length])
 
-        def run(reduction: Reduction) -> Prediction:
-            prediction = reduction.reduce(decode, length, 1.0, np.random.default_rng(0))
-            reduction.record(slice(0, length), prediction)
-            return prediction
+        def run(reduction: Reduction, temperature: float) -> tuple[Prediction, Any]:
+            prediction = reduction.reduce(decode, length, temperature, np.random.default_rng(0))
+            return prediction, reduction.record(slice(0, length), prediction)
 
-        return choose_reduction(self._host, found, run)
+        return choose_reduction(
+            self._host,
+            found,
+            step=lambda reduction: run(reduction, _FLAT)[0],
+            next_input=lambda reduction: self._input_rows(ids, run(reduction, _SURE)[1]),
+        )
 
 
 NO = 10

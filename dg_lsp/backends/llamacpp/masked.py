@@ -37,10 +37,10 @@ class ShiftedDenoiser(LlamaDenoiser):
         self._next: dict[int, tuple[TokenIds, Floats]] = {}
         """By slot: all its tokens, and the logits after the last one, shape (1, V)."""
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
         """See `Denoiser.extend`."""
         self._next.pop(slot, None)
-        prediction = super().extend(slot, ids)
+        prediction = super().extend(slot, ids, among)
         self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
         return prediction
 

@@ -1,4 +1,7 @@
-"""Estimates the memory of weights and contexts, and refuses what does not fit before any of it is allocated."""
+"""Estimates the memory of weights and contexts, and refuses what does not fit before any of it is allocated.
+
+No GPU has confirmed the estimates for GPUs.
+"""
 
 import re
 import sys

@@ -34,8 +34,13 @@ class Reducer:
         self._expand_id = expand_id
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
-    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Prediction:
-        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
+    def reduce(
+        self, logits: Floats, temperature: float, rng: np.random.Generator, among: Sequence[TokenIds] = ()
+    ) -> Prediction:
+        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers.
+
+        `among` are the sets of `Prediction.among_ids`.
+        """
         if len(self._banned):
             logits[:, self._banned] = NEVER
         argmax = logits.argmax(axis=1)
@@ -49,6 +54,7 @@ class Reducer:
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
         sampled = ids if temperature == 0 else draw(weights, argmax, rng)
+        best_among = [_best_among(each, weights) for each in among]
         return Prediction(
             argmax_ids=ids,
             sampled_ids=sampled,
@@ -57,6 +63,8 @@ class Reducer:
             sampled_confidence=weights[np.arange(len(ids)), sampled] / total,
             unexpanded_ids=unexpanded[0],
             unexpanded_confidence=unexpanded[1],
+            among_ids=np.stack([each for each, _ in best_among], axis=1) if among else None,
+            among_share=np.stack([each for _, each in best_among], axis=1) if among else None,
         )
 
     def weigh(self, logits: Floats, best: Floats, temperature: float) -> Floats:
@@ -86,6 +94,13 @@ def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> 
     confidence = weights[np.arange(len(ids)), ids] / np.maximum(total - of_token, np.finfo(np.float32).tiny)
     weights[rows, token] = of_token[rows]
     return ids, np.minimum(confidence, 1.0, dtype=np.float32)
+
+
+def _best_among(ids: TokenIds, weights: Floats) -> tuple[TokenIds, Floats]:
+    """The best of these tokens, and its weight; shape (N,) each."""
+    some = weights[:, ids]
+    best = some.argmax(axis=1)
+    return ids[best], some[np.arange(len(some)), best] / np.maximum(some.sum(axis=1), np.finfo(np.float32).tiny)
 
 
 def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:

@@ -284,6 +284,7 @@ class HostFeedback:
     def __init__(self, table: EmbeddingTable, network: SelfConditioning, mass: float = MASS) -> None:
         self._table = table
         self._network = network
+        self.width = table.shape[1]
         self.mass = mass
         """Probability mass that is fed back."""
 

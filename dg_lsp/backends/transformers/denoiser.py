@@ -115,9 +115,16 @@ class TransformersDenoiser:
 
     @torch.inference_mode()
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Lanes = (),
+        among: Sequence[TokenIds] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
+        del among  # the model has no masks
         self._check_slot(slot)
         check_temperature(temperature)
         limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
@@ -135,7 +142,7 @@ class TransformersDenoiser:
             self.num_decodes += 1
             for key, part in zip(keys, conditioning.split(lengths), strict=True):
                 self._conditioning[key] = part.clone()
-            rows = rows_on_device.cpu().numpy()
+            rows = self._fetched(rows_on_device)
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
         is_greedy = temperature == 0
@@ -144,9 +151,9 @@ class TransformersDenoiser:
         columns = (np.split(each, np.cumsum(lengths)[:-1]) for each in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
         """See `Denoiser.extend`; the decoder has no causal head."""
-        del slot, ids
+        del slot, ids, among
         raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:
@@ -185,6 +192,10 @@ class TransformersDenoiser:
             if last is not None and len(last) == len(part):  # not in the first step of a canvas
                 part.copy_(last)
         return StepInputs(tokens, conditioning, torch.from_numpy(noise).to(self._device))
+
+    def _fetched(self, rows: torch.Tensor) -> np.ndarray:
+        """Waits for the device."""
+        return rows.cpu().numpy()
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)

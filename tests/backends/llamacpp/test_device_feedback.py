@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import device_feedback
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, GraphDevice, choose_feedback
+from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceFeedback, GraphDevice, choose_feedback
+from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.errors import BackendError
@@ -64,10 +65,10 @@ def mirrored(method):
     return lambda *arguments: compute(*arguments)[:, ::-1]
 
 
-FIRST = GraphDevice.first
+OPEN = GraphDevice.open
 PROBLEMS = {
-    "no device of these kinds": lambda: (GraphDevice, "first", lambda _: None),
-    "full memory": lambda: (GraphDevice, "first", lambda kinds: replace(FIRST(kinds), memory_free=1000)),
+    "no device of these kinds": lambda: (GraphDevice, "open", lambda *_: None),
+    "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
     "missing operation": lambda: (device_feedback.functions(), "backend_dev_supports_op", lambda *_: False),
     "failing sums": lambda: (DeviceFeedback, "sums", fail),
     "wrong sums": lambda: (DeviceFeedback, "sums", mirrored("sums")),
@@ -87,3 +88,23 @@ def test_failing_device_is_an_error_with_advice(choose, monkeypatch):
     monkeypatch.setattr(device_feedback.functions(), "backend_graph_compute", lambda *_: -1)
     with pytest.raises(BackendError, match="gpu_layers = 0"):
         feedback.record(*reduced(8, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("listed", "number", "opened_device"),
+    [
+        (["cpu", "igpu", "gpu", "gpu"], 0, 2),
+        (["cpu", "igpu", "gpu", "gpu"], 1, 3),
+        (["igpu", "cpu"], 0, 0),
+        (["gpu", "cpu"], 1, None),
+        (["cpu"], 0, None),
+    ],
+)
+def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, opened_device):
+    made = [Device(f"device {index}", kind, 100 + index, 1000) for index, kind in enumerate(listed)]
+    monkeypatch.setattr(device_feedback, "devices", lambda: tuple(made))
+    monkeypatch.setattr(device_feedback.functions(), "backend_dev_get", lambda index: index)
+    monkeypatch.setattr(device_feedback.functions(), "backend_dev_init", lambda *_: "backend")
+    found = GraphDevice.open(GPU_KINDS, number)
+    facts = None if found is None else (found.native, found.memory_free)
+    assert facts == (None if opened_device is None else (opened_device, 100 + opened_device))

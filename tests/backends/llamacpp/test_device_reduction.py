@@ -9,6 +9,7 @@ from dg_lsp.backends.llamacpp import LlamaModel, diffusiongemma
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
 from dg_lsp.backends.llamacpp.device_reduction import GraphReduction, Mode, choose_reduction, functions
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, supports_bidirectional
+from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import accept
@@ -22,7 +23,11 @@ needs_runtime = pytest.mark.skipif(
     reason=f"the installed llama.cpp is not changed, or by an earlier version; run: {COMMAND}",
 )
 CPU = ModelSettings(threads=2, gpu_layers=0)
-in_graph = pytest.mark.parametrize("mode", [Mode.ROWS, Mode.OPS])
+in_graph = pytest.mark.parametrize(
+    ("mode", "options"),
+    [(Mode.ROWS, {}), (Mode.OPS, {}), (Mode.OPS, {"kinds": ("cpu",)})],
+    ids=["by rows", "by operations", "by operations, sums on the device"],
+)
 ENTROPY_TOLERANCE = 1e-3
 
 
@@ -60,8 +65,8 @@ def steps(denoiser, number, length, temperature=0.8, forced=None):
 @in_graph
 @pytest.mark.parametrize("temperature", [0.0, 0.4, 0.8, 2.5])
 @pytest.mark.parametrize("banned", [(), (0, 3, 300, 511)])
-def test_graph_computes_what_the_host_computes(open_with, mode, temperature, banned):
-    host, graph = open_with(Mode.HOST, banned=banned), open_with(mode, banned=banned)
+def test_graph_computes_what_the_host_computes(open_with, mode, options, temperature, banned):
+    host, graph = open_with(Mode.HOST, banned=banned, **options), open_with(mode, banned=banned, **options)
     rngs = np.random.default_rng(1), np.random.default_rng(1)
     canvases = [canvas_of(32), canvas_of(7, 1), canvas_of(64, 2)]
     expected, found = (one.predict(0, canvases, temperature, rng) for one, rng in zip((host, graph), rngs, strict=True))
@@ -76,8 +81,8 @@ def test_graph_computes_what_the_host_computes(open_with, mode, temperature, ban
 
 @needs_runtime
 @in_graph
-def test_graph_accepts_the_positions_that_the_host_accepts(open_with, mode):
-    host, graph, records = open_with(Mode.HOST), open_with(mode), []
+def test_graph_accepts_the_positions_that_the_host_accepts(open_with, mode, options):
+    host, graph, records = open_with(Mode.HOST, **options), open_with(mode, **options), []
     expected, rng = [], np.random.default_rng(1)
     for step in range(40):
         records.append({slot: dict(lanes) for slot, lanes in host._records.items()})
@@ -94,9 +99,9 @@ def test_graph_accepts_the_positions_that_the_host_accepts(open_with, mode):
 
 @needs_runtime
 @in_graph
-def test_samples_follow_the_whole_distribution(open_with, mode):
+def test_samples_follow_the_whole_distribution(open_with, mode, options):
     """A sample's place in the cumulative sum is uniform: 20 equal parts of 10,240 draws by the chi-square test."""
-    denoiser, rng, places = open_with(mode, banned=()), np.random.default_rng(2), []
+    denoiser, rng, places = open_with(mode, banned=(), **options), np.random.default_rng(2), []
     for step in range(160):
         denoiser.prefill(0, denoiser._cache.ids(0))  # no conditioning: the step is the same, the draw is not
         (found,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng)
@@ -112,10 +117,20 @@ def test_samples_follow_the_whole_distribution(open_with, mode):
 
 @needs_runtime
 @in_graph
-def test_no_logits_are_copied_to_the_host(open_with, mode, monkeypatch):
-    denoiser = open_with(mode)
+def test_no_logits_are_copied_to_the_host(open_with, mode, options, monkeypatch):
+    denoiser = open_with(mode, **options)
     monkeypatch.setattr(denoiser._context, "logits", lambda *_: pytest.fail("copied"))
     assert len(steps(denoiser, 3, 16)) == 3
+
+
+@needs_runtime
+def test_no_row_of_logits_leaves_a_device_that_sums_the_embeddings(open_with, monkeypatch):
+    """Not of flat positions either, where the best tokens hold a small part of the probability."""
+    denoiser, widths = open_with(Mode.OPS, kinds=("cpu",)), []
+    read = denoiser._reduction._read
+    monkeypatch.setattr(denoiser._reduction, "_read", lambda *where: widths.append(where[2]) or read(*where))
+    steps(denoiser, 3, 16, temperature=2.5)
+    assert widths == [6, 64] * 3  # numbers for the sampler, then an embedding
 
 
 @needs_runtime
@@ -133,7 +148,6 @@ def test_other_models_of_the_process_get_their_logits(open_with):
 
 
 @needs_runtime
-@pytest.mark.parametrize("options", [{}, {"kinds": ("cpu",)}], ids=["summed on the host", "summed on the device"])
 @in_graph
 def test_feedback_holds_the_mass_at_every_position(open_with, mode, options, tiny_repacked):
     """The mean embeddings that are fed back are those of all tokens but for the hundredth that is left out."""
@@ -176,20 +190,30 @@ def test_earlier_runtime_reduces_on_the_host(open_with, monkeypatch):
 @needs_runtime
 def test_choice_is_made_at_load_among_those_of_the_device(open_with, monkeypatch):
     tried = []
-    monkeypatch.setattr(diffusiongemma, "choose_reduction", lambda _, others, __: tried.append(others) or others[-1])
+    monkeypatch.setattr(diffusiongemma, "choose_reduction", lambda _, others, **__: tried.append(others) or others[-1])
     assert isinstance(open_with(None)._reduction, GraphReduction)
-    open_with(None, kinds=("cpu",))
-    assert [[each.mode for each in others] for others in tried] == [[Mode.ROWS], [Mode.OPS, Mode.ROWS]]
+    for free in (10**9, 10**6, 0):  # 0: unknown
+        monkeypatch.setattr(diffusiongemma, "gpus", lambda free=free: (Device("made up", "gpu", free, 2 * 10**9),))
+        open_with(None, kinds=("cpu",))
+    both = [Mode.OPS, Mode.ROWS]
+    assert [[each.mode for each in others] for others in tried] == [[Mode.ROWS], both, [Mode.ROWS], both]
+
+
+@needs_runtime
+def test_table_on_the_device_counts_as_its_memory(open_with):
+    on_host, on_device = open_with(Mode.OPS), open_with(Mode.OPS, kinds=("cpu",))
+    more = on_device.footprint.gpu_estimate - on_host.footprint.gpu_estimate
+    assert more >= 2 * 512 * 64  # half precision
 
 
 # the choice
 
 
 class FakeReduction:
-    """Takes `seconds` of a fake clock, and predicts `entropy`; None fails."""
+    """Takes `seconds` of a fake clock, predicts `entropy` (None fails), and feeds back `embedding`."""
 
-    def __init__(self, seconds, entropy=1.0):
-        self.seconds, self.entropy = seconds, entropy
+    def __init__(self, seconds, entropy=1.0, embedding=2.0):
+        self.seconds, self.entropy, self.embedding = seconds, entropy, embedding
 
 
 @pytest.mark.parametrize(
@@ -203,6 +227,8 @@ class FakeReduction:
         ([FakeReduction(2.0, entropy=1.5), FakeReduction(3.0)], 2),
         ([FakeReduction(2.0, entropy=None), FakeReduction(9.0)], 0),
         ([FakeReduction(2.0, entropy=float("nan"))], 0),
+        ([FakeReduction(2.0, embedding=1.5), FakeReduction(3.0)], 2),
+        ([FakeReduction(2.0, embedding=float("nan"))], 0),
     ],
 )
 def test_fastest_reduction_that_agrees_with_the_host_is_chosen(others, chosen):
@@ -216,5 +242,8 @@ def test_fastest_reduction_that_agrees_with_the_host_is_chosen(others, chosen):
         ids, floats = token_ids([1]), np.array([reduction.entropy], np.float32)
         return Prediction(ids, ids, np.full(1, 0.5, np.float32), floats, floats)
 
+    def next_input(reduction):
+        return np.full((1, 4), reduction.embedding, np.float32)
+
     everyone = [FakeReduction(5.0), *others]
-    assert choose_reduction(everyone[0], others, run, lambda: now) is everyone[chosen]
+    assert choose_reduction(everyone[0], others, run, next_input, lambda: now) is everyone[chosen]

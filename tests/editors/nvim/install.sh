@@ -36,8 +36,8 @@ neovim() {
     -o APT::Sandbox::User=root
   version=$1
   shift
-  apt-get "$@" update
-  apt-get "$@" -y --no-install-recommends --download-only install neovim >/dev/null
+  apt-get "$@" update || return
+  apt-get "$@" -y --no-install-recommends --download-only install neovim >/dev/null || return
   for package in "$work"/apt/archives/*.deb; do dpkg-deb -x "$package" "$work/root"; done
   rm -rf "$work/apt" "$home"
   mv "$work" "$home"

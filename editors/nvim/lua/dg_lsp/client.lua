@@ -12,6 +12,17 @@ function M.of(bufnr)
   return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr })[1]
 end
 
+--- The running server; without one the user is told where the reason is.
+---@param bufnr integer
+---@return vim.lsp.Client?
+function M.running(bufnr)
+  local client = M.of(bufnr)
+  if not client then
+    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
+  end
+  return client
+end
+
 --- Calls a function of a client: `client.notify(...)` up to 0.10, `client:notify(...)` later.
 local function call(client, name, ...)
   if HAS_METHODS then

@@ -91,15 +91,11 @@ end
 
 local function check_keys()
   for action, key in pairs(options.get().keys or {}) do
-    local map = key and vim.fn.maparg(key, "i", false, true) or {}
-    if map.rhs or map.callback then
-      local is_ours = (map.desc or ""):find("dg-lsp", 1, true)
-      if not is_ours and not (map.desc or ""):find("vim.snippet", 1, true) then
-        vim.health.warn(
-          ("%s has another mapping: %s has no key"):format(key, action),
-          { ('set another one: vim.g.dg_lsp = { keys = { %s = "..." } }'):format(action) }
-        )
-      end
+    if key and key ~= "" and not require("dg_lsp.keys").is_free(key) then
+      vim.health.warn(
+        ("%s has another mapping: %s has no key"):format(key, action),
+        { ('set another one: vim.g.dg_lsp = { keys = { %s = "..." } }'):format(action) }
+      )
     end
   end
 end

@@ -23,8 +23,9 @@ local function is_ours(map)
   return (map.desc or ""):find("dg-lsp", 1, true) ~= nil
 end
 
---- Whether the key has no mapping, or only a default mapping of Neovim.
-local function is_free(key)
+--- Whether the key has no mapping, or only ours or a default mapping of Neovim.
+---@param key string
+function M.is_free(key)
   local map = mapping(key)
   return vim.tbl_isempty(map) or is_ours(map) or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
 end
@@ -34,7 +35,7 @@ function M.map(bufnr)
   local keys = options.get().keys
   vim.api.nvim_buf_call(bufnr, function()
     for action, key in pairs(keys or {}) do
-      if key and key ~= "" and is_free(key) then
+      if key and key ~= "" and M.is_free(key) then
         vim.keymap.set("i", key, function()
           if not require("dg_lsp")[action]() then
             run_default(key)

@@ -1,6 +1,7 @@
--- Completion requests. This plugin sends them after its own pause, also where Neovim draws the ghost text: the newest request of a buffer cancels the previous one, equal requests
--- are sent once, and a late response is dropped unless the user typed its beginning. Neovim 0.12.4 does none of these: it
--- would insert a late response where the cursor was. Its automatic requests, after a fixed pause, are not sent.
+-- Completion requests. This plugin sends them after its own pause, also where Neovim draws the ghost text: the newest
+-- request of a buffer cancels the previous one, equal requests are sent once, and a late response is dropped unless the
+-- user typed its beginning. Neovim 0.12.4 does none of these: it would insert a late response where the cursor was. Its
+-- automatic requests, after a fixed pause, are not sent.
 
 local client_of = require("dg_lsp.client")
 local ghost_text = require("dg_lsp.ghost_text")

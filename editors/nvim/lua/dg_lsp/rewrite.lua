@@ -7,14 +7,6 @@ local M = {}
 
 local REWRITE, COMPLETE_BLOCK = "dg-lsp.rewrite", "dg-lsp.completeBlock"
 
-local function running_client(bufnr)
-  local client = client_of.of(bufnr)
-  if not client then
-    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
-  end
-  return client
-end
-
 local function line_of(bufnr, row)
   return vim.api.nvim_buf_get_lines(bufnr, row, row + 1, true)[1]
 end
@@ -67,7 +59,7 @@ end
 ---@param options table arguments of the user command
 function M.rewrite(options)
   local bufnr = vim.api.nvim_get_current_buf()
-  local client = running_client(bufnr)
+  local client = client_of.running(bufnr)
   if not client then
     return
   end
@@ -82,7 +74,7 @@ end
 ---@param options table arguments of the user command
 function M.fill(options)
   local bufnr = vim.api.nvim_get_current_buf()
-  local client = running_client(bufnr)
+  local client = client_of.running(bufnr)
   if not client then
     return
   end

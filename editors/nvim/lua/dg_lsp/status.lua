@@ -92,11 +92,10 @@ end
 --- :DgStatus
 function M.print()
   local bufnr = vim.api.nvim_get_current_buf()
-  local status = M.of(bufnr)
-  if not status then
-    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
+  if not client_of.running(bufnr) then
     return
   end
+  local status = M.of(bufnr)
   local lines, ours = { M.line(bufnr) }, status.dgLsp or {}
   if status.message and status.message ~= "" then
     table.insert(lines, status.message)
@@ -113,13 +112,12 @@ end
 --- :DgWhy
 function M.explain()
   local bufnr = vim.api.nvim_get_current_buf()
-  local client = require("dg_lsp.client").of(bufnr)
+  local client = client_of.running(bufnr)
   if not client then
-    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
     return
   end
   local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
-  require("dg_lsp.client").request(client, "dg-lsp/why", params, function(err, found)
+  client_of.request(client, "dg-lsp/why", params, function(err, found)
     if err then
       vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
       return
