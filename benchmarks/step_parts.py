@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     settings = configure(overrides(model=options.model, threads=options.threads, gpu_layers=None))
     model = load_model(settings)
-    denoiser = open_denoiser(model, settings)
+    denoiser = open_denoiser(model)
     spec, gains = denoiser.spec, dict[int, dict[str, float]]()
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     try:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # the random model has an ordinary shape, unlike Gemma 4
     if not isinstance(model.weights, Checkpoint) and spec.self_conditioning is None:
         spec = dataclasses.replace(spec, max_prompt_tokens=NUM_PROMPT_TOKENS)
-        cached = open_denoiser(dataclasses.replace(load_model(settings), spec=spec), settings)
+        cached = open_denoiser(dataclasses.replace(load_model(settings), spec=spec))
         try:
             with random_model(model.weights.metadata, spec, settings.model, cached.threads) as recomputing:
                 gains = measure_cache_gain(

@@ -18,8 +18,8 @@ from dg_lsp.cli.options import Json
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
-from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK, pin_gpu
+from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, UsageError
+from dg_lsp.system import pin_gpu
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.server import OpenHttp
@@ -179,34 +179,21 @@ def status(as_json: Json = False) -> int:
 
 
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
-    """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
-
-    An address that is taken is an error, unless the settings name it and an editor started the daemon. Settings, which
-    may be a project's, cannot serve other machines.
-    """
+    """Opens HTTP for a daemon with these options; None where they name no address."""
     from dg_lsp.settings import parse_settings
 
-    settings = parse_settings(given["settings"])
-    is_explicit = bool(given.get("http"))
-    if given.get("gpu") is not None or not (address := given.get("http") or settings.daemon.http):
-        return None  # one address cannot be that of several daemons
-    host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
-    if not is_explicit and host not in LOOPBACK:
-        raise SettingsError(f"daemon.http {address}: only dg-lsp daemon start --http serves other machines")
+    settings, address = parse_settings(given["settings"]), given.get("http")
+    if not address:
+        return None
+    host, port = parse_address(address, "--http")
     key_file = given.get("api_key_file")
     hosts, origins = given.get("hosts", ()), given.get("origins", ())
     rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
 
-    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
+    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer":
         from dg_lsp.http.app import HttpServer
 
-        try:
-            return HttpServer((host, port), share, settings, rules, is_persistent=True)
-        except UsageError as error:
-            if is_explicit or not given["exit_when_idle"]:
-                raise
-            typer.echo(f"dg-lsp: no HTTP: {error}", err=True)
-            return None
+        return HttpServer((host, port), share, settings, rules, is_persistent=True)
 
     return open_http
 

@@ -195,7 +195,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     model = loading.load_model(settings)
     checkup.model = model.facts()
     checkup.warnings += [model.warning] if model.warning else []
-    denoiser = loading.open_denoiser(model, settings)
+    denoiser = loading.open_denoiser(model)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)

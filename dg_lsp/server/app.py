@@ -37,7 +37,7 @@ NUM_INVOKED = 3
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
-USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
+USER_FILE_KEYS = (("remote", "key_source"),)
 """Settings that a client cannot change: it would choose which of the user's secrets a server receives.
 
 Neither can it change the samplers of models."""

@@ -321,13 +321,13 @@ def _printable(text: str) -> str:
 
 
 def _read_key(settings: RemoteSettings) -> str:
-    """The key in the environment variable, else in the system's keyring where the settings allow that."""
-    key = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
-    if not key and settings.keyring:
+    """The key in the environment variable, or in the system's keyring if the settings name that."""
+    key = os.environ.get(settings.key_source, "").strip()
+    if settings.key_source == "keyring":
         try:
             import keyring
         except ImportError as error:
-            message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
+            message = "remote.key_source = keyring needs the package keyring: install it, or name a variable"
             raise SettingsError(message) from error
         try:
             key = (keyring.get_password("dg-lsp", urlsplit(settings.url).hostname or "") or "").strip()

@@ -134,7 +134,7 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (reply("This model's maximum context length is 8192 tokens.", "400 Bad Request"), TOO_LONG),
         (reply("The input is longer than the model's context length", "400 Bad Request"), TOO_LONG),
         (reply('{"error":{"code":"context_length_exceeded"}}', "400 Bad Request"), TOO_LONG),
-        (reply("", "401 Unauthorized"), "remote.key_variable"),
+        (reply("", "401 Unauthorized"), "remote.key_source"),
         (reply("", "404 Not Found"), "/v1/completions"),
         (reply("", "500 Oops"), "status 500"),
         (reply("", "503 Busy"), "not ready"),
@@ -290,7 +290,7 @@ def test_silence_is_a_failure_only_with_enough_time_for_an_answer(serve, model_o
 def test_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
     monkeypatch.setenv("MY_KEY", SECRET)
     server = serve(GOOD, reply("", "403 Forbidden"), tls=tls)
-    model = model_of(server.url, key_variable="MY_KEY", ca_file=TRUSTED)
+    model = model_of(server.url, key_source="MY_KEY", ca_file=TRUSTED)
     assert last_answer(model, QUERY).texts == ("w * h",)
     assert f"Authorization: Bearer {SECRET}".lower().encode() in server.requests[0].lower()
     with pytest.raises(RemoteError) as caught:
@@ -307,11 +307,11 @@ def test_key_is_read_from_the_keyring(serve, model_of, monkeypatch):
     monkeypatch.delenv("DG_LSP_REMOTE_KEY", raising=False)
     monkeypatch.setitem(sys.modules, "keyring", Keyring)
     server = serve(GOOD)
-    last_answer(model_of(server.url, keyring=True), QUERY)
+    last_answer(model_of(server.url, key_source="keyring"), QUERY)
     assert b"bearer dg-lsp/127.0.0.1" in server.requests[0].lower()
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(SettingsError, match="install it"):
-        model_of("http://127.0.0.1:1", keyring=True)
+        model_of("http://127.0.0.1:1", key_source="keyring")
 
 
 @pytest.mark.parametrize(
