@@ -41,6 +41,11 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
 
 
+def is_id(value: object) -> bool:
+    """Whether a value of JSON may be the id of a request."""
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
 _PRIMITIVES: dict[type, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool),
     int: is_integer,

@@ -28,8 +28,8 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
-from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings, parse_settings
 
