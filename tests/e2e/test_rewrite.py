@@ -59,7 +59,7 @@ def test_a_client_without_document_changes_gets_plain_changes(editor):
 def test_the_reason_is_shown_when_nothing_is_changed(editor):
     client = editor(fill="total = a + 1")
     for argument, reason in (
-        ({"range": LINE, "strength": 0.5}, "leave it as it is"),
+        ({"range": LINE, "strength": 0.5}, "equals the text"),
         ({"range": {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}}, "select some code"),
         ({"uri": "file:///project/elsewhere.py", "range": LINE}, "not open"),
         ({}, "uri and range"),
@@ -139,6 +139,12 @@ def test_a_block_is_inserted_at_the_cursor(editor):
     assert edits[0]["newText"].startswith("total = a")
 
 
+def test_a_block_that_is_refused_has_its_reason(editor):
+    client = editor(fill="= =", text="a\n")
+    answer = client.result(command(client, "dg-lsp.completeBlock", position={"line": 0, "character": 1}))
+    assert answer["reason"] == "nothing was changed: the result would add a syntax error"
+
+
 def actions(client, where, diagnostics=(), only=None, trigger=1):
     context = {"diagnostics": list(diagnostics), "triggerKind": trigger, **({"only": only} if only else {})}
     params = {"textDocument": {"uri": client.URI}, "range": where, "context": context}
@@ -201,7 +207,7 @@ def test_gaps_that_stay_are_named(editor):
     client = editor(fill="...", text="a = ...\n")
     where = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
     answer = client.result(command(client, "dg-lsp.fillGaps", range=where))
-    assert answer["reason"] == "nothing was changed: line 1: the model would leave it as it is"
+    assert answer["reason"] == "nothing was changed: line 1: the fill equals the text that it would replace"
 
 
 @pytest.fixture
