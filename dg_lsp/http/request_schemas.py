@@ -126,6 +126,15 @@ class SamplerBody(RequestBody):
         )
 
 
+SAMPLER_FIELDS = {
+    "max_denoising_steps": "n_denoise_steps",
+    "t_max": "temperature_max",
+    "t_min": "temperature_min",
+    "thinking": "chat_template_kwargs.enable_thinking",
+}
+"""Sampler options whose fields in `SamplerBody` have other names."""
+
+
 class GenerationOptions(SamplerBody):
     """Fields of every dialect that generates text."""
 
