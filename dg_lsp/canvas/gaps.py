@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dg_lsp.canvas.chat import CODE_CLOSING, rewrite_layout, template_words
-from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX, RACED_TOKENS
+from dg_lsp.canvas.infill import GAP_LENGTHS, RACED_TOKENS, num_frozen
 from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, noise, token_ids
 from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
@@ -43,8 +43,7 @@ class GapsLayout:
     @property
     def _num_frozen(self) -> int:
         """Frozen tokens, at least."""
-        layout = self.layout
-        return len(layout.head_ids) + sum(map(len, self.between)) + min(MIN_SUFFIX, len(layout.tail_ids))
+        return num_frozen(self.layout) + sum(map(len, self.between))
 
     def fits(self, spec: ModelSpec) -> bool:
         """Whether the model's longest canvas has room for the frozen text and a usual length of each gap."""

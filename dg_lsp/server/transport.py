@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pygls.exceptions import JsonRpcInvalidRequest
 
 from dg_lsp.errors import UsageError
-from dg_lsp.server.schema import is_id
+from dg_lsp.server.protocol import is_id
 
 MAX_MESSAGE_BYTES = 1 << 28
 """More than the longest document that is not excluded takes in JSON."""

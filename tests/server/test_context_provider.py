@@ -8,7 +8,7 @@ from lsprotocol import types
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
 SECRET = "hunter2"

@@ -9,8 +9,8 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.explanation import explain, not_requested
-from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import CompletionSettings, PrivacySettings
 
 ENGINE = SimpleNamespace(spec=SimpleNamespace(name="m"))
@@ -32,7 +32,7 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
             "unless you request it: it is a licence header",
         ),
         (replace(RESULT, rejections=(Rejection(Reason.SYNTAX_ERROR, "x"),)), "refused", "would add a syntax error"),
-        (replace(RESULT, rejections=(Rejection(Reason.EMPTY),)), "refused", "Nothing to show: the model ended"),
+        (replace(RESULT, rejections=(Rejection(Reason.EMPTY),)), "refused", "Nothing to show: the result is empty."),
         (RESULT, "refused", "Nothing to show"),
         (
             replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),)),

@@ -13,7 +13,8 @@ from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.tags import definitions_of, imports_of
 from dg_lsp.server import workspace_index
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import PrivacySettings
 
 
@@ -62,7 +63,7 @@ def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
 )
 def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
     """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
-    monkeypatch.setattr(workspace_index.WorkspaceExclusion, "flavour", PureWindowsPath)
+    monkeypatch.setattr(WorkspaceExclusion, "flavour", PureWindowsPath)
     monkeypatch.setattr(exclusion_module, "IGNORES_CASE", True)
     spec = GitIgnoreSpec.from_lines(["*.log", "build/"])
     monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda *_: spec)
