@@ -18,7 +18,7 @@ PREFIX_TAIL = 8
 """Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
 MIN_SUFFIX = 8
 """Suffix tokens in the canvas, at least, if there are as many."""
-RACED_TOKENS = 256
+PASS_TOKENS = 256
 """Tokens of all canvases of one pass: what every runtime has room for."""
 _CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
@@ -55,9 +55,9 @@ def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]
     return fitting if len(layout.tail_ids) else fitting[-1:]
 
 
-def raced_length(layout: Layout, length: int, num_raced: int) -> int:
+def shared_length(layout: Layout, length: int, num_canvases: int) -> int:
     """Length of each canvas so that all canvases fit into one pass."""
-    return max(len(layout.head_ids) + 1, min(length, RACED_TOKENS // max(1, num_raced)))
+    return max(len(layout.head_ids) + 1, min(length, PASS_TOKENS // max(1, num_canvases)))
 
 
 def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:

@@ -40,7 +40,7 @@ from dg_lsp.settings import Settings
 MAX_PER_CLIENT = 8
 """Open requests of one other machine."""
 WARNING = "dg-lsp-warning"
-"""Header of a response that is worth less than it looks, with the reason and the next step."""
+"""Header with the reason why a response is of little use, and the next step."""
 LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

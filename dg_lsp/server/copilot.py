@@ -98,8 +98,8 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     position, at = _position(server, params), None
     if position is not None:
         automatic = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
-        place = types.TextDocumentIdentifier(uri), position
-        at = server.documents.completion_position(types.InlineCompletionParams(automatic, *place))
+        params = types.InlineCompletionParams(automatic, types.TextDocumentIdentifier(uri), position)
+        at = server.documents.completion_position(params)
     if at is None:
         return Explanation(Outcome.NOT_REQUESTED, "The document is not open.")
     settings = server.settings.completion
