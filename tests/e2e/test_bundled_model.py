@@ -38,7 +38,7 @@ def test_completions_of_the_bundled_model(launcher, editor):
         found += [item["insertText"] for item in items if item["insertText"].strip()]
     assert found
     assert "dg-mini ready" in client.wait_log("ready")["message"]
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
     client.check()
 
 

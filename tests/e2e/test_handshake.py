@@ -32,7 +32,7 @@ def test_editors_get_inline_completion(start, editor, encoding):
     ready = client.wait_log("ready")
     assert ready["type"] == 3
     assert "scripted" in ready["message"]
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
     client.check()
 
 
@@ -67,19 +67,11 @@ def test_requests_before_initialize_and_after_shutdown_are_rejected(start):
 def test_invalid_options_are_shown_once_and_the_others_are_used(session):
     client = session("echo", completion={"deadline_ms": 77, "deadline": 5}, model={"threads": "many"})
     client.wait_log("ready")
-    [message] = client.received("window/showMessage")
-    assert "completion.deadline = 5" in message["message"]
-    assert 'model.threads = "many"' in message["message"]
+    [message] = client.shown()
+    assert "completion.deadline = 5" in message
+    assert 'model.threads = "many"' in message
     [text] = client.texts(0, 0)
     assert json.loads(text)["settings"] == 77
-
-
-def test_the_settings_file_of_the_workspace_is_used(session, tmp_path):
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project/dg-lsp.toml").write_text(
-        "[completion]\nmax_tokens = 7\n[privacy]\nexclude_languages = ['python']\n"
-    )
-    assert session("fill", folder=(tmp_path / "project").as_uri()).texts(0, 0) == []
 
 
 HOSTILE = """
@@ -97,7 +89,7 @@ def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server_and_shows_
     (tmp_path / "dg-lsp.toml").write_text(HOSTILE)
     client = session("fill", folder=tmp_path.as_uri())
     assert client.texts(0, 0) == ["return total"]
-    [message] = [one["message"] for one in client.received("window/showMessage")]
+    [message] = client.shown()
     assert "ignored model.name, privacy.exclude_secrets, because this folder is not trusted" in message
     assert "ignored privacy.audit_log, remote.url, which a folder must not decide" in message
     (tmp_path / ".Env").write_text("KEY=")
@@ -113,8 +105,8 @@ def test_the_editors_trust_decides_about_the_settings_file(session, tmp_path):
     (tmp_path / "dg-lsp.toml").write_text("[privacy]\nexclude_languages = ['python']\n")
     client = session("fill", folder=tmp_path.as_uri(), isTrusted=False)
     assert client.texts(0, 0) == ["return total"]
-    [message] = [one["message"] for one in client.received("window/showMessage")]
+    [message] = client.shown()
     assert "the editor does not trust this folder" in message
     client = session("fill", folder=tmp_path.as_uri(), isTrusted=True)
     assert client.texts(0, 0) == []
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []

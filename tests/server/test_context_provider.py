@@ -227,15 +227,6 @@ def test_an_untitled_document_gets_snippets_with_newlines_and_spaces(session):
     assert (snippet.source, snippet.text) == (SnippetSource.OPEN_FILES, "total:\n    price = amount\n")
 
 
-def test_signatures_of_an_imported_file_are_shown_in_other_languages(session):
-    session.write("lib/tools.ts", "export function clean(text: string): string { return text }\n")
-    session.open("main.ts", "import { clean } from './lib/tools'\n\nclean(", "typescript")
-    [snippet] = session.snippets("main.ts").chunks
-    assert snippet.source is SnippetSource.IMPORTS
-    assert snippet.path.endswith("lib/tools.ts")
-    assert snippet.text == "export function clean(text: string): string"
-
-
 def test_only_the_beginning_of_a_minified_open_file_is_searched_and_shown(session):
     session.open("big.js", "var price=amount;" * 300_000, "javascript")
     session.open("main.js", "price = amount\n", "javascript")

@@ -58,6 +58,8 @@ def test_every_reason_has_a_sentence(reason):
     [
         (".env", "A=", {}, "usually contain secrets"),
         ("a.py", "# a comment", {"exclude_comments": True}, "in a comment or string"),
+        ("a.py", "# a comment", {"exclude_strings": True}, None),
+        ("a.py", "x = 'a string ", {"exclude_strings": True}, "in a comment or string"),
         ("a.py", "value_of_something = other_value", {}, "inside a word"),
         ("a.py", "x = ", {"trigger": "manual"}, "only on request (completion.trigger is manual)"),
         ("a.py", "x = ", {}, None),

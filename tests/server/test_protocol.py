@@ -79,6 +79,11 @@ def session():
         pytest.param({**ACTION, "range": {"start": {**AT, "line": 0.5}}}, "params.range.start.line", id="a fraction"),
         pytest.param({**ACTION, "context": {"diagnostics": {}}}, "params.context.diagnostics", id="an object"),
         pytest.param({**ACTION, "context": {"diagnostics": [1]}}, "params.context.diagnostics[0]", id="an element"),
+        pytest.param(
+            {**ACTION, "context": {"diagnostics": [], "triggerKind": 9}},
+            "context.triggerKind",
+            id="an enumeration",
+        ),
     ],
 )
 def test_a_parameter_of_a_wrong_type_is_named(session, params, field):
@@ -102,27 +107,34 @@ def change(session, *changes):
     ids=["number", "list", "position", "string", "null", "fraction"],
 )
 def test_a_notification_with_a_wrong_type_is_ignored_with_one_line(session, wrong):
-    change(session, {"text": "lost"}, wrong)
+    change(session, {"text": "secret"}, wrong)
     assert session.text == TEXT
     [line] = session.logged()
     assert "params.contentChanges[1]" in line
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize(
-    ("edit", "text"),
+    ("start", "end", "before", "after"),
     [
-        pytest.param({"range": None, "text": "new"}, "new", id="null for missing"),
-        pytest.param(
-            {"range": {"start": {"line": 1e9, "character": 0}, "end": AT}, "text": "#"}, TEXT[:14] + "#", id="1e9"
-        ),
-        pytest.param(
-            {"range": {"start": AT, "end": AT, "x": 1}, "text": "#"}, TEXT[:14] + "#" + TEXT[14:], id="fields"
-        ),
+        pytest.param((1, 4), (1e9, 0), 14, len(TEXT), id="1e9"),
+        pytest.param((1, 4), (2**70, 2**32), 14, len(TEXT), id="beyond the end"),
+        pytest.param((7, 7), (9, 9), len(TEXT), len(TEXT), id="after the end"),
+        pytest.param((0, 2**32 - 1), (0, 2**32 - 1), 9, 9, id="beyond the line"),
+        pytest.param((-7, 0), (0, 0), 0, 0, id="before the start"),
+        pytest.param((1, 4), (0, 3), 3, 14, id="backwards"),
     ],
 )
-def test_lenient_clients_lose_no_edit(session, edit, text):
-    change(session, edit)
-    assert (session.text, session.logged()) == (text, [])
+def test_positions_outside_of_the_text_lose_no_edit(session, start, end, before, after):
+    start, end = ({"line": line, "character": character} for line, character in (start, end))
+    change(session, {"range": {"start": start, "end": end, "x": 1}, "text": "#"})
+    assert (session.text, session.logged()) == (TEXT[:before] + "#" + TEXT[after:], [])
+
+
+def test_lenient_clients_replace_the_whole_text_and_send_unknown_notifications(session):
+    change(session, {"text": "old"}, {"range": None, "text": "new"})
+    session.call("$/whatever", {})
+    assert (session.text, session.logged()) == ("new", [])
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CAPABILITIES.iterdir()))
@@ -160,8 +172,9 @@ def test_a_request_of_no_method_is_answered(session, message, code):
         (b'{"jsonrpc": "2.0", "id": null, "method": "shutdown"}', INVALID_REQUEST),
         (b'{"jsonrpc": "2.0"}', INVALID_REQUEST),
         (b'[{"jsonrpc": "2.0", "id": 1, "method": "shutdown"}]', INVALID_REQUEST),
+        (b"{{{{{", PARSE_ERROR),
     ],
-    ids=["not a number", "null", "nothing", "batch"],
+    ids=["not a number", "null", "nothing", "batch", "no JSON"],
 )
 def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
     session.server.protocol.receive(body)
