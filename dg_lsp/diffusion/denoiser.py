@@ -117,7 +117,7 @@ class Passes(Protocol):
 class Denoiser(Passes, Protocol):
     """A model in memory.
 
-    `among` are sets of ids, of each of which the best token is returned at every open position; see `Prediction.among_ids`.
+    `among` are sets of ids: a pass returns the best token of each at every open position, see `Prediction.among_ids`.
     A model without masks, and a position whose logits the pass does not compute, may leave them out.
     """
 

@@ -1,11 +1,9 @@
 """initialize and initialized with the capabilities of real editors."""
 
 import json
-from pathlib import Path
 
 import pytest
-
-CAPTURED = Path(__file__).parent / "capabilities"
+from language_client import capabilities, span
 
 
 @pytest.mark.parametrize(
@@ -18,17 +16,16 @@ CAPTURED = Path(__file__).parent / "capabilities"
 )
 def test_editors_get_inline_completion(start, editor, encoding):
     client = start("fill")
-    result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
-    capabilities = result["capabilities"]
-    assert capabilities["inlineCompletionProvider"] == {}
-    assert capabilities["positionEncoding"] == encoding
-    assert capabilities["textDocumentSync"] | {"openClose": True, "change": 2} == capabilities["textDocumentSync"]
+    result = client.handshake(capabilities(editor))
+    ours = result["capabilities"]
+    assert (ours["inlineCompletionProvider"], ours["positionEncoding"]) == ({}, encoding)
+    assert ours["textDocumentSync"] | {"openClose": True, "change": 2} == ours["textDocumentSync"]
     assert result["serverInfo"]["name"] == "dg-lsp"
     client.open("total = 1\n\n")
     [item] = client.items(client.complete(1, 0))
     assert item["insertText"] == "return total"
-    assert item["range"] == {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 0}}
-    assert item["command"]["command"] in capabilities["executeCommandProvider"]["commands"]
+    assert item["range"] == span(1, 0, 0)
+    assert item["command"]["command"] in ours["executeCommandProvider"]["commands"]
     ready = client.wait_log("ready")
     assert ready["type"] == 3
     assert "scripted" in ready["message"]

@@ -1,10 +1,11 @@
 """Files in other languages than Python: llama.vim's requests, languages by file name, and models that know one."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from http_server import choices
-from plugins import llama_vim
+from plugins import FILLS, llama_vim
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 
@@ -18,27 +19,8 @@ LIST = "  <ul>\n    <li>one</li>\n    <li>two</li>\n  </ul>"
 
 
 def infill(above, line, below):
-    """The request of llama.vim a1c8e6e under Vim 9.0; it names neither a language nor the file."""
-    timings = [f"timings/{kind}_{unit}" for kind in ("prompt", "predicted") for unit in ("n", "ms", "per_second")]
-    return {
-        "id_slot": 0,
-        "input_prefix": above,
-        "input_suffix": below,
-        "input_extra": [],
-        "prompt": line,
-        "n_predict": 128,
-        "stop": [],
-        "n_indent": 0,
-        "top_k": 40,
-        "top_p": 0.9,
-        "samplers": ["top_k", "top_p", "infill"],
-        "stream": False,
-        "cache_prompt": True,
-        "t_max_prompt_ms": 500,
-        "t_max_predict_ms": 60_000,
-        "response_fields": ["content", *timings, "truncated", "tokens_cached"],
-        "model": "",
-    }
+    """The request of llama.vim; it names neither a language nor the file."""
+    return {**json.loads(FILLS["llama.vim"][1]), "input_prefix": above, "prompt": line, "input_suffix": below}
 
 
 @pytest.mark.parametrize(

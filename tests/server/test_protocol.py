@@ -3,9 +3,9 @@
 import asyncio
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
+from language_client import CAPTURED, capabilities
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
@@ -13,7 +13,6 @@ from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import _end_tasks, create_server
 from dg_lsp.settings import Settings
 
-CAPABILITIES = Path(__file__).parents[1] / "e2e" / "capabilities"
 URI, BEFORE, AFTER = "file:///project/a.py", "def f(x):\n    ", "return x\n"
 TEXT = BEFORE + AFTER
 AT = {"line": 1, "character": 4}
@@ -137,9 +136,9 @@ def test_lenient_clients_replace_the_whole_text_and_send_unknown_notifications(s
     assert (session.text, session.logged()) == ("new", [])
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CAPABILITIES.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.stem for path in CAPTURED.iterdir()))
 def test_the_capabilities_of_real_editors_have_the_right_types(name):
-    session = Session(capabilities=json.loads((CAPABILITIES / f"{name}.json").read_text())["capabilities"])
+    session = Session(capabilities=capabilities(name))
     assert "result" in session.answers("first")[0]
 
 
