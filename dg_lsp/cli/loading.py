@@ -73,7 +73,7 @@ def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") 
     snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
     reason = Exclusion(settings.privacy).reason(snapshot)
     if reason is None and settings.privacy.exclude_gitignored:
-        from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
+        from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
 
         reason = WorkspaceExclusion(settings.privacy, repositories_around(path)).exclusion_reason(snapshot)
     if reason is not None:

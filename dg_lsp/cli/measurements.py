@@ -183,7 +183,7 @@ def write_cut(folder: Path, output: Path, languages: Sequence[str], num: int, se
     """Runs `bench cut`; returns the exit code."""
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
+    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
 
     root = folder.resolve()
     roots = repositories_around(root) or [root.as_uri()]

@@ -23,8 +23,8 @@ def why(
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
+    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
     from dg_lsp.server.explanation import Outcome, explain, not_requested
-    from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)

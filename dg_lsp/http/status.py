@@ -12,7 +12,7 @@ from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.engine.resident_models import AnyScheduler, ready_engine
 from dg_lsp.http import response_schemas as replies
-from dg_lsp.http.errors import SAMPLER_FIELDS
+from dg_lsp.http.request_schemas import SAMPLER_FIELDS
 from dg_lsp.http.service import RequestService, client_address, require_this_machine
 from dg_lsp.sampler_options import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free

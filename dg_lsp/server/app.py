@@ -114,7 +114,7 @@ def _change(
     partial = [one for one in changes if isinstance(one, types.TextDocumentContentChangePartial)]
     if document is not None and partial:
         ls.context_provider.record_edit(document, partial[-1].range.start.line)
-    ls.settle()
+    ls.acceptance.settle()  # what is due is judged by the text before the change
     applied = ls.documents.change(identifier, changes)
     if applied is not None:
         ls.acceptance.change(identifier.uri, applied)

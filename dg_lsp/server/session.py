@@ -28,9 +28,9 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
-from dg_lsp.server.transport import Protocol
-from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings, parse_settings
 
 NOTHING: Mapping[str, Any] = {}
@@ -220,15 +220,16 @@ class Server(LanguageServer):
             RequestError, BackendError, ModelError: as the engine does; RequestError also if the model does not know the
                 language.
         """
-        if self._models is None:
+        models = self._models  # other settings may replace it meanwhile
+        if models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        scheduler = self._models.completion if is_automatic else self._models.scheduler_for(request)
+        scheduler = models.completion if is_automatic else models.scheduler_for(request)
         submitted = scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
         result = await asyncio.wrap_future(submitted)
-        of_rewrites, language = scheduler is self._models.rewrite, request.snapshot.language
-        if problem := self.language_problem(language, of_rewrites=of_rewrites):  # the model was loading at the request
+        engine = ready_engine(scheduler)  # it may have been loading at the request
+        if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
         return result
 

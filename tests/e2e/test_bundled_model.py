@@ -1,14 +1,13 @@
 """`python -m dg_lsp lsp` as an editor starts it, with the bundled model."""
 
-import json
 import re
 import socket
 from pathlib import Path
 
 import pytest
 from installation import PYTHON
+from language_client import capabilities
 
-CAPTURED = Path(__file__).parent / "capabilities"
 COMMAND = [PYTHON, "-m", "dg_lsp", "lsp"]
 SOURCE = """\
 # é😋
@@ -29,7 +28,7 @@ class Basket:
 @pytest.mark.parametrize("editor", ["neovim_v0.12.4", "visual_studio_code_v1.139.1"])
 def test_completions_of_the_bundled_model(launcher, editor):
     client = launcher.launch([*COMMAND, "--stdio"])
-    client.begin(SOURCE, json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
+    client.begin(SOURCE, capabilities(editor))
     found = []
     for line, before in ((0, "# é😋"), (4, "        self.items = "), (9, "")):
         position = {"line": line, "character": client.units(before)}
@@ -38,7 +37,7 @@ def test_completions_of_the_bundled_model(launcher, editor):
         found += [item["insertText"] for item in items if item["insertText"].strip()]
     assert found
     assert "dg-mini ready" in client.wait_log("ready")["message"]
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
     client.check()
 
 

@@ -84,8 +84,8 @@ def test_a_completion_ends_before_the_first_stop(complete):
 
 def test_a_completion_ends_before_a_line_left_of_n_indent(complete):
     body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n"}
-    fill = "        a = 1\n\n        b = 2\n    c = 3"
-    assert complete(fill, "/infill", {**body, "n_indent": 8}).tree["content"] == "        a = 1\n\n        b = 2"
+    kept = "        a = 1\n\n        b = 'a\u2028b'"
+    assert complete(f"{kept}\n    c = 3", "/infill", {**body, "n_indent": 8}).tree["content"] == kept
 
 
 def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):

@@ -1,269 +1,48 @@
-"""Messages that are malformed, as one server in this process answers them."""
+"""Headers of LSP: which messages are read, and what closes the connection."""
 
 import asyncio
-import json
-from functools import partial
-from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server.app import _end_tasks, create_server
-from dg_lsp.settings import Settings
-
-CAPABILITIES = Path(__file__).parents[1] / "e2e" / "capabilities"
-URI, BEFORE, AFTER = "file:///project/a.py", "def f(x):\n    ", "return x\n"
-TEXT = BEFORE + AFTER
-AT = {"line": 1, "character": 4}
-ACTION = {"textDocument": {"uri": URI}, "range": {"start": AT, "end": AT}, "context": {"diagnostics": []}}
-CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, PARSE_ERROR = -32800, -32600, -32601, -32602, -32700
+from dg_lsp.server.transport import read_messages
 
 
-class Session:
-    """A server with one open document, and all that it sends."""
+def read(sent):
+    """The bodies that are read, and the problems that are reported."""
 
-    def __init__(self, engine=None, **initialize):
-        self.server = create_server(partial(Scheduler.of, lambda _: engine), Settings())
-        self.sent = []
-        self.server.protocol.set_writer(self)
-        self.call("initialize", {"capabilities": {}, **initialize}, msg_id="first")
-        item = {"uri": URI, "languageId": "python", "version": 1, "text": TEXT}
-        self.call("textDocument/didOpen", {"textDocument": item})
+    async def bodies():
+        reader, problems = asyncio.StreamReader(), []
+        reader.feed_data(sent)
+        reader.feed_eof()
+        return [body async for body in read_messages(reader, problems.append)], problems
 
-    def write(self, data):
-        self.sent.append(json.loads(data.partition(b"\r\n\r\n")[2]))
-
-    def receive(self, **message):
-        self.server.protocol.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
-
-    def call(self, method, params=None, msg_id=None):
-        self.receive(method=method, params=params, **({} if msg_id is None else {"id": msg_id}))
-
-    @property
-    def text(self):
-        return self.server.documents.get(URI).lines.text
-
-    def answers(self, msg_id):
-        return [one for one in self.sent if "method" not in one and one["id"] == msg_id]
-
-    def logged(self):
-        return [one["params"]["message"] for one in self.sent if one.get("method") == "window/logMessage"]
-
-    def requested(self, method):
-        return next((one for one in self.sent if one.get("method") == method), None)
-
-    async def until(self, happened):
-        while not (value := happened()):
-            await asyncio.sleep(0.001)
-        return value
-
-    async def close(self):
-        self.server.close()
-        await _end_tasks()
+    return asyncio.run(bodies())
 
 
-@pytest.fixture
-def session():
-    return Session()
+def test_headers_may_have_any_case_and_a_content_type():
+    header = b"content-length:5 \r\nContent-Type: application/json\r\n\r\n"
+    assert read(header + b"{{{{{" + b"Content-Length: 0\r\n\r\n" + b"Content-Length: 2\r\n\r\n[]Content-") == (
+        [b"{{{{{", b"[]"],
+        [],
+    )
 
 
 @pytest.mark.parametrize(
-    ("params", "field"),
+    "sent",
     [
-        pytest.param(None, "params.textDocument", id="missing"),
-        pytest.param("text", "params is", id="a string for an object"),
-        pytest.param({**ACTION, "textDocument": {"uri": 5}}, "params.textDocument.uri", id="a number for a string"),
-        pytest.param({**ACTION, "range": {"start": {**AT, "line": True}}}, "params.range.start.line", id="a bool"),
-        pytest.param({**ACTION, "range": {"start": {**AT, "line": 0.5}}}, "params.range.start.line", id="a fraction"),
-        pytest.param({**ACTION, "context": {"diagnostics": {}}}, "params.context.diagnostics", id="an object"),
-        pytest.param({**ACTION, "context": {"diagnostics": [1]}}, "params.context.diagnostics[0]", id="an element"),
+        b"POST / HTTP/1.1\r\n",
+        b"Content-Length: 2\r\nX-Header: 1\r\n",
+        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"Content-Length: 1000000000000\r\n\r\n",
+        b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"Content-Length: 0\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}",
+        b"\r\n",
+        b"Content-Type: " + b"x" * 100_000,
+        b"Content-Type: x\r\n" * 20,
     ],
+    ids=["http", "other", "two lengths", "huge", "no number", "too short", "no length", "long line", "many lines"],
 )
-def test_a_parameter_of_a_wrong_type_is_named(session, params, field):
-    session.call("textDocument/codeAction", params, 1)
-    [answer] = session.answers(1)
-    assert answer["error"]["code"] == INVALID_PARAMS
-    assert field in answer["error"]["message"]
-
-
-def change(session, *changes):
-    params = {"textDocument": {"uri": URI, "version": 2}, "contentChanges": [*changes]}
-    session.call("textDocument/didChange", params)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"text": 5}, {"text": ["a"]}, {"range": {"start": AT, "end": {**AT, "line": "1"}}, "text": ""}, "text", None),
-        {"range": {"start": {**AT, "line": -2147483647.5}, "end": AT}, "text": ""},
-    ],
-    ids=["number", "list", "position", "string", "null", "fraction"],
-)
-def test_a_notification_with_a_wrong_type_is_ignored_with_one_line(session, wrong):
-    change(session, {"text": "lost"}, wrong)
-    assert session.text == TEXT
-    [line] = session.logged()
-    assert "params.contentChanges[1]" in line
-
-
-@pytest.mark.parametrize(
-    ("edit", "text"),
-    [
-        pytest.param({"range": None, "text": "new"}, "new", id="null for missing"),
-        pytest.param(
-            {"range": {"start": {"line": 1e9, "character": 0}, "end": AT}, "text": "#"}, TEXT[:14] + "#", id="1e9"
-        ),
-        pytest.param(
-            {"range": {"start": AT, "end": AT, "x": 1}, "text": "#"}, TEXT[:14] + "#" + TEXT[14:], id="fields"
-        ),
-    ],
-)
-def test_lenient_clients_lose_no_edit(session, edit, text):
-    change(session, edit)
-    assert (session.text, session.logged()) == (text, [])
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in CAPABILITIES.iterdir()))
-def test_the_capabilities_of_real_editors_have_the_right_types(name):
-    session = Session(capabilities=json.loads((CAPABILITIES / f"{name}.json").read_text())["capabilities"])
-    assert "result" in session.answers("first")[0]
-
-
-@pytest.mark.parametrize("root", [{"rootUri": "http://[::1/a"}, {"rootPath": "//a"}, {"rootUri": "file:///\0"}])
-def test_a_root_that_is_no_uri_does_not_keep_a_session_from_beginning(root):
-    session = Session(**root)
-    assert "result" in session.answers("first")[0]
-    assert session.text == TEXT
-
-
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        ({"method": "textDocument/hover", "params": {"position": 5}}, METHOD_NOT_FOUND),
-        ({"method": "textDocument/didOpen", "params": {}}, INVALID_REQUEST),
-        ({"method": ["x"]}, INVALID_REQUEST),
-        ({"method": "unknown"}, METHOD_NOT_FOUND),
-    ],
-    ids=["unserved", "a notification", "a list", "unknown"],
-)
-def test_a_request_of_no_method_is_answered(session, message, code):
-    session.receive(id=7, **message)
-    assert [one["error"]["code"] for one in session.answers(7)] == [code]
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": NaN}', PARSE_ERROR),
-        (b'{"jsonrpc": "2.0", "id": null, "method": "shutdown"}', INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0"}', INVALID_REQUEST),
-        (b'[{"jsonrpc": "2.0", "id": 1, "method": "shutdown"}]', INVALID_REQUEST),
-    ],
-    ids=["not a number", "null", "nothing", "batch"],
-)
-def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
-    session.server.protocol.receive(body)
-    assert [one["error"]["code"] for one in session.answers(None)] == [code]
-
-
-def test_a_uri_with_an_invalid_host_is_a_document_like_others(session):
-    for uri in ("file://[", "http://[::1/a.py", "a://[x]/b"):
-        item = {"uri": uri, "languageId": "python", "version": 1, "text": "a"}
-        session.call("textDocument/didOpen", {"textDocument": item})
-        range_ = {"start": AT, "end": AT}
-        session.call(
-            "textDocument/codeAction", {"textDocument": item, "range": range_, "context": {"diagnostics": []}}, uri
-        )
-        assert "result" in session.answers(uri)[0]
-    assert session.logged() == []
-
-
-def test_a_diagnostic_in_the_last_line_that_lsp_allows(session):
-    last = {"line": 2**31 - 1, "character": 0}
-    diagnostic = {"range": {"start": last, "end": last}, "message": "wrong"}
-    session.call("textDocument/codeAction", {**ACTION, "context": {"diagnostics": [diagnostic]}}, 1)
-    assert "Fix with dg-lsp: wrong" in [action["title"] for action in session.answers(1)[0]["result"]]
-
-
-@pytest.mark.parametrize("line", [True, "1", 10**30, None, []])
-@pytest.mark.asyncio
-async def test_positions_outside_the_specification_may_be_anything(line):
-    session = Session()
-    params = {"textDocument": {"uri": URI}, "position": {"line": line, "character": True}}
-    session.call("textDocument/didFocus", params)
-    session.call("textDocument/copilotInlineEdit", params, 1)
-    [answer] = await session.until(lambda: session.answers(1))
-    assert (answer["result"], session.logged()) == ({"edits": []}, [])
-    await session.close()
-
-
-def scripted(text="one\ntwo\n", **script):
-    denoiser = ScriptedDenoiser(text, **script)
-    return LocalEngine(denoiser, denoiser.tokenizer, Settings().completion)
-
-
-async def started(**script):
-    session = Session(scripted(**script))
-    session.call("initialized", {})
-    await session.until(lambda: "ready" in " ".join(session.logged()))
-    return session
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [{"result": {"applied": "yes"}}, {"result": []}, {}, {"error": 5}, {"error": {"code": 1, "message": "no"}}],
-    ids=str,
-)
-@pytest.mark.asyncio
-async def test_a_command_is_answered_when_the_client_answers_its_edit_with_anything(answer):
-    session = await started(text="new")
-    argument = {"uri": URI, "position": {"line": 2, "character": 0}}
-    session.call("workspace/executeCommand", {"command": "dg-lsp.completeBlock", "arguments": [argument]}, 1)
-    edit = await session.until(lambda: session.requested("workspace/applyEdit"))
-    session.receive(id=edit["id"], **answer)
-    [result] = await session.until(lambda: session.answers(1))
-    assert not result["result"]["applied"]
-    assert "the editor rejected the change" in result["result"]["reason"]
-    await session.close()
-
-
-@pytest.mark.asyncio
-async def test_a_command_that_a_completion_replaces_is_answered():
-    session = await started(text="long " * 50, step_seconds=0.02, tokens_per_step=1)
-    argument = {"uri": URI, "position": {"line": 2, "character": 0}}
-    session.call("workspace/executeCommand", {"command": "dg-lsp.completeBlock", "arguments": [argument]}, 1)
-    await asyncio.sleep(0)
-    completion = {"textDocument": {"uri": URI}, "position": {"line": 2, "character": 0}, "context": {"triggerKind": 2}}
-    session.call("textDocument/inlineCompletion", completion, 2)
-    [result] = await session.until(lambda: session.answers(1))
-    assert result["result"] == {"applied": False, "reason": "cancelled"}
-    await session.close()
-
-
-@pytest.mark.asyncio
-async def test_a_cancelled_command_changes_nothing():
-    session = await started(text="a_name_that_takes_a_while = 1", step_seconds=0.002, tokens_per_step=1)
-    argument = {"uri": URI, "position": {"line": 2, "character": 0}}
-    session.call("workspace/executeCommand", {"command": "dg-lsp.completeBlock", "arguments": [argument]}, 1)
-    await asyncio.sleep(0)
-    session.call("$/cancelRequest", {"id": 1})
-    [answer] = session.answers(1)
-    assert answer["error"]["code"] == CANCELLED
-    await session.until(lambda: session.server._models.completion.is_idle)
-    await asyncio.sleep(0.01)  # the loop's turn after the model's thread
-    assert session.requested("workspace/applyEdit") is None
-    await session.close()
-
-
-@pytest.mark.asyncio
-async def test_what_has_ended_is_forgotten():
-    session = await started()
-    for number in range(20):
-        session.call("workspace/didChangeConfiguration", {"settings": {"completion": {"max_tokens": number + 1}}})
-        session.call("workspace/executeCommand", {"command": "dg-lsp.accepted", "arguments": ["x"]}, number)
-        session.call("$/setTrace", {"value": "off"})
-        await session.until(lambda number=number: session.answers(number))
-    await session.until(lambda: not session.server.protocol._request_futures)
-    await session.close()
+def test_a_header_that_is_not_one_of_lsp_ends_the_messages(sent):
+    bodies, [problem] = read(sent)
+    assert bodies == []
+    assert problem.startswith("the connection is closed: ")
