@@ -22,7 +22,7 @@ from dg_lsp.training.pretrained import Origin, Pretrained, read_pretrained
 from dg_lsp.training.rows import RowConfig
 from dg_lsp.training.store import read_texts, tokenize_splits
 from dg_lsp.training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS
-from dg_lsp.training.train import OptimizerConfig, TrainConfig, Trainer
+from dg_lsp.training.train import CONFIGS, OptimizerConfig, TrainConfig, Trainer
 from dg_lsp.training.vocabulary import PrunedVocabulary, count_tokens, prune, restrict
 
 MAX_TOKENS = 65_536
@@ -33,16 +33,7 @@ CONFIDENCE_THRESHOLD = 0.9
 CPU_ROWS = RowConfig(
     num_rows=2, num_clean=256, num_noisy=128, max_middle=48, canvas_lengths=(8, 16), canvas_shares=(0.5, 0.5)
 )
-GPU_ROWS = RowConfig(
-    num_rows=16,
-    num_clean=1152,
-    num_noisy=768,
-    max_middle=128,
-    canvas_lengths=(8, 16, 32),
-    canvas_shares=(0.35, 0.45, 0.20),
-    context_share=0.2,
-    max_copies=6,
-)
+GPU_ROWS = replace(CONFIGS["mini"].rows, num_rows=16)
 Show = Callable[[Mapping[str, Any]], None]
 
 
@@ -104,9 +95,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         start_ids=config.rows.start_ids,
         confidence_threshold=CONFIDENCE_THRESHOLD,
     )
-    partial = out.with_name(out.name + ".partial")
-    write_model(partial, network, pruned.vocabulary, metadata, options.file_type)
-    partial.replace(out)
+    write_model(out, network, pruned.vocabulary, metadata, options.file_type)
     out.with_suffix(".md").write_text(model_card(origin, checkpoint, num_tokens, num_seen), encoding="utf-8")
 
 

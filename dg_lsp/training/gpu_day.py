@@ -21,7 +21,7 @@ from dg_lsp.errors import InputFileError
 from dg_lsp.training.documents import NUM_SENTINELS
 from dg_lsp.training.export import ExportMetadata, read_model, write_model
 from dg_lsp.training.rows import BatchLoader, RowConfig
-from dg_lsp.training.store import tokenize_splits
+from dg_lsp.training.store import replacing, tokenize_splits
 from dg_lsp.training.tokenizer import load_tokenizer
 from dg_lsp.training.train import TrainConfig, Trainer, checkpoint_network
 from dg_lsp.training.transfer import join_model, split_model, unpack_corpus
@@ -195,9 +195,8 @@ def collect(folders: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[d
     if found is None:
         raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, folders))}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(found[1])
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(found[1])
     lines = [line for home in folders for log in sorted(home.rglob(LOG)) for line in log.read_text().splitlines()]
     return found[0], [json.loads(line) for line in dict.fromkeys(lines) if line.endswith("}")]
 

@@ -28,6 +28,7 @@ from dg_lsp.training.objective import (
     without_canvases,
 )
 from dg_lsp.training.rows import BatchLoader, LoaderState, RowConfig
+from dg_lsp.training.store import replacing
 
 NUM_VALIDATION = 10  # batches
 REPORT_STEPS = 20
@@ -215,9 +216,8 @@ class Trainer:
             "streams": streams,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        torch.save(content, partial)
-        partial.replace(self.path)
+        with replacing(self.path) as partial:
+            torch.save(content, partial)
 
     def run(
         self,
