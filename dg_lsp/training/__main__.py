@@ -131,7 +131,6 @@ def export(
 ) -> None:
     """Write the weights of a run as a GGUF file."""
     from dg_lsp.training.export import read_model, write_model
-    from dg_lsp.training.gpu_day import export_metadata
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
@@ -142,7 +141,7 @@ def export(
         network, progress = checkpoint_network(checkpoint)
         tokens = progress["tokens"]
     table = json.loads(statistics.read_text()) if statistics else {}
-    metadata = export_metadata(planned, tokens, decoder_statistics=table)
+    metadata = planned.metadata(tokens, decoder_statistics=table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
     write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")

@@ -18,7 +18,6 @@ from torch.nn.utils import parametrize
 
 from dg_lsp.errors import InputFileError
 from dg_lsp.training.export import write_model
-from dg_lsp.training.gpu_day import export_metadata
 from dg_lsp.training.network import DiffusionNetwork
 from dg_lsp.training.objective import ObjectiveConfig
 from dg_lsp.training.pretrained import Origin, Pretrained, read_pretrained
@@ -87,8 +86,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         progress = trainer.run(show, max_steps=options.max_steps)
         network, num_seen = copy.deepcopy(trainer.average), progress.tokens
         merge_adapters(network)
-    metadata = export_metadata(
-        config,
+    metadata = config.metadata(
         num_seen,
         name=f"{origin.name} dg",
         description=f"{origin.name}, adapted to fill code by block diffusion; vocabulary pruned to {num_tokens} tokens",

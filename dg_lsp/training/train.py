@@ -17,7 +17,8 @@ import torch._dynamo.config as dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dg_lsp.training.export import read_model, read_progress
+from dg_lsp.training.documents import NUM_SENTINELS
+from dg_lsp.training.export import ExportMetadata, read_model, read_progress
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 from dg_lsp.training.objective import (
     Objective,
@@ -66,6 +67,14 @@ class TrainConfig:
     checkpoint_minutes: float = 4.0
     seed: int = 1
     loader_processes: int = 1
+
+    def metadata(self, tokens: int, **fields: Any) -> ExportMetadata:
+        """What a file of this configuration states after `tokens` of training."""
+        prompt_tokens = self.rows.max_prompt + NUM_SENTINELS
+        has_context = self.rows.context_share > 0
+        return ExportMetadata(
+            self.name, self.rows.canvas_lengths, prompt_tokens, tokens, has_context=has_context, **fields
+        )
 
 
 CONFIGS = {
