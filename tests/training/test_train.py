@@ -93,6 +93,28 @@ def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
     assert events == ["save"]
 
 
+def test_a_validation_compiles_nothing(make_trainer, monkeypatch):
+    graphs, counts, validate = [], [], train.validate
+
+    def backend(module, _inputs):
+        graphs.append(module)
+        return module.forward
+
+    def counted(*arguments):
+        counts.append(len(graphs))
+        losses = validate(*arguments)
+        counts.append(len(graphs))
+        return losses
+
+    monkeypatch.setattr(train, "validate", counted)
+    trainer = make_trainer(causal_share=0.0)
+    for block in trainer.network.blk:
+        block.compile(dynamic=False, backend=backend)
+    trainer.run(lambda _: None, max_steps=8)  # with canvases of both lengths
+    assert len(counts) == 4
+    assert len(set(counts)) == 1 < counts[0]
+
+
 def test_steps_without_canvases_are_spread_evenly_over_the_first_part(make_trainer):
     trainer, kinds = make_trainer(causal_share=0.5, causal_until=0.6), []
     for step in range(8):
