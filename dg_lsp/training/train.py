@@ -264,16 +264,17 @@ class Trainer:
                 if progress.step % REPORT_STEPS == 0:
                     self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                if progress.seconds >= next_save:
-                    self.save()
-                    on_save()
-                    self._validate(show)
+                if progress.seconds >= next_save and progress.seconds + self.validation_seconds < until:
+                    self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
+        self._checkpoint(show, on_save)
+        return progress
+
+    def _checkpoint(self, show: Show, on_save: Callable[[], None]) -> None:
         self.save()
         on_save()
         if not self.is_stopped:
             self._validate(show)
-        return progress
 
     def _of_first_process(self, value: T) -> T:
         """The first process's value in all of them, so that they stop after the same step."""
