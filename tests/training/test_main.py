@@ -36,7 +36,7 @@ def invoke(*arguments):
 
 def test_help_lists_the_commands():
     output = invoke("--help")
-    names = ("data", "benchmarks", "tokenize", "test-cases", "train", "export", "eval", "gpu-day", "adapt")
+    names = ("data", "benchmarks", "test-cases", "train", "export", "eval", "gpu-day", "adapt")
     assert all(f" {name} " in output for name in names)
 
 
