@@ -86,11 +86,11 @@ class ContextSettings:
     """Code of other files in the prompt. Excluded files are never part of it."""
 
     enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
-    """`always`, `never`, or for models trained on several files (`auto`)."""
+    """Add code of other files to the prompt: `always`, `never`, or for models trained on several files (`auto`)."""
     sources: tuple[str, ...] = field(
         default=CONTEXT_SOURCES, validator=validators.deep_iterable(validators.in_(CONTEXT_SOURCES))
     )
-    """Signatures of imported definitions, similar code in open files, recent edits, diagnostics near the cursor."""
+    """What is added: signatures of imported definitions, similar code in open files, recent edits, diagnostics."""
 
 
 def is_pattern(line: str) -> bool:
@@ -122,7 +122,7 @@ class PrivacySettings:
     exclude_comments: bool = False
     """No automatic completions inside comments, in languages with a grammar; requested ones still come."""
     exclude_strings: bool = False
-    """The same inside strings, docstrings included; code inside a string, as in an f-string, is completed."""
+    """No automatic completions inside strings and docstrings; code in a string, as in an f-string, is completed."""
     trusted_folders: tuple[str, ...] = ()
     """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""
@@ -202,7 +202,7 @@ class RemoteSettings:
     allow_http: bool = False
     """Use an `http` address of another machine too, although others on the way can read code and key."""
     api: str = field(default="completions", validator=validators.in_(("completions", "infill", "chat")))
-    """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
+    """Requests that the server answers: `/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""
     """The model's name on the server; empty: the server's default."""
     fim: str = field(default="suffix", validator=validators.in_(FIMS))
