@@ -9,7 +9,7 @@ from textwrap import dedent
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
-from dg_lsp.postprocess.scope import unbound_names
+from dg_lsp.postprocess.filters import unbound_names
 from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
 
