@@ -22,9 +22,9 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOpti
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.fim import fim_layout
+from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.errors import BackendError, UsageError
 
 START_SECONDS = 120.0

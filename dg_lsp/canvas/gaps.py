@@ -17,10 +17,9 @@ import numpy as np
 
 from dg_lsp.canvas.chat import CODE_CLOSING, rewrite_layout, template_words
 from dg_lsp.canvas.infill import GAP_LENGTHS, PASS_TOKENS, num_frozen
-from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, noise, token_ids
+from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
 from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import Prompt
 
 MIN_GAP = 8  # tokens that each gap of a canvas has room for

@@ -7,9 +7,8 @@ gap lengths are tried in one pass; all canvases of a pass are equally long, and 
 import numpy as np
 
 from dg_lsp.canvas.fim import snippet_ids
-from dg_lsp.canvas.layout import Layout, end_of, token_ids
+from dg_lsp.canvas.layout import Layout, Tokenizer, end_of, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import Prompt
 
 GAP_LENGTHS = (4, 8, 16, 32)

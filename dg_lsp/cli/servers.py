@@ -140,8 +140,8 @@ def serve(
     over: dict[str, Any],
 ) -> int:
     """Serve completions over HTTP."""
+    from dg_lsp.engine.request_queue import SharedDevice
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.engine.shared_device import SharedDevice
     from dg_lsp.http.app import HttpServer
 
     if gpu is not None:

@@ -17,8 +17,7 @@ from dg_lsp.canvas.prompt_format import in_format, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.holes import STAND_IN, Hole
-from dg_lsp.diffusion.loop import denoise_together
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS, join_score

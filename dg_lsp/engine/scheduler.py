@@ -24,9 +24,8 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue
+from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings

@@ -16,9 +16,9 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY

@@ -4,8 +4,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import Canvas, token_ids
-from dg_lsp.diffusion.loop import denoise, denoise_together
-from dg_lsp.diffusion.samplers import Stop
+from dg_lsp.diffusion.samplers import Stop, denoise, denoise_together
 
 
 def start(fill, spec=MASK_SPEC, length=16, **script):

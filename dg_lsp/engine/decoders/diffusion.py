@@ -6,8 +6,7 @@ import numpy as np
 
 from dg_lsp.canvas.layout import Canvas, Layout, token_ids
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.diffusion.loop import denoise_together
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 Drafts = tuple[Draft, ...]
