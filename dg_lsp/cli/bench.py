@@ -23,11 +23,13 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.sampler_options import SamplerOptions
 
-app = typer.Typer(help="Measure fills and steps.")
+app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 
 Data = Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
-Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of random cases.")]
-Length = Annotated[Literal["none", "oracle"], Option(help="Known length: nothing, or the reference's lines.")]
+Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")]
+Length = Annotated[
+    Literal["none", "oracle"], Option(help="What is known of the length: nothing, or the reference's number of lines.")
+]
 Warm = Annotated[bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")]
 Execute = Annotated[bool, Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")]
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
@@ -44,11 +46,15 @@ def compare(
     remote: Annotated[str | None, Option(metavar="URL", help="Compare with this server.")] = None,
     llama_server: Annotated[Path | None, Option(metavar="PATH", help="A llama-server to start with the model.")] = None,
     llama_diffusion_cli: Annotated[Path | None, Option(metavar="PATH", help="A llama-diffusion-cli to run.")] = None,
-    diffusion_steps: Annotated[int, Option(min=0, metavar="N", help="Steps of that program; 0: one a token.")] = 0,
+    diffusion_steps: Annotated[
+        int, Option(min=0, metavar="N", help="Steps of that program; 0: one for each token.")
+    ] = 0,
     limit: Limit = None,
     seed: Seed = 0,
     length: Length = "none",
-    early_stop: Annotated[float, Option(min=0, metavar="MS", help="Accept whole lines after it; 0: never.")] = 0.0,
+    early_stop: Annotated[
+        float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
+    ] = 0.0,
     warm: Warm = False,
     execute: Execute = False,
     as_json: Json = False,
@@ -136,16 +142,20 @@ def replay(
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
     speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = 1.0,
-    reaction: Annotated[float, Option(min=0, metavar="MS", help="From item to acceptance.")] = 380.0,
-    debounce: Annotated[float, Option(min=0, metavar="MS", help="From a key to the request.")] = 50.0,
+    reaction: Annotated[
+        float, Option(min=0, metavar="MS", help="Time from the display of an item to its acceptance.")
+    ] = 380.0,
+    debounce: Annotated[float, Option(min=0, metavar="MS", help="Time from a key to the request.")] = 50.0,
     on_matching_key: Annotated[
         Literal["request", "keep", "dismiss"],
         Option(help="If a key matches the item: send a request, keep the item, or dismiss it."),
     ] = "request",
     model: Model = None,
     remote: Remote = None,
-    api: Annotated[str | None, Option(help="API of the server: completions, infill or chat.")] = None,
-    fim: Annotated[str | None, Option(help="How completions send the text after the cursor: see remote.fim.")] = None,
+    api: Annotated[str | None, Option(metavar="API", help="API of the server: completions, infill or chat.")] = None,
+    fim: Annotated[
+        str | None, Option(metavar="FIM", help="How completions send the text after the cursor; see remote.fim.")
+    ] = None,
     decoder: Decoder = None,
     as_json: Json = False,
     output: Output = None,
@@ -173,7 +183,9 @@ def replay(
 
 @app.command("samples")
 def samples(
-    places: Annotated[Path, Argument(help="A TOML file with cursor positions.")] = Path("samples/places.toml"),
+    places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(
+        "samples/places.toml"
+    ),
     model: Model = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
@@ -194,8 +206,12 @@ def serve(
     rounds: Annotated[int, Option(min=1, metavar="N", help="How often all prompts are sent.")] = 3,
     warm_up: Annotated[int, Option(min=0, metavar="N", help="Uncounted requests before each level.")] = 2,
     max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, metavar="N", help="Longest answer.")] = 64,
-    api: Annotated[list[str] | None, Option(help="API of the server; a second one is that of URL2.")] = None,
-    fim: Annotated[list[str] | None, Option(help="See remote.fim; a second one is that of URL2.")] = None,
+    api: Annotated[
+        list[str] | None, Option(metavar="API", help="API of the server; a second one is that of URL2.")
+    ] = None,
+    fim: Annotated[
+        list[str] | None, Option(metavar="FIM", help="See remote.fim; a second one is that of URL2.")
+    ] = None,
     model: Annotated[
         list[str] | None, Option(metavar="NAME", help="Model's name there; a second one for URL2.")
     ] = None,
@@ -234,7 +250,9 @@ def steps(
 
 def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
-    output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.html", help="Default: beside it.")] = None,
+    output: Annotated[
+        Path | None, Option("-o", "--output", metavar="OUT.html", help="The page; default: beside the log.")
+    ] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""
     from dg_lsp.cli.measurements import write_report

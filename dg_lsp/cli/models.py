@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from dg_lsp.models.registry import Family, Preset
     from dg_lsp.models.selection import Machine
 
-app = typer.Typer(help="List, show, pull, convert and remove models.")
-app.command("pull")(pull_model)
-app.command("convert")(conversion.convert_model)
-app.command("build-runtime")(conversion.build_runtime)
+app = typer.Typer(help="List, recommend, show, pull, remove and convert models.")
 
 
 @app.command("list")
@@ -115,28 +112,11 @@ def recommend_models(as_json: Json = False) -> int:
     return 0
 
 
-@app.command("rm")
-def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
-    """Remove a pulled model, or the parts of an interrupted download."""
-    from dg_lsp.models import registry
-    from dg_lsp.models.download import explained_disk_errors
-
-    preset = registry.preset_named(name)
-    if preset is None:
-        is_bundled = name in (model.name for model in registry.BUNDLED)
-        problem = "is bundled and stays" if is_bundled else "is not a known model"
-        raise UsageError(f"{name} {problem}: use the name of a pulled model from dg-lsp models list")
-    if not preset.folder.is_dir():
-        raise UsageError(f"{name} is not on this machine: there is nothing to remove")
-    with explained_disk_errors(preset.folder, "close the programs that use the model"):
-        freed = registry.remove(preset)
-    typer.echo(f"removed {preset.folder} ({size_text(freed)})")
-    return 0
-
-
 @app.command("show")
 def show_model(
-    model: Annotated[str | None, Argument(help="A name or the path of a GGUF file; the default model.")] = None,
+    model: Annotated[
+        str | None, Argument(metavar="MODEL", help="A name, or the path of a GGUF file; default: that of the settings.")
+    ] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
     from dg_lsp.models import registry
@@ -164,6 +144,32 @@ def show_model(
     if loaded.warning:
         typer.echo(f"dg-lsp: {loaded.warning}", err=True)
     return 0
+
+
+app.command("pull")(pull_model)
+
+
+@app.command("rm")
+def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
+    """Remove a pulled model, or the parts of an interrupted download."""
+    from dg_lsp.models import registry
+    from dg_lsp.models.download import explained_disk_errors
+
+    preset = registry.preset_named(name)
+    if preset is None:
+        is_bundled = name in (model.name for model in registry.BUNDLED)
+        problem = "is bundled and stays" if is_bundled else "is not a known model"
+        raise UsageError(f"{name} {problem}: use the name of a pulled model from dg-lsp models list")
+    if not preset.folder.is_dir():
+        raise UsageError(f"{name} is not on this machine: there is nothing to remove")
+    with explained_disk_errors(preset.folder, "close the programs that use the model"):
+        freed = registry.remove(preset)
+    typer.echo(f"removed {preset.folder} ({size_text(freed)})")
+    return 0
+
+
+app.command("convert")(conversion.convert_model)
+app.command("build-runtime")(conversion.build_runtime)
 
 
 def _fim_facts(family: FimFamily) -> Iterator[tuple[str, object]]:

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 @with_rewrite_model_options
 def rewrite(
-    lines: Annotated[str, Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included.")],
-    instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
-    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
-    deadline: Annotated[float | None, Option(min=1, metavar="MS", help="Stop this long after the load.")] = None,
+    lines: Annotated[
+        str, Argument(metavar="FILE:FIRST-LAST", help="Line numbers count from 1; both lines are included.")
+    ],
+    instruction: Annotated[str, Argument(metavar="INSTRUCTION", help="What to change.")] = "",
+    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all.")] = 1.0,
+    deadline: Annotated[
+        float | None, Option(min=1, metavar="MS", help="Stop after this time; the load does not count.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,
