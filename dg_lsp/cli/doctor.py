@@ -18,7 +18,7 @@ from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -139,7 +139,7 @@ def _megabytes(size: float) -> str:
 
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
-    from dg_lsp.context.languages import WHEELS_EXTRA, missing_grammars
+    from dg_lsp.context.languages import missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
 
@@ -154,7 +154,7 @@ def examine(over: Mapping[str, Any]) -> Checkup:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]
     if (grammars := missing_grammars()) and not is_python_only:
-        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
     checkup.memory_bytes = peak_bytes()
     return checkup
 

