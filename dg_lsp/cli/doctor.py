@@ -83,7 +83,7 @@ def doctor(
 def report(checkup: Checkup) -> Iterator[str]:
     """The checkup as lines of text, problems last."""
     for name, value in (*_machine_rows(checkup), *_model_rows(checkup)):
-        yield f"{name:<20} {value}"
+        yield f"{name:<26} {value}"
     yield from (f"warning: {warning}" for warning in checkup.warnings)
     yield from (f"problem: {problem}" for problem in checkup.problems)
     if not checkup.problems:
@@ -110,9 +110,8 @@ def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
 
 def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
     for key, value in (checkup.model or {}).items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         is_bytes, name = key.endswith("_bytes"), key.removesuffix("_bytes").replace("_", " ")
-        yield f"model {name}", _megabytes(value) if is_bytes else shown
+        yield f"model {name}", _megabytes(value) if is_bytes else loading.fact_text(value)
     if (other := checkup.rewrite_model) is not None:
         memory = f", {_megabytes(other['memory_bytes'])} of memory" if "memory_bytes" in other else ""
         yield "rewrites and chats", f"{other['name']}{memory}"
@@ -129,7 +128,8 @@ def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
         yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
         yield "  load", f"{fill['load_ms']:.0f} ms"
         yield "  prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
-        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, canvas {fill['canvas_length']}"
+        how = f"canvas {fill['canvas_length']}" if fill["canvas_length"] else "token by token"
+        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, {how}"
         yield "  total", f"{fill['total_ms']:.1f} ms without the load"
 
 

@@ -135,7 +135,7 @@ def show_model(
     with closing(loaded.weights):
         facts = loaded.facts()
     for key, value in facts.items():
-        typer.echo(f"{key}: {value}")
+        typer.echo(f"{key}: {loading.fact_text(value)}")
     if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
         for key, value in _fim_facts(family):
             typer.echo(f"{key}: {value}")
