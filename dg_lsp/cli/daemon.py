@@ -240,13 +240,15 @@ def _print_address(endpoint: Endpoint, what: str) -> None:
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:
+    from dg_lsp.cli.output import plural
+
     memory = facts["memory_bytes"] / (1 << 20)
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-        f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+        f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
         *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
-    lines += [f"{one['model']}: {one['state']}, {one['sessions']} sessions" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, {plural(one['sessions'], 'session')}" for one in facts["models"]]
     return lines + [
         f"a daemon crashed {one['seconds_ago']:.0f} s ago; models in use: {', '.join(one['models']) or 'none'}"
         for one in facts["crashes"]

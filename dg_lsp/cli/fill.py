@@ -133,7 +133,7 @@ class _Command:
         Raises:
             RequestError: there is none.
         """
-        from dg_lsp.cli.output import start_text, watch_gaps
+        from dg_lsp.cli.output import plural, start_text, watch_gaps
         from dg_lsp.cli.rewrite import show_difference
         from dg_lsp.context.holes import find_holes
         from dg_lsp.engine.engine import drain
@@ -171,7 +171,7 @@ class _Command:
             num_filled = sum(gap.rejection is None for gap in result.gaps)
             typer.echo(
                 f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms;"
-                f" {start_text(load_ms)}; {result.steps} steps"
+                f" {start_text(load_ms)}; {plural(result.steps, 'step')}"
             )
         return 1 if result.rejection else 0
 

@@ -35,7 +35,7 @@ def rewrite(
     over: dict[str, Any],
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.output import start_text
+    from dg_lsp.cli.output import plural, start_text
     from dg_lsp.cli.source import SourceFile, parse_lines
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
@@ -64,7 +64,9 @@ def rewrite(
         show_difference(result, source)
         if note := instruction_note(request, result):
             typer.echo(note, err=True)
-        typer.echo(f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {result.steps} steps")
+        typer.echo(
+            f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {plural(result.steps, 'step')}"
+        )
         if write and not result.rejection:
             typer.echo(f"wrote {path}")
     return 1 if result.rejection else 0
