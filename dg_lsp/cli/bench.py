@@ -225,7 +225,7 @@ def serve(
 ) -> int:
     """Send many requests at a time to a server, or to two in turn: latency, throughput, useful first lines."""
     from dg_lsp.bench.load import LoadPlan
-    from dg_lsp.cli.load import measure_load, parse_levels, servers_of
+    from dg_lsp.cli.server_load import measure_load, parse_levels, servers_of
 
     settings = configure({})
     servers = servers_of(urls, api or (), fim or (), model or (), settings)
