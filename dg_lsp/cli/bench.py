@@ -121,14 +121,12 @@ def infill(
     sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    from dg_lsp.cli.measurements import Cases, measure_infill, request_options
+    from dg_lsp.cli.measurements import Cases, measure_infill, measure_sweep, request_options, sweep_of
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
     cases = Cases(data, limit, seed, execute, as_json, output, html)
     if sweep:
-        from dg_lsp.cli.sweep import measure_sweep, sweep_of
-
         return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)
 
