@@ -35,7 +35,7 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.cli.loading import configure, load_model, open_denoiser
 from dg_lsp.cli.options import overrides
-from dg_lsp.diffusion import loop
+from dg_lsp.diffusion import samplers
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
@@ -109,7 +109,7 @@ def measure_parts(
             for owner, function in listed:
                 stack.enter_context(timer.replacing(owner, function, name, within="predict"))
         for function in ("unmask", "renoise"):
-            stack.enter_context(timer.replacing(loop, function, "sampling"))
+            stack.enter_context(timer.replacing(samplers, function, "sampling"))
         results = [engine.fill(request, deadline=math.inf) for request in requests]
     num_steps = sum(result.steps for result in results)
     names = ("decode", "self_conditioning", "reduction", "sampling")

@@ -272,6 +272,10 @@ def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attr
 KEYS = tuple(key for key, *_ in leaves())
 """The dotted keys of all settings."""
 _MOVED = {
+    "fill": "use completion",
+    "exclude": "use privacy.exclude_*",
+    "runtime": "use model",
+    "audit": "use privacy.audit_log",
     "remote.key_variable": "use remote.key_source",
     "remote.keyring": 'use remote.key_source = "keyring"',
     "daemon.http": "use dg-lsp daemon start --http HOST:PORT",

@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     from dg_lsp.settings import Settings
 
 _MAX_GPUS = 1000
-app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
+app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
 
 
 @app.command("start")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    exit_when_idle: Annotated[bool, Option("--exit-when-idle", help="Leave 10 minutes after the last editor.")] = False,
-    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Serve HTTP too, as dg-lsp serve does.")] = None,
+    exit_when_idle: Annotated[
+        bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")
+    ] = False,
+    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Also serve HTTP, as dg-lsp serve does.")] = None,
     gpus: Annotated[str | None, Option(metavar="N,N,...", help="Start one daemon for each of these GPUs.")] = None,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
@@ -112,7 +114,7 @@ def run() -> int:
 
 @app.command("stop")
 def stop() -> int:
-    """Stop the daemon. Its editors go on with another one, or with a model of their own."""
+    """Stop the daemon. Its editors continue with another daemon, or with a model of their own."""
     main = Endpoint.of_user()
     endpoints = main.of_gpus()
     if main.read() is not None or not endpoints:
@@ -238,13 +240,15 @@ def _print_address(endpoint: Endpoint, what: str) -> None:
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:
+    from dg_lsp.cli.output import plural
+
     memory = facts["memory_bytes"] / (1 << 20)
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-        f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+        f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
         *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
-    lines += [f"{one['model']}: {one['state']}, {one['sessions']} sessions" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, {plural(one['sessions'], 'session')}" for one in facts["models"]]
     return lines + [
         f"a daemon crashed {one['seconds_ago']:.0f} s ago; models in use: {', '.join(one['models']) or 'none'}"
         for one in facts["crashes"]

@@ -139,6 +139,15 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
+def fact_text(value: object) -> str:
+    """A value of `LoadedModel.facts` as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
 def this_machine(*, with_gpu: bool = True) -> "Machine":
     """What this machine has for models, with the GPUs that llama.cpp can use.
 

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.context.document import TAB_WIDTH, Cursor, TextStyle, depth_of, indentation_of
+from dg_lsp.errors import with_extra
 
 if TYPE_CHECKING:
     from tree_sitter import Language as Grammar
@@ -19,7 +20,6 @@ PLAIN_TEXT = "plaintext"
 MAX_FIRST_LINE = 200  # characters of a first line that are searched for an interpreter
 _DEEPEST_UNIT = 8  # columns of one indentation level
 _INTERPRETER = re.compile(r"#! *(?:\S*/env +(?:-\S+ +)*(?:\w+=\S* +)*)?(?:[^\s/]*/)*([A-Za-z-]+)")
-WHEELS_EXTRA = "dg-lsp[languages]"
 log = logging.getLogger(__name__)
 
 
@@ -146,10 +146,10 @@ def grammar_of(grammar: str) -> "Grammar | None":
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
         wheel = module.replace("_", "-")
         log.warning(
-            "%s: syntax is not checked and nothing is read from imported files (%s); install it with: pip install '%s'",
+            "%s: syntax is not checked and nothing is read from imported files (%s); %s",
             wheel,
             error,
-            WHEELS_EXTRA,
+            with_extra("languages"),
         )
         return None
 

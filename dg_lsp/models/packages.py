@@ -5,11 +5,12 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any
 
@@ -58,8 +59,7 @@ def unpack_llama_cpp(
     try:
         with tarfile.open(packed) as archive:
             members = (member for member in archive if member.name.startswith(needed))
-            used = (member for member in members if not member.name.startswith(unused))
-            archive.extractall(folder, members=used, filter="data")
+            _unpack_files(archive, (member for member in members if not member.name.startswith(unused)), folder)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
@@ -67,6 +67,20 @@ def unpack_llama_cpp(
             f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
         )
     return folder / root
+
+
+def _unpack_files(archive: tarfile.TarFile, members: Iterable[tarfile.TarInfo], folder: Path) -> None:
+    """Unpacks regular files inside the folder, and nothing else: tarfile has filters only since Python 3.11.4."""
+    for member in members:
+        path = PurePosixPath(member.name)
+        if not member.isfile() or path.is_absolute() or ".." in path.parts:
+            continue
+        target, content = folder / path, archive.extractfile(member)
+        assert content is not None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file)
+        target.chmod(0o644 | (member.mode & 0o111))
 
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:

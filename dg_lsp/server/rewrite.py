@@ -116,7 +116,9 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.rejection)
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
-        ls.show(types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are left. {'; '.join(missing)}")
+        ls.show(
+            types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are not filled: {'; '.join(missing)}"
+        )
 
 
 async def _complete_block(ls: Server, argument: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import DgLspError, with_extra
 
 REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
 WHEELS = {
@@ -339,7 +339,7 @@ def main() -> int:
             return 2
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
-        install = "pip install 'dg-lsp[training]' (measured with torch==2.13.0)"
+        install = f"{with_extra('training')} (measured with torch==2.13.0)"
         print(f"training needs {', '.join(missing)}: {install}", file=sys.stderr)
         return 2
     try:

@@ -74,7 +74,7 @@ def test_a_missing_grammar_is_reported_once_with_the_command_that_installs_it(ca
     assert grammar_of("tree_sitter_missing_language") is None
     assert len(caplog.messages) == 1
     assert "tree-sitter-missing-language: syntax is not checked" in caplog.messages[0]
-    assert "pip install 'dg-lsp[languages]'" in caplog.messages[0]
+    assert "pip install '.[languages]'" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(

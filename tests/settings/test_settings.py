@@ -33,7 +33,7 @@ def test_absent_keys_keep_their_value():
         pytest.param({"model": {"idle_seconds": math.inf}}, "idle_seconds", id="for ever"),
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
         pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must name one model", id="selected by speed"),
-        pytest.param({"fill": 3}, "fill", id="unknown key without a group"),
+        pytest.param({"fill": 3}, "unknown setting fill: use completion", id="old group"),
         pytest.param({"model": None}, "model", id="null"),
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting 'a\\n\\x1b", id="control characters"),

@@ -18,7 +18,7 @@ def test_missing_dependencies_are_reported_in_one_line(monkeypatch, capsys):
     assert command_line.main() == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("training needs torch_that_is_not_there: pip install 'dg-lsp[training]'")
+    assert err.startswith("training needs torch_that_is_not_there: install dg-lsp with the extra training")
     assert err.count("\n") == 1
 
 
