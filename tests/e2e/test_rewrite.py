@@ -118,9 +118,7 @@ def test_progress_can_be_cancelled(editor, steps):
     token = created["params"]["token"]
     client.wait_until(steps)
     client.notify("window/workDoneProgress/cancel", {"token": token})
-    answer = client.result(msg_id)
-    if not answer["applied"]:
-        assert answer["reason"]
+    assert client.result(msg_id)["applied"] is False
     kinds = [one["value"]["kind"] for one in client.received("$/progress") if one["token"] == token]
     assert (kinds[0], kinds[-1]) == ("begin", "end")
 
