@@ -258,6 +258,7 @@ def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+# the converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields
 Check = Callable[[Any], str | None]
 """Returns where a value differs from a type, such as `.range.start`: empty for the value itself, None for nowhere."""
 
