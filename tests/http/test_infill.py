@@ -82,7 +82,7 @@ def test_a_completion_ends_before_the_first_stop(complete):
 
 def test_a_completion_ends_before_a_line_left_of_n_indent(complete):
     body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n"}
-    kept = "        a = 1\n\n        b = 'a\u2028b'"
+    kept = "        a = 1\n\n        b = 2"
     assert complete(f"{kept}\n    c = 3", "/infill", {**body, "n_indent": 8}).tree["content"] == kept
 
 
