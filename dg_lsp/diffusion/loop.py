@@ -29,11 +29,11 @@ def denoise(
     denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
     """Steps of one canvas until it stops; the last one has `stop` set. Raises as `Passes.predict` does."""
-    for (step,) in denoise_together(denoiser, slot, [canvas], sampling, rng):
+    for (step,) in race(denoiser, slot, [canvas], sampling, rng):
         yield step
 
 
-def denoise_together(
+def race(
     denoiser: Passes,
     slot: int,
     canvases: Sequence[Canvas],

@@ -69,7 +69,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     spent = result.timings.total
     if result.candidates:
         best = result.candidates[0]
-        sentence = f"It is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
+        sentence = f"The completion is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
         return Explanation(Outcome.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
         timings = result.timings
@@ -79,13 +79,13 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
         limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
-        sentence = f"It is hidden: {_percent(hidden.confidence)} probable, {limit}."
+        sentence = f"The completion is hidden: {_percent(hidden.confidence)} probable, {limit}."
         return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
-        sentence = f"It is hidden unless you request it: it {hidden.fault.problem}."
+        sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
         return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
     rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
-    verdict = "It is refused: it" if rejection.text else "Nothing to show: the result"
+    verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"
     return Explanation(Outcome.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
 
 

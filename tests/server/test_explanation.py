@@ -32,8 +32,12 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
             "unless you request it: it is a licence header",
         ),
         (replace(RESULT, rejections=(Rejection(Reason.SYNTAX_ERROR, "x"),)), "refused", "would add a syntax error"),
-        (replace(RESULT, rejections=(Rejection(Reason.EMPTY),)), "refused", "Nothing to show: the result is empty."),
-        (RESULT, "refused", "Nothing to show"),
+        (
+            replace(RESULT, rejections=(Rejection(Reason.EMPTY),)),
+            "refused",
+            "There is no completion: the result is empty.",
+        ),
+        (RESULT, "refused", "There is no completion"),
         (
             replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),)),
             "deadline",
