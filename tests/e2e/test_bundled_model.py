@@ -51,19 +51,6 @@ def test_the_tutorial_shows_grey_text_in_an_editor(launcher):
     client.check()
 
 
-def test_every_request_of_a_typing_user_is_answered_once(launcher):
-    """A request per keystroke without cancellations, as Neovim sends them."""
-    client = launcher.launch(COMMAND).begin(SOURCE)
-    client.wait_log("ready")
-    ids = []
-    for number, character in enumerate("        return self.items[0] + self.it"):
-        client.type(number + 2, 11, number, character)
-        ids.append(client.complete(11, number + 1))
-    assert "result" in client.answer(ids[-1])
-    assert all("result" in client.answer(one) or client.is_cancelled(one) for one in ids[:-1])
-    client.check()
-
-
 @pytest.mark.parametrize("is_exit", [True, False], ids=["exit", "disconnect"])
 def test_a_tcp_server_serves_one_client_and_ends_with_it(launcher, is_exit):
     client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
