@@ -148,8 +148,8 @@ def parse_edit_prompt(text: str) -> EditPrompt:
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:
-    lines = text.split("\n")  # `splitlines` would also split at U+2028
+    lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines[1:], 1):
         if line.strip() and len(line) - len(line.lstrip(" \t")) < min_indent:
-            return "\n".join(lines[:number]).rstrip("\r\n")
+            return "".join(lines[:number]).rstrip("\r\n")
     return text

@@ -193,7 +193,7 @@ class OpenAiAnswer:
 
 
 def native_completion(
-    body: GenerationOptions, index: int, completion: Completion, result: FillResult, names: Sequence[str] = ()
+    body: GenerationOptions, index: int, completion: Completion, result: FillResult, names: Sequence[str]
 ) -> Native:
     """One completion; with `names` only these fields of it."""
     response = CompletionResponse(

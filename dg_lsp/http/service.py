@@ -29,7 +29,6 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
-from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.ttfue import Usage, Verdict
@@ -45,6 +44,7 @@ LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+OnStep = Callable[[Progress], None]
 ResultFuture = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
 """Frames, then the result; closing it stops the engine within one step."""

@@ -105,8 +105,8 @@ class Change:
 class DocumentStore:
     """Every open document and notebook by its URI, in the position encoding of the client."""
 
-    def __init__(self, encoding: Encoding = Encoding.UTF16) -> None:
-        self.encoding = encoding
+    def __init__(self) -> None:
+        self.encoding = Encoding.UTF16  # until the client has chosen one
         self._open: dict[str, Document] = {}
         self._notebooks: dict[str, Notebook] = {}
 

@@ -18,12 +18,12 @@ from pygls import exceptions
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import JsonRPCNotification, JsonRPCRequestMessage, LanguageServerProtocol
 
+from dg_lsp.server.transport import MAX_POSITION, is_id
+
 # the log of pygls contains the text of buffers: it does not reach standard error
 logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
-MAX_POSITION = 2**31 - 1
-"""Largest number of a line or character that LSP allows."""
 _CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
 _REPLACED = (
     types.INITIALIZED,
@@ -258,6 +258,7 @@ def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+# the converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields
 Check = Callable[[Any], str | None]
 """Returns where a value differs from a type, such as `.range.start`: empty for the value itself, None for nowhere."""
 
@@ -286,11 +287,6 @@ def check_of(kind: Any) -> Check:
 def is_integer(value: Any) -> bool:
     """Whether a value of JSON is a whole number; 3.0 is one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
-
-
-def is_id(value: object) -> bool:
-    """Whether a value of JSON may be the id of a request."""
-    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 _PRIMITIVES: dict[type, Callable[[Any], bool]] = {

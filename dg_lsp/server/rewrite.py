@@ -22,8 +22,8 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes
-from dg_lsp.server.protocol import MAX_POSITION
 from dg_lsp.server.session import Server
+from dg_lsp.server.transport import MAX_POSITION
 
 REWRITE = "dg-lsp.rewrite"
 """`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range; a fix must reduce its syntax errors."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pygls.exceptions import JsonRpcInvalidRequest
 
 from dg_lsp.errors import UsageError
-from dg_lsp.server.protocol import is_id
 
 MAX_MESSAGE_BYTES = 1 << 28
 """More than the longest document that is not excluded takes in JSON."""
@@ -25,6 +24,7 @@ AUTHENTICATION_SECONDS = 10.0
 """Time for a client to send its first message."""
 TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
+MAX_POSITION = 2**31 - 1
 _MAX_HEADER_LINES = 16
 _HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\d{1,9}")
@@ -176,3 +176,8 @@ async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
     if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > max_bytes:
         raise ValueError(f"a header needs one Content-Length of at most {max_bytes:,} bytes")
     return int(lengths[0])
+
+
+def is_id(value: object) -> bool:
+    """Whether a value of JSON may be the id of a request."""
+    return isinstance(value, int | str) and not isinstance(value, bool)

@@ -127,13 +127,6 @@ def test_settings_are_requested_from_a_client_that_sends_none(editor):
     client.wait_until(lambda: client.texts(0, 0) == [])
 
 
-def test_changed_model_settings_load_the_model_again(editor):
-    client = editor()
-    client.configure(model={"threads": 3})
-    client.wait_until(lambda: len(client.logged("ready")) == 2)
-    assert client.texts(0, 0) == ["return total"]
-
-
 def test_canvases_are_sent_on_request(editor):
     client = editor("slow", text="f\n")
     client.notify("dg-lsp/watch", {"on": True})

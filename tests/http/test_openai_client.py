@@ -1,7 +1,6 @@
 """OpenAI's Python client: what it reads, retries and cancels."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
@@ -94,16 +93,15 @@ def test_the_client_does_not_retry_what_the_model_does_not_support(start, connec
     assert num_responses(client, "/v1/chat/completions", 501) == 1
 
 
-def test_the_client_retries_while_the_model_loads(start, connect):
+def test_the_client_retries_while_the_model_loads(start, connect, pool):
     may_open = threading.Event()
     client = start(open_engine=engine_of(ScriptedDenoiser("x"), may_open), is_waited=False)
     with pytest.raises(openai.InternalServerError, match="Loading model"):
         connect(client, max_retries=0).completions.create(**GAP)
-    with ThreadPoolExecutor() as pool:
-        reply = pool.submit(connect(client, max_retries=10).completions.create, **GAP)
-        wait_until(lambda: num_responses(client, "/v1/completions", 503) == 2)
-        may_open.set()
-        assert reply.result(TIMEOUT).choices[0].text == "x"
+    reply = pool.submit(connect(client, max_retries=10).completions.create, **GAP)
+    wait_until(lambda: num_responses(client, "/v1/completions", 503) == 2)
+    may_open.set()
+    assert reply.result(TIMEOUT).choices[0].text == "x"
 
 
 def test_an_error_event_of_a_stream_is_raised(start, connect):

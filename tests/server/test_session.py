@@ -57,13 +57,6 @@ def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next
     assert [text for _, text in opened._models.completion.warmed[1:]] == [TEXT[:19], TEXT[:19], TEXT[:8]]
 
 
-@pytest.mark.parametrize("opened", [None], indirect=True)
-def test_no_prompt_of_an_excluded_document_is_decoded(opened):
-    item = types.TextDocumentItem("file:///project/.env", "python", 1, "KEY=1\n")
-    did_open(opened, types.DidOpenTextDocumentParams(item))
-    assert len(opened._models.completion.warmed) == 1
-
-
 def test_documents_are_edited_while_a_model_is_closed():
     """The old model ends its pass first, which can take seconds."""
     is_edited, waited = threading.Event(), []
