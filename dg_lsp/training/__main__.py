@@ -126,22 +126,16 @@ def export(
     config: Config = "tiny",
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
     file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
-    start: Annotated[Path | None, typer.Option(help="Use the weights of this GGUF, not the checkpoint's.")] = None,
     statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
 ) -> None:
     """Write the weights of a run as a GGUF file."""
-    from dg_lsp.training.export import read_model, write_model
+    from dg_lsp.training.export import write_model
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
-    checkpoint, planned = root / "runs" / f"{config}.pt", CONFIGS[config]
-    if start:
-        network, tokens = read_model(start, planned.network)
-    else:
-        network, progress = checkpoint_network(checkpoint)
-        tokens = progress["tokens"]
-    table = json.loads(statistics.read_text()) if statistics else {}
-    metadata = planned.metadata(tokens, decoder_statistics=table)
+    network, progress = checkpoint_network(root / "runs" / f"{config}.pt")
+    table, tokens = json.loads(statistics.read_text()) if statistics else {}, progress["tokens"]
+    metadata = CONFIGS[config].metadata(tokens, decoder_statistics=table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
     write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")

@@ -38,7 +38,7 @@ def test_object_has_the_attributes_that_the_buffer_uses_and_its_class_defines():
 
 def test_name_goes_on_with_what_the_buffer_knows():
     assert names(f"{CLASS}        self.a") == ["apples"]
-    assert names(f"{CLASS}        self.", fill="s") == ["sell"]
+    assert names(f"{CLASS}        self.", fill="f") == ["first"]
 
 
 def test_chain_of_names_is_an_object_of_its_own_or_else_its_last_name():

@@ -62,7 +62,7 @@ def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, 
     assert "losses in nats" in output
     table = json.loads(statistics.read_text())
     assert all(name in output for name in table)
-    invoke("export", *options, "--statistics", statistics, "--out", work_folder / "b.gguf", "--start", model)
+    invoke("export", *options, "--statistics", statistics, "--out", work_folder / "b.gguf")
     assert (work_folder / "b.gguf").stat().st_size > model.stat().st_size
 
 
