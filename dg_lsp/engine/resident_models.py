@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, EngineRequest, RewriteRequest
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.scheduler import AnyScheduler, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
 
-AnyScheduler = Scheduler | SchedulerSession
 OpenScheduler = Callable[[Settings], AnyScheduler]
 """Begins to load the model of these settings, or joins one that is loaded already."""
 
@@ -68,9 +66,3 @@ class ResidentModels:
         """See `Scheduler.close`."""
         for scheduler in self.schedulers:
             scheduler.close()
-
-
-def ready_engine(scheduler: AnyScheduler) -> Engine | None:
-    """The engine; None while it is opened, and if it cannot be opened."""
-    ready = scheduler.ready
-    return ready.result() if ready.done() and ready.exception() is None else None

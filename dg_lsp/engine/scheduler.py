@@ -400,3 +400,12 @@ class SchedulerSession:
         if not self._is_closed:
             self._is_closed = True
             self._on_close()
+
+
+AnyScheduler = Scheduler | SchedulerSession
+
+
+def ready_engine(scheduler: AnyScheduler) -> Engine | None:
+    """The engine; None while it is opened, and if it cannot be opened."""
+    ready = scheduler.ready
+    return ready.result() if ready.done() and ready.exception() is None else None

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.engine.resident_models import AnyScheduler, ready_engine
+from dg_lsp.engine.scheduler import AnyScheduler, ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.errors import SAMPLER_FIELDS
 from dg_lsp.http.service import RequestService, client_address, require_this_machine

@@ -20,9 +20,9 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime
+from dg_lsp.engine.scheduler import ModelTime, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
