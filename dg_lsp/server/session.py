@@ -305,7 +305,7 @@ class Server(LanguageServer):
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
         models = self._models
-        return None if models is None else ready_engine(models.rewrite if of_rewrites else models.completion)
+        return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""
