@@ -24,7 +24,7 @@ from dg_lsp.system import pin_gpu
 if TYPE_CHECKING:
     from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.scheduler import SchedulerSession
+    from dg_lsp.engine.resident_models import SchedulerSession
     from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 

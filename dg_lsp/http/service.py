@@ -29,8 +29,9 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -181,7 +182,7 @@ class Service:
         """
         if not model or self.engine.spec.name == model:
             return self.models.completion
-        other = ready_engine(self.models.rewrite)
+        other = ready_engine(self.models.rewrite.ready)
         if other is None or other.spec.name != model:
             raise ApiError(404, "no such model; GET /v1/models lists the models")
         return self.models.rewrite

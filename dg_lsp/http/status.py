@@ -10,7 +10,8 @@ from starlette.requests import Request
 
 from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.engine.resident_models import AnyScheduler, ready_engine
+from dg_lsp.engine.resident_models import AnyScheduler
+from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.request_schemas import SAMPLER_FIELDS
 from dg_lsp.http.service import RequestService, client_address, require_this_machine
@@ -35,7 +36,7 @@ async def health(service: RequestService) -> replies.StatusResponse:
 async def models(service: RequestService) -> replies.ModelsResponse:
     """The loaded models, that of completions first."""
     _ = service.engine
-    engines = filter(None, map(ready_engine, service.models.schedulers))
+    engines = filter(None, (ready_engine(one.ready) for one in service.models.schedulers))
     return replies.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
 
 

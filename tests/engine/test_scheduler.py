@@ -7,7 +7,8 @@ from gates import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.resident_models import SchedulerSession
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelBrokenError
 
 
