@@ -9,12 +9,15 @@ follows if it is accepted, and then what the cache holds approximately. Any requ
 """
 
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
@@ -26,7 +29,7 @@ from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshR
 from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.ttfue import Usage
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
@@ -67,7 +70,7 @@ class Scheduler:
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
-        self._idle_seconds = idle_seconds or None
+        self._idle_seconds = min(idle_seconds, threading.TIMEOUT_MAX) or None
         self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
@@ -202,17 +205,33 @@ class Scheduler:
         else:
             self.ready.set_result(engine)
         while not self._is_closed:
-            job = self._next_job()
-            if job is not None:
+            self._serve_next()
+        self._close_engine()
+
+    def _serve_next(self) -> None:
+        """Serves the next request, or closes the model after idle time. Survives and reports an error of its own."""
+        try:
+            if (job := self._next_job()) is not None:
                 self._advance(job)
             else:
                 self._close_engine()
-        self._close_engine()
+        except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
+            if (running := self._running) is not None:
+                _settle(running.future, error)
+            place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")
 
     def _open(self, settings: CompletionSettings | None = None) -> Engine:
-        """The engine with these settings, or with its own; opens it where it is closed."""
+        """The engine with these settings, or with its own; opens it where it is closed.
+
+        Raises:
+            BackendError: the scheduler was closed while it waited for another model to be opened.
+        """
         if (engine := self._engine) is None:
             with self._device.opening:
+                if self._is_closed:
+                    raise BackendError("the model was closed before it was opened")
                 engine = self._engine = self._open_engine()
         if settings is not None and settings != engine.settings:
             with suppress(DgLspError):  # a prompt format that the model lacks: it keeps the settings that it had

@@ -57,7 +57,7 @@ class Metrics:
     def __init__(self, num_active: Callable[[], int], usage: Callable[[], Usage]) -> None:
         """`num_active` returns the number of requests that run or wait for the model; `usage` is that of editors."""
         self.last_request = time.monotonic()
-        """When the last request arrived or was answered, in `time.monotonic` seconds."""
+        """When the last request for a model arrived or was answered, in `time.monotonic` seconds."""
         self.num_open_requests = 0
         registry = self._registry = prometheus.CollectorRegistry()
         registry.register(_UsageCollector(usage))

@@ -6,7 +6,7 @@ Automatic completion never interrupts the user: errors are written to the client
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.explanation import not_at_cursor
 from dg_lsp.server.session import NOTHING, Server
-from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
+from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 
@@ -334,9 +334,7 @@ def serve_tcp(
             server = _own_server(open_engine, settings, over)
             return await serve(server, client.reader, client.writer, client.first)
         finally:
-            client.writer.close()
-            with suppress(ConnectionError):
-                await client.writer.wait_closed()
+            await close_writer(client.writer)
 
     return asyncio.run(session())
 

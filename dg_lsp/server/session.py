@@ -228,7 +228,7 @@ class Server(LanguageServer):
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
         result = await asyncio.wrap_future(submitted)
-        engine = ready_engine(scheduler)  # it may have been loading at the request
+        engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
         return result

@@ -84,7 +84,13 @@ export class Session {
   /** Replaces the running server; false if dg-lsp is not installed. Concurrent starts run one after the other. */
   start(): Promise<boolean> {
     this.hasStarted = true;
-    const started = this.turn.then(() => this.replace());
+    const started = this.turn
+      .then(() => this.replace())
+      .catch((error: unknown) => {
+        // shown here: a start that fails, as with a path of a wrong type, must not keep later ones from running
+        this.statusBar.setError(`The server could not be started: ${error instanceof Error ? error.message : error}`);
+        return true;
+      });
     this.turn = started;
     return started;
   }

@@ -5,6 +5,7 @@ import re
 import sys
 from contextlib import closing
 
+import pytest
 from code_server import CodeServer, Window, until
 
 from dg_lsp import __version__
@@ -211,6 +212,13 @@ def test_without_uv_the_interpreter_of_the_python_extension_installs_the_server(
         assert window.until_ghost() == "return total"
 
 
-def test_the_status_names_a_program_that_cannot_be_started(open_window):
-    window = open_window("", settings={"dg-lsp.server.path": "/nowhere/dg-lsp"}, has_server=False)
-    until(lambda: "/nowhere/dg-lsp could not be started" in window.status_label, lambda: window.status_label)
+@pytest.mark.parametrize(("path", "shown"), [("/nowhere/dg-lsp", "/nowhere/dg-lsp could not"), (5, "server could not")])
+def test_the_status_shows_that_a_program_cannot_be_started_until_its_path_is_corrected(
+    open_window, install_program, tmp_path, path, shown
+):
+    window = open_window("", settings={"dg-lsp.server.path": path}, has_server=False)
+    until(lambda: f"{shown} be started" in window.status_label, lambda: window.status_label)
+    install_program(tmp_path / "program", "return total")
+    corrected = json.dumps({"dg-lsp.server.path": str(tmp_path / "program")})
+    (tmp_path / "project/.vscode/settings.json").write_text(corrected)
+    window.until_status("scripted")
