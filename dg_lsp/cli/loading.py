@@ -293,7 +293,9 @@ def open_engine(settings: "Settings") -> "Engine":
         from dg_lsp.backends.remote.client import RemoteModel
         from dg_lsp.engine.remote_engine import RemoteEngine
 
-        return RemoteEngine(RemoteModel(settings.remote), settings.completion)
+        model = RemoteModel(settings.remote)
+        model.learn_languages()
+        return RemoteEngine(model, settings.completion)
     return open_measured(settings)[1]
 
 

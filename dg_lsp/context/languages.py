@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 PLAIN_TEXT = "plaintext"
 """Id of a text in no known language."""
+MAX_HEADER = 10_000  # characters of a header that are searched for Objective-C
 MAX_FIRST_LINE = 200  # characters of a first line that are searched for an interpreter
 _DEEPEST_UNIT = 8  # columns of one indentation level
 _INTERPRETER = re.compile(r"#! *(?:\S*/env +(?:-\S+ +)*(?:\w+=\S* +)*)?(?:[^\s/]*/)*([A-Za-z-]+)")
+_OBJECTIVE_C = re.compile(r"^(?:#import|@(?:class|import|interface|protocol))\b", re.MULTILINE)
 log = logging.getLogger(__name__)
 
 
@@ -122,12 +124,17 @@ def language_of(language_id: str) -> Language:
 
 
 def language_id_of(path: str, text: str = "") -> str:
-    """LSP language id from the name of a file, else from the interpreter in the first line of its text."""
+    """LSP language id from the name of a file, else from the interpreter in the first line of its text.
+
+    A header is one of Objective-C if it begins as such.
+    """
     name = re.split(r"[/\\]", path)[-1].lower()
     suffix = name.rpartition(".")[2] if "." in name else ""
     found = _BY_NAME.get(name) or _BY_SUFFIX.get(suffix)
     # a suffix before the language, as in Dockerfile.dev
     found = found or _BY_NAME.get(name.partition(".")[0])
+    if suffix == "h" and _OBJECTIVE_C.search(text, 0, MAX_HEADER):
+        return "objective-c"
     if found is None and (line := _INTERPRETER.match(text[:MAX_FIRST_LINE])):
         found = _BY_INTERPRETER.get(line[1].lower())
     return found or PLAIN_TEXT

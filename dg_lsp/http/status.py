@@ -33,9 +33,9 @@ async def health(service: RequestService) -> replies.StatusResponse:
 
 @router.get("/models")
 @router.get("/v1/models")
-async def models(service: RequestService) -> replies.ModelsResponse:
-    """The loaded models, that of completions first."""
-    _ = service.engine
+async def models(service: RequestService, http: Request) -> replies.ModelsResponse:
+    """The loaded models, that of completions first: a header names its languages, as in an answer."""
+    http.state.languages = ",".join(service.engine.spec.languages)
     engines = filter(None, (ready_engine(one.ready) for one in service.models.schedulers))
     return replies.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
 
