@@ -23,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT
 from dg_lsp.engine.audit import AuditLog
@@ -49,6 +50,11 @@ OnStep = Callable[[Progress], None]
 ResultFuture = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
 """Frames, then the result; closing it stops the engine within one step."""
+
+
+def language_header(spec: ModelSpec) -> dict[str, str]:
+    """The header of a model that knows some languages only; empty for any other."""
+    return {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
 
 
 class Metrics:
@@ -264,7 +270,7 @@ class Service:
     def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> ResultFuture:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
-        http.state.headers = {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
+        http.state.headers = language_header(spec)
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
         address = client_address(http)

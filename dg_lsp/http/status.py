@@ -14,7 +14,7 @@ from dg_lsp.engine.resident_models import AnyScheduler
 from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.request_schemas import SAMPLER_FIELDS
-from dg_lsp.http.service import RequestService, client_address, require_this_machine
+from dg_lsp.http.service import RequestService, client_address, language_header, require_this_machine
 from dg_lsp.sampler_options import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
@@ -35,7 +35,7 @@ async def health(service: RequestService) -> replies.StatusResponse:
 @router.get("/v1/models")
 async def models(service: RequestService, http: Request) -> replies.ModelsResponse:
     """The loaded models, that of completions first: a header names its languages, as in an answer."""
-    http.state.languages = ",".join(service.engine.spec.languages)
+    http.state.headers = language_header(service.engine.spec)
     engines = filter(None, (ready_engine(one.ready) for one in service.models.schedulers))
     return replies.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
 
