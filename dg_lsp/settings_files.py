@@ -27,7 +27,7 @@ USER_KEYS = ("daemon.", "remote.", "privacy.audit_log", "privacy.trusted_folders
 
 They decide where code is sent, which clients are served, and which files are written.
 """
-_FREE_KEYS = ("completion.", "rewrite.")
+FREE_KEYS = ("completion.", "rewrite.")
 """Keys that every folder may set, except those that choose models."""
 MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""
@@ -123,7 +123,7 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
             return min(old, new, key=_CONTEXT_ORDER.index)
         case "context.sources":
             return tuple(one for one in old if one in new)
-    return new if key.startswith(_FREE_KEYS) and key not in MODEL_KEYS else old
+    return new if key.startswith(FREE_KEYS) and key not in MODEL_KEYS else old
 
 
 def _is_honoured(value: Any, wanted: Any) -> bool:

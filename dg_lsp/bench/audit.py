@@ -23,7 +23,10 @@ def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequenc
     """The page of an audit log; `num_bad` is the number of lines that are not records."""
     groups = metrics.grouped(records, lambda record: record.endpoint)
     groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
-    note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
+    note = (
+        "Latency is that of answered requests: neither cancelled nor failed. The other times are medians, and tokens"
+        " are means, over the requests that the model worked on."
+    )
     table = metrics.measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
     sections = (
         Section("numbers", "Numbers", [table, *_reasons(groups)]),
@@ -76,10 +79,8 @@ def _audit_texts(records: Records) -> metrics.Texts:
     outcomes = Counter(record.outcome for record in records)
     num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
 
-    def times(field: str, fraction: float = 0.5) -> str:
-        return metrics.milliseconds(
-            ttfue.quantile([1e3 * float(getattr(record, field)) for record in answered], fraction)
-        )
+    def times(listed: Records, field: str, fraction: float = 0.5) -> str:
+        return metrics.milliseconds(ttfue.quantile([1e3 * float(getattr(one, field)) for one in listed], fraction))
 
     def tokens(field: str) -> str:
         return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
@@ -95,11 +96,11 @@ def _audit_texts(records: Records) -> metrics.Texts:
             "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
         },
         "Time": {
-            "latency": times("total_seconds"),
-            "latency, 90th percentile": times("total_seconds", 0.9),
-            "latency, 95th percentile": times("total_seconds", 0.95),
+            "latency": times(answered, "total_seconds"),
+            "latency, 90th percentile": times(answered, "total_seconds", 0.9),
+            "latency, 95th percentile": times(answered, "total_seconds", 0.95),
             **{
-                f"{stage}{note}": times(f"{stage}_seconds", fraction)
+                f"{stage}{note}": times(computed, f"{stage}_seconds", fraction)
                 for stage in ("queue", "prefill", "generation")
                 for note, fraction in (("", 0.5), (", 95th percentile", 0.95))
             },
@@ -169,4 +170,4 @@ def _megabytes(records: Records, field: str) -> int | None:
 
 
 def _answered(records: Records) -> list[AuditRecord]:
-    return [record for record in records if record.outcome != "cancelled"]
+    return [record for record in records if record.outcome not in ("cancelled", "failed")]

@@ -30,7 +30,7 @@ from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError, UsageError, with_extra
 from dg_lsp.postprocess.validate import Reason
 
 NUM_EXAMPLES = 5
@@ -151,7 +151,7 @@ def check_page_path(path: Path) -> None:
         UsageError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise UsageError("pages need matplotlib: pip install 'dg-lsp[bench]'")
+        raise UsageError(f"pages need matplotlib: {with_extra('bench')}")
     if path.is_dir():
         raise InputFileError(f"{path} is a directory: name a file in it for the page")
     if not path.parent.is_dir():

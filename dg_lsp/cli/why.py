@@ -14,7 +14,9 @@ from dg_lsp.cli.options import Json, with_model_options
 
 @with_model_options
 def why(
-    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
+    position: Annotated[
+        str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
+    ],
     show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
     as_json: Json = False,
     *,

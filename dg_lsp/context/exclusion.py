@@ -136,11 +136,16 @@ class Exclusion:
         return reason
 
 
-@functools.lru_cache(maxsize=1024)
 def is_secret(path: str) -> bool:
     """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
     if len(path) > _MAX_PATH:  # no file has such a path, and matching would take long
         return True
+    # long ones are not cached: they would take much memory
+    return (_is_secret if len(path) <= MAX_LOCAL_PATH else _is_secret.__wrapped__)(path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_secret(path: str) -> bool:
     for _ in range(3):  # some clients encode a URI twice
         path = unquote(path)
     path = unicodedata.normalize("NFKC", path)

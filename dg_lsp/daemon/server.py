@@ -20,9 +20,10 @@ from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.scheduler import SchedulerSession
+from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.errors import SettingsError, UsageError
 from dg_lsp.server.app import create_server, serve
+from dg_lsp.server.transport import close_writer
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import resident_bytes
 
@@ -144,8 +145,13 @@ class Daemon:
         try:
             request = self._authenticate(connection)
             is_known = True
-            if request.get("want") != "session":
-                send(connection, self._answer(request.get("want")))
+            if (wanted := request.get("want")) != "session":
+                try:
+                    send(connection, self._answer(wanted))
+                finally:
+                    if wanted == "leave":  # after the answer: the end of HTTP may take longer than clients wait
+                        self._stop_http()
+                        self._lock.release()
                 return
             self._sessions.add(connection)
             _run_session(connection, request, self._pool)
@@ -175,7 +181,6 @@ class Daemon:
             return {"stopping": os.getpid()}
         if wanted == "leave":
             self._withdraw()
-            self._lock.release()
             return {"leaving": os.getpid()}
         return {
             "version": __version__,
@@ -194,17 +199,20 @@ class Daemon:
         }
 
     def _withdraw(self) -> None:
-        """Makes room for another daemon: no client finds this one any more, and its sessions go on."""
+        """No client finds this daemon any more, and its sessions go on. Another one waits for its lock."""
         if self._is_withdrawn:
             return
         self._is_withdrawn = True
         self._endpoint.clear()
         self._crash_log.close()
+
+    def _stop_http(self) -> None:
         if self._http is not None:
             self._http.stop()
 
     def _close(self) -> None:
         self._withdraw()
+        self._stop_http()
         threads = dict(self._threads)
         for connection in threads:
             with suppress(OSError):
@@ -232,9 +240,7 @@ def _run_session(connection: socket.socket, request: Mapping[str, Any], pool: Po
             if await serve(server, reader, writer) == 0:
                 writer.write(END_OF_SESSION)
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await close_writer(writer)
 
     send(connection, {"version": __version__})
     connection.settimeout(None)

@@ -8,14 +8,16 @@ Idle time after a fill goes into the next one: while the user reads the suggesti
 follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
 
-import itertools
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
@@ -24,11 +26,10 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue
+from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.engine.ttfue import Usage
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
@@ -69,7 +70,7 @@ class Scheduler:
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
-        self._idle_seconds = idle_seconds or None
+        self._idle_seconds = min(idle_seconds, threading.TIMEOUT_MAX) or None
         self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
@@ -204,17 +205,33 @@ class Scheduler:
         else:
             self.ready.set_result(engine)
         while not self._is_closed:
-            job = self._next_job()
-            if job is not None:
+            self._serve_next()
+        self._close_engine()
+
+    def _serve_next(self) -> None:
+        """Serves the next request, or closes the model after idle time. Survives and reports an error of its own."""
+        try:
+            if (job := self._next_job()) is not None:
                 self._advance(job)
             else:
                 self._close_engine()
-        self._close_engine()
+        except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
+            if (running := self._running) is not None:
+                _settle(running.future, error)
+            place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")
 
     def _open(self, settings: CompletionSettings | None = None) -> Engine:
-        """The engine with these settings, or with its own; opens it where it is closed."""
+        """The engine with these settings, or with its own; opens it where it is closed.
+
+        Raises:
+            BackendError: the scheduler was closed while it waited for another model to be opened.
+        """
         if (engine := self._engine) is None:
             with self._device.opening:
+                if self._is_closed:
+                    raise BackendError("the model was closed before it was opened")
                 engine = self._engine = self._open_engine()
         if settings is not None and settings != engine.settings:
             with suppress(DgLspError):  # a prompt format that the model lacks: it keeps the settings that it had
@@ -330,74 +347,6 @@ def _settle_at_deadline(job: Job) -> None:
     timer.start()
 
 
-_numbers = itertools.count(1)
-
-
-class SchedulerSession:
-    """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        settings: CompletionSettings,
-        on_close: Callable[[], None],
-        on_submit: Callable[[], None] = lambda: None,
-        usage: Usage | None = None,
-    ) -> None:
-        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
-        self.ready, self.frame = scheduler.ready, scheduler.frame
-        self.usage = usage or scheduler.usage
-        self._scheduler = scheduler
-        self._on_submit = on_submit
-        self._settings = settings
-        self._on_close = on_close
-        self._number = next(_numbers)
-        self._pending: set[Future[Any]] = set()
-        self._is_closed = False
-
-    @property
-    def model_time(self) -> ModelTime:
-        """See `Scheduler.model_time`; of all sessions."""
-        return self._scheduler.model_time
-
-    @property
-    def is_asleep(self) -> bool:
-        """See `Scheduler.is_asleep`."""
-        return self._scheduler.is_asleep
-
-    @property
-    def footprint(self) -> Footprint:
-        """See `Scheduler.footprint`."""
-        return self._scheduler.footprint
-
-    @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """See `Scheduler.slots`; those of all sessions."""
-        return self._scheduler.slots
-
-    def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
-        """See `Scheduler.submit`."""
-        self._on_submit()
-        future = self._scheduler.submit(
-            replace(request, client=(self._number, request.client)), on_step, self._settings
-        )
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future
-
-    def warm_up(self, request: FillRequest) -> None:
-        """See `Scheduler.warm_up`."""
-        self._scheduler.warm_up(replace(request, client=(self._number, request.client)), self._settings)
-
-    def configure(self, settings: CompletionSettings) -> None:
-        """See `Scheduler.configure`."""
-        self._settings = settings
-        self._number = next(_numbers)  # completions cached under the old number are not found any more
-
-    def close(self) -> None:
-        """Cancels the session's requests and leaves the model to the other sessions. Idempotent."""
-        for future in tuple(self._pending):
-            future.cancel()
-        if not self._is_closed:
-            self._is_closed = True
-            self._on_close()
+def ready_engine(ready: Future[Engine]) -> Engine | None:
+    """The engine of `Scheduler.ready`; None while it is opened, and if it cannot be opened."""
+    return ready.result() if ready.done() and ready.exception() is None else None

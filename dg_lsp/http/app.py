@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
@@ -116,7 +116,7 @@ class HttpServer:
             self._socket.close()
 
     def idle_seconds(self) -> float:
-        """Seconds since the last request; 0 during one. Callable from any thread."""
+        """Seconds since the last request for the work of a model; 0 during one. Callable from any thread."""
         metrics = self._service.metrics
         return 0.0 if metrics.num_open_requests else time.monotonic() - metrics.last_request
 
@@ -233,8 +233,9 @@ class RequestMiddleware:
         self._app = app
         self._metrics = metrics
         self._rules = rules
-        routes = (*router.routes, *status_router.routes)
-        self._paths = {"/openapi.json", *(route.path for route in routes if isinstance(route, APIRoute))}
+        self._uses = _paths(router)
+        """Requests for the work of a model; those for a status, as of a monitor, do not keep a server running."""
+        self._paths = {"/openapi.json", *self._uses, *_paths(status_router)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
@@ -255,15 +256,16 @@ class RequestMiddleware:
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"
-        if is_known:
+        is_use = is_known and path in self._uses
+        if is_use:
             metrics.last_request = start
-        metrics.num_open_requests += is_known
+        metrics.num_open_requests += is_use
         try:
             await self._serve(scope, receive, send_and_note, error)
         finally:
             end = time.monotonic()
-            metrics.num_open_requests -= is_known
-            metrics.last_request = end if is_known else metrics.last_request
+            metrics.num_open_requests -= is_use
+            metrics.last_request = end if is_use else metrics.last_request
             metrics.requests.labels(path, str(status)).inc()
             metrics.seconds.labels(path).observe(end - start)
 
@@ -290,6 +292,10 @@ class RequestMiddleware:
             return message
 
         await (self._app if error is None else error_response(error))(scope, receive_limited, send)
+
+
+def _paths(of: APIRouter) -> set[str]:
+    return {route.path for route in of.routes if isinstance(route, APIRoute)}
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -23,14 +23,16 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -50,13 +52,18 @@ Stream = AsyncGenerator[Frame | FillResult, None]
 """Frames, then the result; closing it stops the engine within one step."""
 
 
+def language_header(spec: ModelSpec) -> dict[str, str]:
+    """The header of a model that knows some languages only; empty for any other."""
+    return {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
+
+
 class Metrics:
     """The Prometheus metrics of one server: numbers only, no text and no file names."""
 
     def __init__(self, num_active: Callable[[], int], usage: Callable[[], Usage]) -> None:
         """`num_active` returns the number of requests that run or wait for the model; `usage` is that of editors."""
         self.last_request = time.monotonic()
-        """When the last request arrived or was answered, in `time.monotonic` seconds."""
+        """When the last request for a model arrived or was answered, in `time.monotonic` seconds."""
         self.num_open_requests = 0
         registry = self._registry = prometheus.CollectorRegistry()
         registry.register(_UsageCollector(usage))
@@ -181,7 +188,7 @@ class Service:
         """
         if not model or self.engine.spec.name == model:
             return self.models.completion
-        other = ready_engine(self.models.rewrite)
+        other = ready_engine(self.models.rewrite.ready)
         if other is None or other.spec.name != model:
             raise ApiError(404, "no such model; GET /v1/models lists the models")
         return self.models.rewrite
@@ -263,7 +270,7 @@ class Service:
     def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> ResultFuture:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
-        http.state.headers = {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
+        http.state.headers = language_header(spec)
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
         address = client_address(http)

@@ -21,10 +21,10 @@ _TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
 _FLAT_END = re.compile(
     r"^[^\s][^\n]*\n+(?=\})", re.MULTILINE
 )  # before the end of a block without indentation: a namespace
-_BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
+_BOUNDARY = re.compile(r"\n(?:(?<=\A\n)|(?<=[;}\n]\n))\n*(?=(?P<indentation> *)[^\s)\]}])")  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
 _MACRO = re.compile(
-    r"(?:\A|(?<=[;{}\n/])\n)[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
+    r"\n(?:(?<=\A\n)|(?<=[;{}\n/]\n))[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
 )  # alone on its line
 _NOT_LINE_END = re.compile(r"[^\n]")
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
@@ -54,7 +54,8 @@ class Excerpt:
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None if the language has no landmarks, or if none is near: the text could begin inside a string.
+        None if the language has no landmarks, or if none is near: the text could begin inside a string. Also in a
+        comment or string whose end is not near: it contains no code.
         """
         landmark = language.landmark
         if landmark is None:
@@ -69,7 +70,9 @@ class Excerpt:
             above = before[before.find("\n") + 1 : line_start]
             landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
             landmarks = landmarks[-1:]
-        if is_cut and not landmarks:
+        end = _end_mark((above + line_prefix)[-num_read:], language) if num_read > len(line_prefix) else ""
+        is_in_long_text = end and len(after) > REACH and end not in after[:REACH]
+        if is_in_long_text or (is_cut and not landmarks):
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]
@@ -168,7 +171,10 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
-        closers = _closers(left, before, line_rest + code, end.depth, language) + closers
+        # a string or comment that begins above the gap is no code; strings below it have brackets behind them
+        num_open = len(code) - len(code.lstrip("\f\n"))
+        brackets = balance(line_rest + code[:num_open] + below[num_open:], language)
+        closers = _closers(left, brackets, before, line_rest + code, end.depth, language) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
@@ -192,6 +198,13 @@ def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Mat
     start = first.start() if first else 0  # the text before may begin inside of a string
     code, unfinished = without_long_strings(text[start:], language)
     return list(language.landmark.finditer(text[:start] + code, start)), len(code) - unfinished
+
+
+def _end_mark(text: str, language: Language) -> str:
+    """What ends the comment of several lines or the string that the text begins with."""
+    start, end = language.block_comment or ("\0", "")
+    quotes = sorted(language.multiline, key=len, reverse=True)
+    return end if text.startswith(start) else next((quote for quote in quotes if text.startswith(quote)), "")
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
@@ -270,13 +283,16 @@ def _start_of(text: str, at: int, language: Language) -> int:
     return at
 
 
-def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
-    """What closes the blocks around a line of this depth behind `below`, opened below the gap or above it (`left`)."""
+def _closers(left: Balance, brackets: Balance, above: str, below: str, depth: int, language: Language) -> str:
+    """What closes the blocks around a line of this depth behind `below`.
+
+    They were opened below the gap (`brackets`) or above it (`left`).
+    """
     # a line below the gap that is less deep than its content ends a block above the gap
     least = min([depth, *(depth_of(line) for line in below.split("\n")[1:] if line.strip())])
     found = [
         (depth_of(header), closer)
-        for text, opened, limit in ((below, balance(below, language), depth), (above, left, least))
+        for text, opened, limit in ((below, brackets, depth), (above, left, least))
         for closer, header, content in _open_blocks(text, opened, below)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
@@ -320,7 +336,8 @@ def _without_macros(text: str, excerpt: Excerpt) -> str:
     Of the latter those whose partner is outside of the excerpt, or which cut a block in two. Of the branches of such a
     conditional, only the first one stays.
     """
-    opened, blank = list[list[re.Match[str]]](), [match.span(1) for match in _MACRO.finditer(text)]
+    opened = list[list[re.Match[str]]]()
+    blank = [(match.start(1) - 1, match.end(1) - 1) for match in _MACRO.finditer("\n" + text)]
     for match in _CONDITIONAL.finditer(text):
         if match["if"]:
             opened.append([match])

@@ -10,7 +10,7 @@ from typing import Self
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
-from dg_lsp.postprocess.scope import unbound_names
+from dg_lsp.postprocess.filters import unbound_names
 from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
 

@@ -6,7 +6,7 @@ Automatic completion never interrupts the user: errors are written to the client
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
@@ -27,7 +27,7 @@ from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.explanation import not_at_cursor
 from dg_lsp.server.session import NOTHING, Server
-from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
+from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 
@@ -37,7 +37,7 @@ NUM_INVOKED = 3
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
-USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
+USER_FILE_KEYS = (("remote", "key_source"),)
 """Settings that a client cannot change: it would choose which of the user's secrets a server receives.
 
 Neither can it change the samplers of models."""
@@ -334,9 +334,7 @@ def serve_tcp(
             server = _own_server(open_engine, settings, over)
             return await serve(server, client.reader, client.writer, client.first)
         finally:
-            client.writer.close()
-            with suppress(ConnectionError):
-                await client.writer.wait_closed()
+            await close_writer(client.writer)
 
     return asyncio.run(session())
 

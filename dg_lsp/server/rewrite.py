@@ -34,7 +34,8 @@ FILL_GAPS = "dg-lsp.fillGaps"
 ASK = "dg-lsp.askInstruction"
 """A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
 KIND = "refactor.rewrite.dg-lsp"
-MAX_FIXES = 3
+MAX_FIXES, MAX_TITLE = 3, 60
+"""Quick fixes of a selection, and characters of an instruction in a title."""
 
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
@@ -85,7 +86,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         must_fix_errors=argument.get("mustFixErrors") is True,
         snippets=ls.snippets(snapshot, start + snapshot.num_before, of_rewrites=True),
     )
-    title = instruction or "Rewriting"
+    title = _shortened(instruction) or "Rewriting"
     result = await _with_progress(ls, document, request, title)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: the result {result.rejection.reason.problem}")
@@ -116,7 +117,9 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.rejection)
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
-        ls.show(types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are left. {'; '.join(missing)}")
+        ls.show(
+            types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are not filled: {'; '.join(missing)}"
+        )
 
 
 async def _complete_block(ls: Server, argument: Any) -> None:
@@ -292,9 +295,15 @@ def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
         line = where.start.line
         where = types.Range(types.Position(line, 0), types.Position(min(line + 1, MAX_POSITION), 0))
     argument = {"uri": document.uri, "range": where, "instruction": f"fix: {first}", "mustFixErrors": True}
-    action = _action(f"Fix with dg-lsp: {first[:60]}", REWRITE, argument, types.CodeActionKind.QuickFix)
+    action = _action(f"Fix with dg-lsp: {_shortened(first)}", REWRITE, argument, types.CodeActionKind.QuickFix)
     action.diagnostics = [diagnostic]
     return action
+
+
+def _shortened(text: str) -> str:
+    """The text in one line, as long as a title may be."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1]}…"
 
 
 def _action(title: str, command: str, argument: dict[str, Any], kind: str = KIND) -> types.CodeAction:

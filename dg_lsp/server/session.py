@@ -20,9 +20,9 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime
+from dg_lsp.engine.scheduler import ModelTime, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
@@ -228,7 +228,7 @@ class Server(LanguageServer):
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
         result = await asyncio.wrap_future(submitted)
-        engine = ready_engine(scheduler)  # it may have been loading at the request
+        engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
         return result
@@ -306,7 +306,7 @@ class Server(LanguageServer):
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
         models = self._models
-        return None if models is None else ready_engine(models.rewrite if of_rewrites else models.completion)
+        return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""

@@ -24,6 +24,8 @@ AUTHENTICATION_SECONDS = 10.0
 """Time for a client to send its first message."""
 TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
+CLOSE_SECONDS = 3.0
+"""Time for a client to receive the last answers."""
 MAX_POSITION = 2**31 - 1
 _MAX_HEADER_LINES = 16
 _HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
@@ -118,6 +120,16 @@ async def accept_client(host: str, port: int, token: str) -> TcpClient:
         return await accepted
     finally:
         listener.close()
+
+
+async def close_writer(writer: asyncio.StreamWriter) -> None:
+    """Closes a connection, after a while also that of a client that does not read what was sent."""
+    writer.close()
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+    except OSError:  # TimeoutError is one
+        writer.transport.abort()
 
 
 async def _first_message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bytes:

@@ -222,18 +222,20 @@ def test_the_page_of_an_audit_log_has_outcomes_times_and_tokens():
     records = [record()] * 3 + [
         record("nothing", reason="empty"),
         record("cancelled", total_seconds=99.0),
+        record("failed", total_seconds=0.0, generation_seconds=0.0),
+        *[record(is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
         record("failed", "/v1/completions", reason="RemoteError"),
     ]
     page = audit_page(records, "a log", num_bad=2)
     measures, reasons = page.sections[0].blocks
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
     found = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for rows in measures.groups.values() for row in rows}
-    want = {"requests": "5", "shown": "60.0 %", "nothing worth showing": "20.0 %", "failed": "0.0 %"}
-    want |= {"latency": "50 ms", "latency, 90th percentile": "50 ms", "prompt": "100.0"}
+    want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
+    want |= {"latency": "50 ms", "latency, 90th percentile": "50 ms", "generation": "40 ms", "prompt": "100.0"}
     want |= {"prompt from the cache": "90.0 %", "output speed": "250 tokens/s"}
     assert {name: found[name] for name in want} == want
     assert list(reasons.groups[""]) == [("empty", "1", "–"), ("RemoteError", "–", "1")]
-    assert page.lead.replace("\N{NO-BREAK SPACE}", " ").startswith("50 % of 6 requests")
+    assert page.lead.replace("\N{NO-BREAK SPACE}", " ").startswith("60 % of 10 requests")
     html = page.html()
     assert "lines that are not records" in html and "2026-01-02" in html
 

@@ -1,7 +1,7 @@
 from unittest.mock import Mock
 
 from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.canvas.tokenizer import MAX_CHARS, CachingTokenizer
+from dg_lsp.canvas.layout import MAX_CHARS, CachingTokenizer
 
 
 def test_a_text_is_tokenized_once():

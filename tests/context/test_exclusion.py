@@ -1,3 +1,4 @@
+import tracemalloc
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
@@ -5,7 +6,16 @@ from hostile import SECRETS
 
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import MASK, Exclusion, ExclusionReason, is_binary, local_path, mask_secrets, path_of
+from dg_lsp.context.exclusion import (
+    MASK,
+    Exclusion,
+    ExclusionReason,
+    is_binary,
+    is_secret,
+    local_path,
+    mask_secrets,
+    path_of,
+)
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import PrivacySettings, parse_settings
 
@@ -107,6 +117,16 @@ def test_passwords_in_addresses_are_masked_and_code_is_not():
     assert mask_secrets(source) == source
     code = 'task-sk-ill; "https://host:80/a@b"; skip_live_tests_of_everything(); if s == "-----BEGIN CERTIFICATE-----":'
     assert mask_secrets(code) == code
+
+
+def test_long_paths_are_judged_and_do_not_stay_in_memory():
+    folders = [f"{number:05}/" * 10_000 for number in range(40)]
+    tracemalloc.start()
+    try:
+        assert [is_secret(f"{folder}{name}") for folder in folders for name in ("a.py", ".env")] == [False, True] * 40
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_path_of_a_uri_decides():

@@ -5,6 +5,8 @@ import re
 import struct
 from pathlib import Path
 
+from dg_lsp.settings_files import FREE_KEYS, MODEL_KEYS
+
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "editors/vscode"
 PACKAGE = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))
@@ -45,6 +47,15 @@ def test_the_settings_are_grouped_and_ordered_by_use():
     assert next(iter(GROUPS["Completion"])) == "dg-lsp.enable"
     assert next(iter(GROUPS["Remote"])) == "dg-lsp.remote.url"
     assert {"dg-lsp.server.path", "dg-lsp.model.threads", "dg-lsp.completion.decoder"} <= GROUPS["Advanced"].keys()
+
+
+def test_a_folder_that_is_not_trusted_sets_no_more_in_the_editor_than_in_its_file():
+    restricted = PACKAGE["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
+    settings = {key: one for properties in GROUPS.values() for key, one in properties.items()}
+    of_the_user = {key for key, one in settings.items() if one.get("scope") in ("machine", "application")}
+    free = {key for key in settings if key.startswith(tuple(f"dg-lsp.{one}" for one in FREE_KEYS))}
+    free -= {f"dg-lsp.{key}" for key in (*MODEL_KEYS, "rewrite.preview")}
+    assert settings.keys() - of_the_user - {*restricted} == {"dg-lsp.enable", *free}
 
 
 def test_the_groups_name_settings_that_exist(configuration):

@@ -2,8 +2,10 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
+from filelock import FileLock, Timeout
 from gates import TIMEOUT, ask
 from http_server import Client, metric
 from shared_daemon import wait_until
@@ -66,8 +68,26 @@ def test_the_metrics_show_the_useful_edits_of_editors(serve):
 def test_http_ends_when_the_daemon_leaves_to_another_version(serve, endpoint):
     _, client = serve()
     ask_daemon(endpoint.read(), "leave")
+    endpoint.acquire_lock().release()
     with pytest.raises(ConnectionRefusedError):
         client.get("/health")
+
+
+def test_a_daemon_that_leaves_answers_at_once_and_frees_its_lock_when_http_has_ended(serve, endpoint, monkeypatch):
+    go_on, stop = threading.Event(), HttpServer.stop
+
+    def stop_late(server):
+        assert go_on.wait(TIMEOUT)
+        stop(server)
+
+    monkeypatch.setattr(HttpServer, "stop", stop_late)
+    serve()
+    assert "leaving" in ask_daemon(endpoint.read(), "leave")
+    assert endpoint.read() is None
+    with pytest.raises(Timeout):
+        FileLock(endpoint.lock).acquire(timeout=0)
+    go_on.set()
+    endpoint.acquire_lock().release()
 
 
 def test_a_daemon_that_cannot_listen_frees_its_lock_and_its_port(start, monkeypatch):
@@ -102,4 +122,6 @@ def test_a_daemon_stays_while_http_is_used(serve, endpoint):
     while time.monotonic() < start + 2:
         assert client.post("/infill", GAP).status == 200
         time.sleep(0.2)
+    with suppress(ConnectionError):  # what a monitor sends does not keep it
+        wait_until(lambda: client.get("/health").status != 200)
     wait_until(lambda: endpoint.read() is None)

@@ -38,12 +38,17 @@ def test_a_rewrite_is_a_minimal_edit_of_one_version(editor):
     assert client.result(msg_id) == {"applied": True, "reason": None}
 
 
-def test_a_client_with_change_annotations_shows_a_preview(editor):
+@pytest.mark.parametrize(
+    ("instruction", "title"),
+    [("double it", "double it"), ("double\nit " * 999, f"{('double it ' * 6)[:59]}…")],
+    ids=["short", "long"],
+)
+def test_a_client_with_change_annotations_shows_a_preview(editor, instruction, title):
     client = editor(capabilities=ANNOTATED)
-    msg_id = command(client, range=LINE, instruction="double it")
+    msg_id = command(client, range=LINE, instruction=instruction)
     edit = applying(client)["edit"]
     assert client.result(msg_id)["applied"]
-    assert edit["changeAnnotations"]["dg-lsp"] == {"label": "dg-lsp: double it", "needsConfirmation": True}
+    assert edit["changeAnnotations"]["dg-lsp"] == {"label": f"dg-lsp: {title}", "needsConfirmation": True}
     assert edit["documentChanges"][0]["edits"][0]["annotationId"] == "dg-lsp"
 
 

@@ -1,14 +1,20 @@
 """Requests from opening the model to closing it: replacement, cancellation, deadlines and failures."""
 
+import sys
 from concurrent.futures import CancelledError
 
 import pytest
 from gates import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.errors import ModelBrokenError
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.request_queue import RequestQueue, SharedDevice
+from dg_lsp.engine.resident_models import SchedulerSession
+from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.errors import BackendError, ModelBrokenError
+from dg_lsp.settings import MAX_SECONDS
 
 
 def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy):
@@ -66,3 +72,56 @@ def test_sessions_never_cancel_or_read_each_others_requests(scheduler_of):
     assert closed == [2]
     denoiser.go_on.set()
     assert first.submit(ask("file:///c.py")).result(TIMEOUT).text == "abc"
+
+
+class BadEnd(ScriptedDenoiser):
+    """Cannot be closed."""
+
+    def close(self):
+        super().close()
+        raise ZeroDivisionError("hunter2")
+
+
+@pytest.mark.parametrize("idle_seconds", [sys.float_info.min, 0.01, MAX_SECONDS, sys.float_info.max])
+def test_any_idle_time_and_a_failure_to_close_the_model_leave_its_thread_alive(scheduler_of, capfd, idle_seconds):
+    opened = []
+    scheduler = scheduler_of(BadEnd("x"), before=lambda: opened.append(1), idle_seconds=idle_seconds)
+    for number in range(3):
+        if idle_seconds < 1:
+            wait_until(lambda: scheduler.is_asleep, "the model is not closed")
+        assert scheduler.submit(ask(f"file:///{number}.py")).result(TIMEOUT).text == "x"
+    assert len(opened) == (4 if idle_seconds < 1 else 1)
+    errors = capfd.readouterr().err
+    assert errors.startswith("dg-lsp: ZeroDivisionError in the model thread") == (idle_seconds < 1)
+    assert "hunter2" not in errors
+
+
+@pytest.mark.parametrize(("kind", "name"), [(CompletionCache, "keep"), (RequestQueue, "pop_done")])
+def test_an_error_of_our_own_ends_neither_the_model_thread_nor_its_requests(
+    scheduler_of, capfd, monkeypatch, kind, name
+):
+    method, errors = getattr(kind, name), [ZeroDivisionError]
+
+    def fail_once(*args):
+        if errors:
+            raise errors.pop()
+        return method(*args)
+
+    scheduler = scheduler_of(ScriptedDenoiser("x"))
+    monkeypatch.setattr(kind, name, fail_once)
+    first = scheduler.submit(ask())
+    wait_until(lambda: "ZeroDivisionError in the model thread" in capfd.readouterr().err)
+    assert first.done()
+    assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
+
+
+def test_a_model_that_is_closed_while_another_one_is_opened_is_not_opened():
+    device, opened = SharedDevice(), []
+    with device.opening:
+        scheduler = Scheduler(lambda: opened.append(1), LONG, device=device)
+        request = scheduler.submit(RewriteRequest(ask().snapshot, 0, 1))
+        scheduler.close()
+    assert request.cancelled()
+    with pytest.raises(BackendError, match="closed before it was opened"):
+        scheduler.ready.result(TIMEOUT)
+    assert opened == []

@@ -95,6 +95,7 @@ def test_a_fill_in_a_language_that_the_model_does_not_know_has_a_warning(python_
     assert "1" in text
     assert reply.headers.get("dg-lsp-warning") == warning
     assert reply.headers["dg-lsp-languages"] == "python"
+    assert python_only.get("/v1/models").headers["dg-lsp-languages"] == "python"
 
 
 def test_the_warning_is_logged_once(start, capfd):

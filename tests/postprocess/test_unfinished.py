@@ -190,6 +190,10 @@ NESTED = (
     "namespace a {\ntemplate <typename T>\nT f(T &&b) {\n    return T();\n}\n\n"
     "¦\n} // namespace a\n\nTEST(b, m) {\n  c();\n}\n\nint e() {\n  return 1;\n}\n"
 )
+SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
+SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
+TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
+COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
 
 
@@ -205,6 +209,14 @@ NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
         pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
         pytest.param("cpp", NESTED, "struct A {};", id="the last statement of a namespace"),
+        pytest.param("typescript", SNAPSHOTS, "});", id="a call around each of the strings below"),
+        pytest.param(
+            "typescript",
+            f"{TESTS}test('a¦\n  const b = d();\n\n  expect(b).toBe(1);\n}});\n\n{TESTS}",
+            "b', () => {",
+            id="the end of a string, and the beginning of a block",
+        ),
+        pytest.param("typescript", f"{COMMENT}¦\n{COMMENT[4:]} */\nf();\n", " * e) `f` } (g", id="prose of a comment"),
         pytest.param("cpp", NAMESPACE_ENDS, "A_NAMESPACE_END", id="a macro alone on its line"),
     ],
 )

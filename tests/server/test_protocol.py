@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import socket
 from functools import partial
 
 import pytest
+from gates import TIMEOUT
 from language_client import CAPTURED, capabilities
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.server import transport
 from dg_lsp.server.app import _end_tasks, create_server
 from dg_lsp.server.transport import read_messages
 from dg_lsp.settings import Settings
@@ -268,6 +271,18 @@ async def test_a_cancelled_command_changes_nothing():
     await asyncio.sleep(0.01)  # the loop's turn after the model's thread
     assert session.requested("workspace/applyEdit") is None
     await session.close()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_reads_nothing_is_disconnected_at_the_end(monkeypatch):
+    monkeypatch.setattr(transport, "CLOSE_SECONDS", 0.05)
+    accepted = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()):
+        writer = await accepted
+        writer.write(bytes(1 << 26))
+        await asyncio.wait_for(transport.close_writer(writer), TIMEOUT)
+    server.close()
 
 
 @pytest.mark.asyncio

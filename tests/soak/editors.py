@@ -1,10 +1,10 @@
 """The campaign of editors: hours of typing in real Neovim and real VS Code, with the bundled model.
 
 A `Session` types files of samples/ with the rhythm of people, waits at some keys for ghost text, accepts or ignores it,
-undoes what was accepted, writes notes elsewhere and saves. It knows what was typed and accepted: after each batch the
-file on the disk must be that text. Server memory and latency are those of the audit log, one line for each answer.
-`python -m soak.editors --seconds 600 --plot plot.svg`, in tests/ with the project on PYTHONPATH, runs only this
-campaign.
+undoes what was accepted, writes notes elsewhere and saves. It knows what was typed and accepted: after each accepted
+text and each batch the file on the disk must be that text. Server memory and latency are those of the audit log, one
+line for each answer. `python -m soak.editors --seconds 600 --plot plot.svg`, in tests/ with the project on PYTHONPATH,
+runs only this campaign.
 """
 
 import argparse
@@ -61,6 +61,21 @@ PLAIN_VSCODE = {
     "files.eol": "\n",
 }
 """The editors insert nothing by themselves."""
+INDENTATION = " " * 4
+GUARD = f"""window.addEventListener("keydown", event => {{
+  if (event.key === "Tab") {{
+    const found = [...document.querySelectorAll({json.dumps(Window.GHOST)})].map(one => one.textContent);
+    window.isAccepted = found.join("").replaceAll("\\u00a0", " ").replaceAll("\\u200b", "") === window.expected;
+    if (!window.isAccepted) {{
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }}
+  }}
+}}, true)"""
+"""Drops `Tab` in VS Code unless the ghost text is still the expected one when the page receives the key.
+
+Between two commands to a busy browser the answer to the last key may replace it.
+"""
 
 
 class Neovim:
@@ -91,8 +106,10 @@ class Neovim:
     def ghost(self):
         return "".join(one[2] for one in self._editor.ghosts[:1])
 
-    def accept(self):
+    def accept(self, _shown):
+        """Accepts the ghost text; whether that was done."""
         self._editor.keys("<Tab>")
+        return True
 
     def undo(self):
         self._editor.keys("<Esc>uGA")
@@ -152,6 +169,7 @@ class VSCode:
         self._window = Window(self._browser, self._code_server, project, self._file)
         self._window.until_status("dg-mini")
         self._window.focus()
+        self._window.run(GUARD)
 
     def type(self, text):
         for key in text:
@@ -164,12 +182,15 @@ class VSCode:
         return "busy" in self._window.status_label
 
     def ghost(self):
-        # the page does not show where the lines of a longer one end
+        # the page does not show where the lines of a longer one end, and before an indentation Tab indents
         texts = self._window.texts(Window.GHOST)
-        return texts[0] if len(texts) == 1 else ""
+        return texts[0] if len(texts) == 1 and not texts[0].startswith(INDENTATION) else ""
 
-    def accept(self):
+    def accept(self, shown):
+        """Accepts the ghost text; whether it was still this one."""
+        self._window.run(f"window.expected = {json.dumps(shown)}")
         self._window.press("Tab", 9)
+        return self._window.run("window.isAccepted")
 
     def undo(self):
         self._window.press("z", 90, ctrl=True)
@@ -217,6 +238,8 @@ class Session:
     num_shown: int = 0
     num_accepted: int = 0
     num_undone: int = 0
+    num_replaced: int = 0
+    """Ghost texts that were replaced or removed before the key that accepts them."""
     num_crossed: int = 0
     failures: list = field(default_factory=list)
     memory: list = field(default_factory=list)
@@ -262,11 +285,13 @@ class Session:
             return
         self.num_shown += 1
         if self.rng.random() < ACCEPT_SHARE:
-            self.editor.accept()
+            if not self.editor.accept(seen[-1]):
+                self.num_replaced += 1
+                return
             self.num_accepted += 1
             before, self.text = self.text, self.text + seen[-1]
-            if self.rng.random() < UNDO_SHARE:
-                self._check()
+            self._check(f"after {seen[-1]!r} was accepted")
+            if self.text == before + seen[-1] and self.rng.random() < UNDO_SHARE:
                 self.editor.undo()
                 self.editor.to_end()
                 self.text = before
@@ -289,13 +314,14 @@ class Session:
             self._check()
         self.num_batches += 1
 
-    def _check(self):
+    def _check(self, when="at the end of a batch"):
         """The file has what was typed and accepted; the campaign goes on with what it has."""
         found = self.editor.saved(self.text)
         if found != self.text:
             at = next((i for i, (a, b) in enumerate(zip(found, self.text, strict=False)) if a != b), len(found))
             part = slice(max(0, at - 40), at + 40)
-            self.failures.append(f"after {self.num_keys} keys: {found[part]!r} in place of {self.text[part]!r}")
+            parts = f"{found[part]!r} in place of {self.text[part]!r}"
+            self.failures.append(f"key {self.num_keys}, {when}: {parts}")
             self.num_crossed += any(kind.name in found for kind in (Neovim, VSCode) if kind.name != self.editor.name)
             self.text = found
             self.editor.to_end()
@@ -321,7 +347,7 @@ class Session:
         """Counts, latency and memory."""
         answers = self.records()
         times, late = [one[1] for one in answers], [one[2] for one in answers[len(answers) // 2 :]]
-        counted = ("keys", "batches", "shown", "accepted", "undone")
+        counted = ("keys", "batches", "shown", "accepted", "undone", "replaced")
         return {
             **{name: getattr(self, f"num_{name}") for name in counted},
             "answers": len(answers),

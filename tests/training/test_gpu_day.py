@@ -171,7 +171,7 @@ def test_the_configuration_of_a_gpu_is_the_stated_recipe(tmp_path):
     network = DiffusionNetwork(MINI.network)
     assert 30e6 <= sum(weight.numel() for weight in network.parameters()) <= 40e6
     tokenizer = tokenizer_from_gguf(Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf")
-    write_model(tmp_path / "random.gguf", network, tokenizer, gpu_day.export_metadata(MINI, 0))
+    write_model(tmp_path / "random.gguf", network, tokenizer, MINI.metadata(0))
     assert (tmp_path / "random.gguf").stat().st_size <= 40e6
     assert read_header(tmp_path / "random.gguf").values["dg.snippets"].read() is True
     optimizers = train.build_optimizers(network, MINI.optimizer)
