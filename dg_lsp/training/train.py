@@ -239,7 +239,7 @@ class Trainer:
         """Train until the planned time, for `minutes` or `max_steps`, or until `stop`.
 
         `on_save` is called after each checkpoint, before the validation: if the time is up, only losses are missing.
-        `minutes` contain the last validation, if it takes as long as the one before.
+        `minutes` contain the last validation, if it takes as long as the one before; it is left out if they are over.
         """
         config, progress, planned = self.config, self.progress, self.config.minutes * 60
         before, started = progress.seconds, time.monotonic()
@@ -267,13 +267,13 @@ class Trainer:
                 if progress.seconds >= next_save and progress.seconds + self.validation_seconds < until:
                     self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
-        self._checkpoint(show, on_save)
+        self._checkpoint(show, on_save, is_late=before + time.monotonic() - started >= end)
         return progress
 
-    def _checkpoint(self, show: Show, on_save: Callable[[], None]) -> None:
+    def _checkpoint(self, show: Show, on_save: Callable[[], None], *, is_late: bool = False) -> None:
         self.save()
         on_save()
-        if not self.is_stopped:
+        if not (is_late or self.is_stopped):
             self._validate(show)
 
     def _of_first_process(self, value: T) -> T:

@@ -86,6 +86,13 @@ def test_a_command_ends_in_time_and_saves_before_it_validates(timed_trainer):
     assert events == ["save", "export", "validation", "validation"] * 3
 
 
+def test_a_command_that_only_compiles_saves_and_does_not_validate(timed_trainer):
+    trainer, clock, events = timed_trainer
+    trainer.run(lambda _: None, minutes=1)
+    assert clock.now == 70
+    assert events == ["save"]
+
+
 def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
     trainer, clock, events = timed_trainer
     trainer.run(lambda _: None, minutes=5, on_save=trainer.stop)
