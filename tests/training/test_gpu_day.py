@@ -291,6 +291,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, corpus, tmp_path,
     entry = (tmp_path / "entry.md").read_text()
     assert entry.startswith("## 2026-01-01 · a title · ")
     assert "line-end.causal" in entry
+    assert "| 0.0% |" in entry
     source = tmp_path / "a.py"
     source.write_text("total = 1\nprint()\n")
     fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(filled)]
