@@ -61,7 +61,6 @@ PLAIN_VSCODE = {
     "files.eol": "\n",
 }
 """The editors insert nothing by themselves."""
-INDENTATION = " " * 4
 GUARD = f"""window.addEventListener("keydown", event => {{
   if (event.key === "Tab") {{
     const found = [...document.querySelectorAll({json.dumps(Window.GHOST)})].map(one => one.textContent);
@@ -82,6 +81,7 @@ class Neovim:
     """Neovim with the plugin."""
 
     name = "Neovim"
+    indentation = None
 
     def __init__(self, folder):
         found = [path for version in ("0.12", "0.11", "0.10") if (path := program(version))]
@@ -148,6 +148,8 @@ class VSCode:
     """VS Code with the extension, in a browser."""
 
     name = "VS Code"
+    indentation = " " * 4
+    """`Tab` indents where a ghost text begins with it."""
 
     def __init__(self, folder):
         self.audit_log = folder / "audit.jsonl"
@@ -182,9 +184,9 @@ class VSCode:
         return "busy" in self._window.status_label
 
     def ghost(self):
-        # the page does not show where the lines of a longer one end, and before an indentation Tab indents
+        # the page does not show where the lines of a longer one end
         texts = self._window.texts(Window.GHOST)
-        return texts[0] if len(texts) == 1 and not texts[0].startswith(INDENTATION) else ""
+        return texts[0] if len(texts) == 1 else ""
 
     def accept(self, shown):
         """Accepts the ghost text; whether it was still this one."""
@@ -238,6 +240,8 @@ class Session:
     num_shown: int = 0
     num_accepted: int = 0
     num_undone: int = 0
+    num_indented: int = 0
+    """Ghost texts that `Tab` does not accept."""
     num_replaced: int = 0
     """Ghost texts that were replaced or removed before the key that accepts them."""
     num_crossed: int = 0
@@ -285,6 +289,9 @@ class Session:
             return
         self.num_shown += 1
         if self.rng.random() < ACCEPT_SHARE:
+            if self.editor.indentation and seen[-1].startswith(self.editor.indentation):
+                self.num_indented += 1
+                return
             if not self.editor.accept(seen[-1]):
                 self.num_replaced += 1
                 return
@@ -347,7 +354,7 @@ class Session:
         """Counts, latency and memory."""
         answers = self.records()
         times, late = [one[1] for one in answers], [one[2] for one in answers[len(answers) // 2 :]]
-        counted = ("keys", "batches", "shown", "accepted", "undone", "replaced")
+        counted = ("keys", "batches", "shown", "accepted", "undone", "indented", "replaced")
         return {
             **{name: getattr(self, f"num_{name}") for name in counted},
             "answers": len(answers),
