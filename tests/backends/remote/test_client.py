@@ -200,7 +200,9 @@ def test_the_languages_of_the_model_are_asked_for_with_the_key(serve, model_of, 
     assert (model.languages, len(server.asked)) == ((), 1)
 
 
-@pytest.mark.parametrize("models", [reply("", "404 Not Found"), b"", b"no HTTP", silent], ids=("404", "nothing", "no HTTP", "silence"))
+@pytest.mark.parametrize(
+    "models", [reply("", "404 Not Found"), b"", b"no HTTP", silent], ids=("404", "nothing", "no HTTP", "silence")
+)
 def test_a_server_that_names_no_languages_is_no_error(serve, model_of, models, monkeypatch):
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.2)
     model = model_of(serve(GOOD, models=models).url)
