@@ -196,7 +196,8 @@ SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
 SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
 TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
 CASES = "".join(f"      case {i}: {{\n        f({i});\n        break;\n      }}\n" for i in range(200))
-SWITCH = f"{{\n  for (;;) {{\n    switch (a) {{\n      case 0: {{\n        ¦\n#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
+SWITCH = "void g(int a) {\n  for (;;) {\n    switch (a) {\n      case 0: {\n        ¦\n"
+SWITCH += f"#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
 MEMBERS = "class A {\n public:\n  int f();\n  ¦\n\n#if B\n  int g();\n#endif\n};\n\nint h();\n"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
@@ -229,7 +230,7 @@ def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, 
     assert judged(language, marked, fill) == Candidate(fill, 0.0)
 
 
-@pytest.mark.parametrize("marked", [f"void g(int a) {SWITCH}", MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
+@pytest.mark.parametrize("marked", [SWITCH, MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
 def test_a_directive_at_the_margin_ends_no_block(marked):
     before, _, after = marked.partition("¦")
     assert Surroundings.of(before, after, language_of("cpp")).num_errors("") == 0
