@@ -161,10 +161,12 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     language, line_rest = excerpt.language, excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
     start = len(before) - len(fill) - excerpt.num_open
-    code, _ = without_long_strings(before[start:] + line_rest + excerpt.following, language)
-    code = code[len(before) - start + len(line_rest) :]
+    code, num_known = without_long_strings(before[start:] + line_rest + excerpt.following, language)
+    num_read = len(before) - start + len(line_rest)
+    # a string or comment below the gap whose end is not near is left out
+    code = code[num_read : num_known if excerpt.is_following_cut and num_known > num_read else None]
     left = balance(before, language)
-    last = (before + line_rest)[before.rfind("\n") + 1 :]
+    last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
     code, below, closers = code[: end.at], excerpt.following[: end.at], excerpt.head_closer
     if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
@@ -238,10 +240,11 @@ class _End:
     is_known: bool = True  # a definition ends there
 
 
+@lru_cache(maxsize=4)  # most fills of a gap leave the text below as it is
 def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: bool) -> _End:
     """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near.
 
-    `below` begins behind `last_line`.
+    `below` begins behind `last_line`, where macros may stand anywhere.
     """
     assert language.landmark is not None
     if depth:
@@ -259,10 +262,8 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
             return _End(_start_of(below, min(ends), language), 0)
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
-    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth][
-        1:
-    ]  # see above
-    if found:
+    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
+    if len(found) > 1:  # see above
         return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
     between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
