@@ -21,11 +21,11 @@ MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Processor time of the parses of one text. Real files took at most a third of it, most a tenth."""
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
-_STEP, _NUM_STEPS = 2000, 100
+_STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
-_LONGEST_TEXT = 2 * _STEP
+_LONGEST_TEXT = 4000
 _CHUNK = 4096  # bytes that the parser reads at a time
 
 

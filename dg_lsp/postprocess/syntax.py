@@ -157,8 +157,6 @@ class Surroundings:
             return True
         if not self.language.has_macros:
             return False
-        if fill.rstrip().endswith(OPENERS):
-            return True
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
         is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
         if self._gap.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
@@ -220,8 +218,6 @@ class Surroundings:
         if left.closers or left.quote:
             return False
         lines = [line for line in (self.excerpt.line_prefix + fill).split("\n") if line.strip()]
-        if not lines:
-            return False
         code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
         last = (code if mark and code.strip() else lines[-1]).rstrip()
         return bool(last) and depth_of(following) > depth_of(last) and not last.endswith((opener, "\\"))

@@ -12,6 +12,8 @@ from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.settings import PrivacySettings
 
 GITIGNORE = ".gitignore"
+MAX_FOLDERS = 256
+"""Most folders around a file whose rules are read: the time grows with their square. Deeper files count as ignored."""
 
 
 def repositories_around(path: Path) -> list[str]:
@@ -61,8 +63,10 @@ class WorkspaceExclusion:
     def is_ignored(self, uri: str) -> bool:
         """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to."""
         path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
-        if path is None or self._is_ignored(path, self.roots, is_folder=is_folder):
-            return path is not None
+        if path is None:
+            return False
+        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, self.roots, is_folder=is_folder):
+            return True
         try:
             target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name

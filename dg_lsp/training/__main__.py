@@ -326,15 +326,13 @@ def loader(
 
 def main() -> int:
     """Run the command line. Without the optional dependencies, print how to install them."""
-    if sys.argv[1:3] == ["gpu-day", "run"]:
-        missing = [name for name, module in WHEELS.items() if importlib.util.find_spec(module) is None]
-        if missing:
-            print(f"`gpu-day run` needs the wheels {', '.join(missing)} beside torch", file=sys.stderr)
-            return 2
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    is_away = sys.argv[1:3] == ["gpu-day", "run"]
+    needed = {"torch": "torch", **WHEELS} if is_away else {name: name for name in REQUIRED}
+    missing = ", ".join(name for name, module in needed.items() if importlib.util.find_spec(module) is None)
     if missing:
         install = f"{with_extra('training')} (measured with torch==2.13.0)"
-        print(f"training needs {', '.join(missing)}: {install}", file=sys.stderr)
+        away, home = f"`gpu-day run` needs the wheels {missing}", f"training needs {missing}: {install}"
+        print(away if is_away else home, file=sys.stderr)
         return 2
     try:
         app()

@@ -212,16 +212,18 @@ def log_entry(
     table: Mapping[str, str],
 ) -> str:
     """The log's entry of a run as Markdown: losses by time, speed, and the decoders at the test cases."""
+    from dg_lsp.training.evaluate import MIN_HITS  # needs llama.cpp, which the other machine lacks
+
     devices = dict.fromkeys(str(line["device"]) for line in lines if line.get("do") == "start")
     speeds = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-    middle = f"{speeds[len(speeds) // 2]:,}" if speeds else "not measured"
+    middle = f"{speeds[len(speeds) // 2]:,} clean tokens/s" if speeds else "not measured"
     rows = config.rows
     num_commands = sum(line.get("do") == "train" for line in lines)
     summary = (
         f"Configuration `{config.name}`: {facts['steps']:,} steps, {facts['tokens'] / 1e6:.1f} M clean tokens, "
         f"{facts['seconds'] / 60:.1f} minutes of training in {num_commands} commands, "
         f"prompts up to {rows.max_prompt + NUM_SENTINELS} tokens, canvases {rows.canvas_lengths}. "
-        f"Median speed {middle} clean tokens/s; {expected_speed(config):,.0f} were expected on an H200 at "
+        f"Median speed {middle}; {expected_speed(config):,.0f} were expected on an H200 at "
         f"{UTILISATION:.0%} of its peak."
     )
     text = [
@@ -244,5 +246,6 @@ def log_entry(
         ]
         for name, numbers in table.items():
             *passes, hits = numbers.split(",")
-            text.append(f"| {name} | {' | '.join(passes)} | {float(hits):.1%} |")
+            share = float(hits) if float(hits) > MIN_HITS else 0.0
+            text.append(f"| {name} | {' | '.join(passes)} | {share:.1%} |")
     return "\n".join(text) + "\n"

@@ -239,41 +239,47 @@ class Trainer:
         """Train until the planned time, for `minutes` or `max_steps`, or until `stop`.
 
         `on_save` is called after each checkpoint, before the validation: if the time is up, only losses are missing.
-        `minutes` contain the last validation, if it takes as long as the one before.
+        `minutes` contain the last validation, if it takes as long as the one before, or as the first step, which
+        compiles, but at most a quarter of them. It is left out if they are over.
         """
         config, progress, planned = self.config, self.progress, self.config.minutes * 60
         before, started = progress.seconds, time.monotonic()
-        end = before + minutes * 60 if minutes else float("inf")
+        length = minutes * 60 if minutes else float("inf")
+        end, first_step = before + length, 0.0
         last_step = progress.step + max_steps if max_steps else None
         next_save, reported = before + config.checkpoint_minutes * 60, before
         seed = config.seed * 1000 + self.rank * 100
         loader = BatchLoader(self.root, self.rows, seed, config.loader_processes, self.loader_state)
         with closing(iter(loader)) as batches:
             for batch in batches:
-                now, until = before + time.monotonic() - started, min(planned, end - self.validation_seconds)
-                progress.seconds, is_over = self._of_first_process((now, now >= until))
+                now = before + time.monotonic() - started
+                reserve = self.validation_seconds or min(first_step, length / 4)
+                until = min(planned, end - reserve)
+                decided = now, now >= until, next_save <= now < until - reserve
+                progress.seconds, is_over, is_save_due = self._of_first_process(decided)
                 if is_over or progress.step == last_step or self.is_stopped:
                     break
                 share = progress.seconds / planned
                 rate = learning_rate(config.optimizer, progress.step, share)
                 tensors = to_tensors(batch, self.device)
                 self.step(without_canvases(tensors) if self.is_causal(share) else tensors, rate)
+                first_step = first_step or before + time.monotonic() - started - now
                 self.loader_state = loader.state
                 progress.step += 1
                 progress.tokens += batch.tokens.size * self.size
                 if progress.step % REPORT_STEPS == 0:
                     self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                if progress.seconds >= next_save and progress.seconds + self.validation_seconds < until:
+                if is_save_due:
                     self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
-        self._checkpoint(show, on_save)
+        self._checkpoint(show, on_save, is_late=before + time.monotonic() - started >= end)
         return progress
 
-    def _checkpoint(self, show: Show, on_save: Callable[[], None]) -> None:
+    def _checkpoint(self, show: Show, on_save: Callable[[], None], *, is_late: bool = False) -> None:
         self.save()
         on_save()
-        if not self.is_stopped:
+        if not (is_late or self.is_stopped):
             self._validate(show)
 
     def _of_first_process(self, value: T) -> T:

@@ -82,8 +82,8 @@ def test_an_edit_rejected_by_the_client_is_reported(editor):
     ("name", "is_reopened"), [("dg-lsp.rewrite", False), ("dg-lsp.rewrite", True), ("dg-lsp.completeBlock", True)]
 )
 def test_a_document_that_is_changed_or_opened_again_meanwhile_is_not_edited(editor, steps, name, is_reopened):
-    client = editor("slow", text="s\n")
-    msg_id = command(client, name, range=span(0, 0, 1), position={"line": 0, "character": 1})
+    client = editor("slow", text="s+1\n")
+    msg_id = command(client, name, range=span(0, 1, 3), position={"line": 0, "character": 1})
     client.wait_until(steps)
     if is_reopened:
         client.close_document()

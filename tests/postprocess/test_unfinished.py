@@ -3,6 +3,8 @@
 import pytest
 
 from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.context.languages import language_of
+from dg_lsp.postprocess.syntax import Surroundings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
 
 JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
@@ -193,6 +195,10 @@ NESTED = (
 SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
 SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
 TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
+CASES = "".join(f"      case {i}: {{\n        f({i});\n        break;\n      }}\n" for i in range(200))
+SWITCH = "void g(int a) {\n  for (;;) {\n    switch (a) {\n      case 0: {\n        ¦\n"
+SWITCH += f"#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
+MEMBERS = "class A {\n public:\n  int f();\n  ¦\n\n#if B\n  int g();\n#endif\n};\n\nint h();\n"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
 
@@ -222,6 +228,12 @@ NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}
 )
 def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
     assert judged(language, marked, fill) == Candidate(fill, 0.0)
+
+
+@pytest.mark.parametrize("marked", [SWITCH, MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
+def test_a_directive_at_the_margin_ends_no_block(marked):
+    before, _, after = marked.partition("¦")
+    assert Surroundings.of(before, after, language_of("cpp")).num_errors("") == 0
 
 
 def test_a_quote_that_ends_in_code_below_is_refused():

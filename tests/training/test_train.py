@@ -65,7 +65,6 @@ def timed_trainer(make_trainer, monkeypatch):
 
     def step(*_):
         clock.now += 1.0 if trainer.progress.step else 70.0
-        trainer.recent.append(torch.zeros(3))
 
     def validate(*_):
         clock.now += 10.0
@@ -74,6 +73,7 @@ def timed_trainer(make_trainer, monkeypatch):
 
     monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(train, "validate", validate)
+    monkeypatch.setattr(train, "REPORT_STEPS", 1000)
     monkeypatch.setattr(trainer, "step", step)
     monkeypatch.setattr(trainer, "save", lambda: events.append("save"))
     return trainer, clock, events
@@ -86,13 +86,21 @@ def test_a_command_ends_in_time_and_saves_before_it_validates(timed_trainer):
     assert events == ["save", "export", "validation", "validation"] * 3
 
 
-def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
+def test_a_command_that_only_compiles_saves_and_does_not_validate(timed_trainer):
     trainer, clock, events = timed_trainer
-    trainer.run(lambda _: trainer.stop(), minutes=5)
+    trainer.run(lambda _: None, minutes=1)
     assert clock.now == 70
     assert events == ["save"]
 
 
+def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
+    trainer, clock, events = timed_trainer
+    trainer.run(lambda _: None, minutes=5, on_save=trainer.stop)
+    assert clock.now == 91
+    assert events == ["save", "save"]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_validation_compiles_nothing(make_trainer, monkeypatch):
     graphs, counts, validate = [], [], train.validate
 
