@@ -24,6 +24,8 @@ BWRAP := $(VENV)/.bwrap
 MISSING := $(if $(CI),exit 1,true)
 EXTENSION := editors/vscode
 VSIX := $(EXTENSION)/dist/dg-lsp.vsix
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' dg_lsp/__init__.py)
+WHEEL := $(EXTENSION)/dist/dg_lsp-$(VERSION)-py3-none-any.whl
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
@@ -81,7 +83,7 @@ soak: $(DEV)  ## campaigns of hostile input for 10 minutes, or make soak MINUTES
 
 editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type in
 
-extension: $(VSIX)  ## pack the VS Code extension: editors/vscode/dist/dg-lsp.vsix
+extension: $(VSIX)  ## pack the VS Code extension with the server's wheel: editors/vscode/dist/dg-lsp.vsix
 	@[ -e $(VSIX) ] || { echo 'The extension was not packed: the lines above have the reason.' >&2; exit 1; }
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
@@ -171,5 +173,12 @@ $(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(N
 	@[ ! -e $(NODE) ] || $(NPM) --loglevel error ci --ignore-scripts || \
 	  { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
 
-$(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
-	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package
+# The extension installs the server from this file; folders are among the sources so that a deleted file counts as a change.
+$(WHEEL): $(shell find dg_lsp -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE $(CREATED)
+	@rm -f $(EXTENSION)/dist/*.whl $(VSIX)
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) . && touch $@ || \
+	  { echo 'The wheel of the server could not be built: the VS Code extension is not packed.' >&2; $(MISSING); }
+
+$(VSIX): $(WHEEL) $(EXTENSION)/.vscodeignore $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) \
+    $(EXTENSION)/node_modules/.package-lock.json
+	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || [ ! -e $(WHEEL) ] || $(NPM) run package

@@ -23,6 +23,7 @@ INSTALLED_TESTS = (
     "tests/e2e/test_http.py::test_the_bundled_model_completes_and_is_cached",
     "tests/editors/nvim/test_bundled_model.py::test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted",
     "tests/editors/vscode/test_completion.py::test_an_accepted_completion_is_saved",
+    "tests/editors/vscode/test_installation.py",
 )
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4
 SDIST_TESTS = ("tests/canvas", "tests/context", "tests/conventions/test_documents.py")

@@ -52,13 +52,6 @@ OWN: dict[str, dict[str, Any]] = {
         "markdownDescription": "The `dg-lsp` to run; may contain `~` and `${workspaceFolder}`. Empty: searched in the "
         "workspace's `.venv`, `venv` and `env`, on `PATH`, in `~/.local/bin`, then where *Install the Server* puts it.",
     },
-    "dg-lsp.server.package": {
-        "type": "string",
-        "default": "",
-        "scope": "machine",
-        "markdownDescription": "What *Install the Server* installs: a requirement as for `pip install`, or the "
-        "absolute path of a wheel or a clone. Empty: `dg-lsp` in the version of the extension.",
-    },
     "dg-lsp.trace.server": {
         "type": "string",
         "enum": ["off", "messages", "verbose"],
@@ -80,7 +73,7 @@ GROUPS = {
     "Context": ("context.",),
     "Privacy": ("privacy.",),
     "Remote": ("remote.url", "remote.api", "remote.model", "remote.fim", "remote."),
-    "Advanced": ("server.path", "server.package", "completion.", "context.", "rewrite.", "model.", "remote.", ""),
+    "Advanced": ("server.path", "completion.", "context.", "rewrite.", "model.", "remote.", ""),
 }
 """Titles, and the settings of each group in the order of their use: keys, and beginnings of keys."""
 ADVANCED = (

@@ -17,7 +17,8 @@ export function activate({ extension, extensionUri, globalStorageUri, subscripti
   const snooze = new Snooze();
   const statusBar = new StatusBar(snooze);
   const preview = new Preview();
-  const installation = new Installation(globalStorageUri.fsPath, extension.packageJSON.version, log);
+  const wheel = vscode.Uri.joinPath(extensionUri, "dist", `dg_lsp-${extension.packageJSON.version}-py3-none-any.whl`);
+  const installation = new Installation(globalStorageUri.fsPath, wheel.fsPath, log);
   const current = new Session(extension, log, statusBar, preview, installation);
   session = current;
   const denoising = new Denoising(extensionUri, (on) => current.notify("dg-lsp/watch", { on }));

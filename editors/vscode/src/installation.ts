@@ -1,6 +1,7 @@
-/** The server in an environment of this extension: installed on request, and again for each version of the extension. */
+/** The server in an environment of this extension: installed on request from the wheel that the extension contains, and again when that changes. */
 
 import { execFile } from "node:child_process";
+import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
@@ -9,18 +10,16 @@ import { BIN, findExecutable, isExecutable, NAME, onPath } from "./executable";
 
 const INSTALL = "Install";
 const CHOOSE = "Choose…";
-const SET_PACKAGE = "Set the Package";
-const UNPUBLISHED = "Until it is on the package index, set dg-lsp.server.package to the folder of a clone, or to a wheel.";
 const UV = "https://docs.astral.sh/uv/getting-started/installation/";
 const PYTHON = process.platform === "win32" ? "python.exe" : "python";
 const IS_SUPPORTED = "import sys; sys.exit(sys.version_info < (3, 11))";
 
-/** Names the installed package in an environment; written last, so that an environment without it is incomplete. */
+/** Contains the SHA-256 of the installed wheel; written last, so that an environment without it is incomplete. */
 const MARK = "installed";
 /** Environments that are kept: another window may still run the previous one. */
 const KEPT = 2;
 
-/** The two commands that make an environment with the package. */
+/** The two commands that make an environment with the wheel. */
 type Recipe = [file: string, args: string[]][];
 
 class NoInstallerError extends Error {}
@@ -28,10 +27,10 @@ class NoInstallerError extends Error {}
 export class Installation {
   private hasUpdated = false;
 
-  /** `folder` is the storage of the extension, `version` its version. */
+  /** `folder` is the storage of the extension, `wheel` the file with the server of the same version. */
   constructor(
     private readonly folder: string,
-    private readonly version: string,
+    private readonly wheel: string,
     private readonly log: vscode.LogOutputChannel,
   ) {}
 
@@ -52,7 +51,7 @@ export class Installation {
     return choice === INSTALL && this.install();
   }
 
-  /** Installs again after a change of the extension's version or the package; once per window. True if it succeeded. */
+  /** Installs again if the extension contains another wheel; once per window. True if it succeeded. */
   async update(): Promise<boolean> {
     const [newest] = this.complete();
     if (newest === undefined || this.hasUpdated || this.isCurrent(newest) || findExecutable() !== undefined) {
@@ -85,17 +84,8 @@ export class Installation {
     });
   }
 
-  /** The setting, or the package in the version of the extension. */
-  private get requirement(): string {
-    return this.configured.replace(/^~(?=[/\\])/, os.homedir()) || `dg-lsp==${this.version}`;
-  }
-
-  private get configured(): string {
-    return vscode.workspace.getConfiguration("dg-lsp").get<string>("server.package", "").trim();
-  }
-
   private get mark(): string {
-    return JSON.stringify({ package: this.requirement, extension: this.version });
+    return createHash("sha256").update(fs.readFileSync(this.wheel)).digest("hex");
   }
 
   private async build(report: (message: string) => void, token: vscode.CancellationToken): Promise<void> {
@@ -106,7 +96,7 @@ export class Installation {
         await this.run(file, args, report, token);
       }
       if (!isExecutable(this.program(name))) {
-        throw new Error(`${this.requirement} has no program dg-lsp`);
+        throw new Error(`${this.wheel} has no program dg-lsp`);
       }
     } catch (error) {
       fs.rmSync(target, { recursive: true, force: true });
@@ -121,13 +111,13 @@ export class Installation {
     if (uv !== undefined) {
       return [
         [uv, ["venv", "--no-project", "--python", ">=3.11", target]],
-        [uv, ["pip", "install", "--python", target, this.requirement]],
+        [uv, ["pip", "install", "--python", target, this.wheel]],
       ];
     }
     const python = await this.interpreter();
     return [
       [python, ["-m", "venv", target]],
-      [path.join(target, BIN, PYTHON), ["-m", "pip", "install", "--disable-pip-version-check", this.requirement]],
+      [path.join(target, BIN, PYTHON), ["-m", "pip", "install", "--disable-pip-version-check", this.wheel]],
     ];
   }
 
@@ -210,12 +200,7 @@ export class Installation {
       }
       return;
     }
-    const advice = this.configured ? "" : ` ${UNPUBLISHED}`;
-    const message = `${this.requirement} could not be installed.${advice}`;
-    const choice = await vscode.window.showErrorMessage(message, ...(advice ? [SET_PACKAGE] : []), "Show Log");
-    if (choice === SET_PACKAGE) {
-      await vscode.commands.executeCommand("workbench.action.openSettings", "dg-lsp.server.package");
-    } else if (choice !== undefined) {
+    if ((await vscode.window.showErrorMessage("dg-lsp could not be installed.", "Show Log")) !== undefined) {
       this.log.show();
     }
   }

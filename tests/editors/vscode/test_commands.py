@@ -2,13 +2,9 @@
 
 import json
 import re
-import sys
-from contextlib import closing
 
 import pytest
-from code_server import CodeServer, Window, until
-
-from dg_lsp import __version__
+from code_server import until
 
 
 def test_a_word_of_a_completion_can_be_accepted(open_window):
@@ -127,89 +123,6 @@ def test_a_completion_of_a_single_line(open_window):
     assert window.until_ghost() == "total += 1"
     window.press("Tab", 9)
     window.until_saved(text + "    total += 1")
-
-
-UV = """
-case "$1" in
-  venv) for folder; do :; done; mkdir -p "$folder/bin" ;;
-  pip) [ "$2 $3 $5" = "install --python {package}" ] && echo "$$ installs" && cp {program} "$4/bin/dg-lsp" ;;
-  *) exit 1 ;;
-esac
-"""
-
-
-def test_a_missing_server_is_installed_and_updated(open_window, code_server, install_program):
-    program = code_server.home / "waiting"
-    install_program(program, "return total")
-    code_server.put_program("uv", UV.format(package=f"dg-lsp=={__version__}", program=program))
-    window = open_window("def f(a):\n    total = a\n", has_server=False)
-    window.until_text(".notification-list-item-message", "not installed")
-    window.click_text(".notification-list-item .monaco-button", "Install")
-    window.until_status("scripted")
-    storage = code_server.home / "user/User/globalStorage/dg-lsp.dg-lsp"
-    [first] = storage.glob("server-*")
-
-    install_program(program, "return total + 1")
-    (first / "installed").write_text("the package of another version")
-    window.command("dg-lsp: Restart Server")
-    installed = lambda: {path.parent for path in storage.glob("server-*/installed")} - {first}  # noqa: E731
-    [second] = until(installed, "no update")
-    assert (second / "bin/dg-lsp").read_bytes() == program.read_bytes()
-    assert __version__ in (second / "installed").read_text()
-    until(lambda: not (storage / "lock").exists(), "the lock stays")
-    window.to_end()
-    window.type("    ")
-    is_shown = lambda: window.ghost == "return total + 1" or window.press("\\", 220, alt=True)  # noqa: E731
-    until(is_shown, lambda: f"{window.ghost!r} is not of the new server", pause=0.5)
-
-
-PYTHON_EXTENSION = """
-const vscode = require("vscode");
-exports.activate = () => ({
-  ready: Promise.resolve(),
-  environments: {
-    getActiveEnvironmentPath: () => ({ id: "chosen", path: "CHOSEN" }),
-    resolveEnvironment: async ({ id, path }) =>
-      id === "chosen" ? { id, path, executable: { uri: vscode.Uri.file(path), bitness: "64-bit" } } : undefined,
-  },
-});
-"""
-"""The part of the API of ms-python.python, as @vscode/python-extension declares it, that the extension uses."""
-CHOSEN = """
-case "$1 $2" in
-  "-c "*) exec {python} "$@" ;;
-  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  "-m pip") [ "$3 $5" = "install {package}" ] && cp {program} "$(dirname "$0")/dg-lsp" ;;
-  *) exit 1 ;;
-esac
-"""
-
-
-def test_without_uv_the_interpreter_of_the_python_extension_installs_the_server(browser, tmp_path, install_program):
-    home, project = tmp_path / "home", tmp_path / "project"
-    extension = home / "extensions/ms-python.python-2026.1.0"
-    extension.mkdir(parents=True)
-    package = {"publisher": "ms-python", "name": "python", "version": "2026.1.0", "main": "extension.js"}
-    package |= {"engines": {"vscode": "^1.91.0"}, "activationEvents": []}
-    (extension / "package.json").write_text(json.dumps(package))
-    (extension / "extension.js").write_text(PYTHON_EXTENSION.replace("CHOSEN", str(home / "programs/chosen")))
-    program, file = home / "waiting", project / "main.py"
-    install_program(program, "return total")
-    project.mkdir()
-    file.write_text("def f(a):\n    total = a\n")
-    with closing(CodeServer(home, settings=EAGER, without=("uv",))) as server:
-        names = {"python": sys.executable, "package": f"dg-lsp=={__version__}", "program": program}
-        server.put_program("chosen", CHOSEN.format(**names))
-        browser.renew()
-        window = Window(browser, server, project, file)
-        window.until_text(".notification-list-item-message", "not installed")
-        window.click_text(".notification-list-item .monaco-button", "Install")
-        window.until_status("scripted")
-        [made] = (home / "user/User/globalStorage/dg-lsp.dg-lsp").glob("server-*")
-        assert (made / "bin/python").read_bytes() == (home / "programs/chosen").read_bytes()
-        window.to_end()
-        window.type("    ")
-        assert window.until_ghost() == "return total"
 
 
 @pytest.mark.parametrize(("path", "shown"), [("/nowhere/dg-lsp", "/nowhere/dg-lsp could not"), (5, "server could not")])
