@@ -26,7 +26,8 @@ from dg_lsp.context.tags import imports_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
 
 NUM_OPEN = 6

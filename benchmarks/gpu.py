@@ -332,7 +332,7 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
         sys.exit("llama.cpp lists no GPU: run dg-lsp doctor, or use --toy")
     runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
     settings = Settings(model=ModelSettings(name=str(options.gguf), **runtime))
-    with closing(open_denoiser(load_model(settings), settings)) as denoiser:
+    with closing(open_denoiser(load_model(settings))) as denoiser:
         yield denoiser, names[0] if names else "CPU"
 
 

@@ -35,7 +35,7 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.cli.loading import configure, load_model, open_denoiser
 from dg_lsp.cli.options import overrides
-from dg_lsp.diffusion import loop
+from dg_lsp.diffusion import samplers
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     settings = configure(overrides(model=options.model, threads=options.threads, gpu_layers=None))
     model = load_model(settings)
-    denoiser = open_denoiser(model, settings)
+    denoiser = open_denoiser(model)
     spec, gains = denoiser.spec, dict[int, dict[str, float]]()
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     try:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # the random model has an ordinary shape, unlike Gemma 4
     if not isinstance(model.weights, Checkpoint) and spec.self_conditioning is None:
         spec = dataclasses.replace(spec, max_prompt_tokens=NUM_PROMPT_TOKENS)
-        cached = open_denoiser(dataclasses.replace(load_model(settings), spec=spec), settings)
+        cached = open_denoiser(dataclasses.replace(load_model(settings), spec=spec))
         try:
             with random_model(model.weights.metadata, spec, settings.model, cached.threads) as recomputing:
                 gains = measure_cache_gain(
@@ -109,7 +109,7 @@ def measure_parts(
             for owner, function in listed:
                 stack.enter_context(timer.replacing(owner, function, name, within="predict"))
         for function in ("unmask", "renoise"):
-            stack.enter_context(timer.replacing(loop, function, "sampling"))
+            stack.enter_context(timer.replacing(samplers, function, "sampling"))
         results = [engine.fill(request, deadline=math.inf) for request in requests]
     num_steps = sum(result.steps for result in results)
     names = ("decode", "self_conditioning", "reduction", "sampling")

@@ -31,6 +31,11 @@ def escaped(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def with_extra(name: str) -> str:
+    """The advice to install an extra: from the clone, because no package index has dg-lsp yet."""
+    return f"install dg-lsp with the extra {name}, in the clone: uv tool install '.[{name}]' or pip install '.[{name}]'"
+
+
 class DgLspError(Exception):
     """The message is one line and ends with a remedy. Text of files and servers in it is escaped."""
 

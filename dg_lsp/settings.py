@@ -18,9 +18,8 @@ from attrs import field, validators
 from pathspec import GitIgnoreSpec
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.sampler_options import NO_OPTIONS, SAMPLER_KEY, SamplerOptions, Samplers, parse_samplers
+from dg_lsp.sampler_options import NO_OPTIONS, PROMPT_ATTENTIONS, SAMPLER_KEY, SamplerOptions, Samplers, parse_samplers
 
-PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 FIMS = (
     *("suffix", "none", "qwen", "codegemma", "granite", "granite-code", "mellum", "starcoder2", "starcoder"),
@@ -87,11 +86,11 @@ class ContextSettings:
     """Code of other files in the prompt. Excluded files are never part of it."""
 
     enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
-    """`always`, `never`, or for models trained on several files (`auto`)."""
+    """Add code of other files to the prompt: `always`, `never`, or for models trained on several files (`auto`)."""
     sources: tuple[str, ...] = field(
         default=CONTEXT_SOURCES, validator=validators.deep_iterable(validators.in_(CONTEXT_SOURCES))
     )
-    """Signatures of imported definitions, similar code in open files, recent edits, diagnostics near the cursor."""
+    """What is added: signatures of imported definitions, similar code in open files, recent edits, diagnostics."""
 
 
 def is_pattern(line: str) -> bool:
@@ -123,7 +122,7 @@ class PrivacySettings:
     exclude_comments: bool = False
     """No automatic completions inside comments, in languages with a grammar; requested ones still come."""
     exclude_strings: bool = False
-    """The same inside strings, docstrings included; code inside a string, as in an f-string, is completed."""
+    """No automatic completions inside strings and docstrings; code in a string, as in an f-string, is completed."""
     trusted_folders: tuple[str, ...] = ()
     """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""
@@ -144,12 +143,15 @@ class ModelSettings:
     """Tokens of the KV cache, shared by all slots and allocated at once; 0 begins small and grows."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Number of prompts (documents) in the KV cache."""
-    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
-    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
     device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"))
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
+    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS), metadata=_INTERNAL)
+    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`).
+
+    From the model's table in `sampler`, when the model is loaded.
+    """
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
 
@@ -186,6 +188,11 @@ def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: st
         raise ValueError(f"{attribute.name} must be a JSON object, or empty")
 
 
+def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
+    if not re.fullmatch(r"\w*", value, re.ASCII):  # the value may be the key itself: the message does not have it
+        raise ValueError("remote.key_source must be the name of an environment variable, or keyring")
+
+
 @attrs.frozen
 class RemoteSettings:
     """A server that runs the model instead of this process."""
@@ -195,7 +202,7 @@ class RemoteSettings:
     allow_http: bool = False
     """Use an `http` address of another machine too, although others on the way can read code and key."""
     api: str = field(default="completions", validator=validators.in_(("completions", "infill", "chat")))
-    """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
+    """Requests that the server answers: `/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""
     """The model's name on the server; empty: the server's default."""
     fim: str = field(default="suffix", validator=validators.in_(FIMS))
@@ -204,10 +211,8 @@ class RemoteSettings:
     """Approximate number of tokens of the file that are sent."""
     extra: str = field(default="", validator=_json_object)
     """A JSON object whose fields are added to every request."""
-    key_variable: str = "DG_LSP_REMOTE_KEY"
-    """Environment variable that holds the API key."""
-    keyring: bool = False
-    """Without that variable, read the key from the system's keyring: service `dg-lsp`, user the server's host."""
+    key_source: str = field(default="DG_LSP_REMOTE_KEY", validator=_variable)
+    """Environment variable with the API key, or `keyring`: the system's, service `dg-lsp`, user the server's host."""
     ca_file: str = ""
     """PEM file with certificates to trust instead of the system's."""
 
@@ -218,8 +223,6 @@ class DaemonSettings:
 
     use: str = field(default="auto", validator=validators.in_(("auto", "start", "never")))
     """Whether `dg-lsp lsp` uses a daemon: `auto` if one runs, `start` starts one, `never`."""
-    http: str = ""
-    """`HOST:PORT` of this machine where the daemon also serves HTTP; empty: no HTTP."""
 
 
 @attrs.frozen
@@ -268,6 +271,17 @@ def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attr
 
 KEYS = tuple(key for key, *_ in leaves())
 """The dotted keys of all settings."""
+_MOVED = {
+    "fill": "use completion",
+    "exclude": "use privacy.exclude_*",
+    "runtime": "use model",
+    "audit": "use privacy.audit_log",
+    "remote.key_variable": "use remote.key_source",
+    "remote.keyring": 'use remote.key_source = "keyring"',
+    "daemon.http": "use dg-lsp daemon start --http HOST:PORT",
+    "model.prompt_attention": f"set it for each model, in the table [{SAMPLER_KEY}.NAME]",
+}
+"""What replaces the settings of earlier versions that have no successor of a similar name."""
 
 
 def settings_tree(settings: Settings) -> dict[str, Any]:
@@ -334,7 +348,9 @@ def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _unknown_setting(key: str) -> str:
-    """The message for an unknown key, with the nearest known one."""
+    """The message for an unknown key, with what replaces it or the nearest known one."""
+    if key in _MOVED:
+        return f"unknown setting {key}: {_MOVED[key]}"
     same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
     near = same_name or difflib.get_close_matches(key, [*KEYS, *(one.name for one in attrs.fields(Settings))], 1)
     shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal

@@ -24,6 +24,7 @@ INSTALLED_TESTS = (
     "tests/editors/nvim/test_bundled_model.py::test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted",
     "tests/editors/vscode/test_completion.py::test_an_accepted_completion_is_saved",
 )
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4
 SDIST_TESTS = ("tests/canvas", "tests/context", "tests/conventions/test_documents.py")
 
 
@@ -39,7 +40,7 @@ def main() -> int:
         python = install(wheel, folder)
         run("fill", python.with_name("dg-lsp"), "fill", ROOT / "samples/words.py:23:12", cwd=folder)
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            packed.extractall(folder, **SAFELY)
         release = {
             "DG_LSP_RELEASE_PYTHON": str(python),
             "DG_LSP_RELEASE_PLUGIN": str(folder / f"dg-lsp.nvim-{version}"),
@@ -93,7 +94,7 @@ def install(wheel: Path, folder: Path) -> Path:
 def test_sdist(sdist: Path, folder: Path) -> None:
     """Runs the tests that the source distribution has, from its own folder."""
     with tarfile.open(sdist) as packed:
-        packed.extractall(folder, filter="data")
+        packed.extractall(folder, **SAFELY)
     source = folder / sdist.name.removesuffix(".tar.gz")
     run("sdist", sys.executable, "-m", "pytest", "-q", *SDIST_TESTS, cwd=source, env={"PYTHONPATH": str(source)})
 

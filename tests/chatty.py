@@ -5,6 +5,8 @@ from dataclasses import replace
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ScriptedDenoiser
 from dg_lsp.canvas.spec import PromptFormat
 
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+"""The body of a chat."""
 # what follows the last one is what a script goes on from
 SPECIALS = {"<bos>": END_ID, "<|turn>": END_ID, "<turn|>": PREFIX_ID, "<|channel>": SUFFIX_ID, "<channel|>": MIDDLE_ID}
 

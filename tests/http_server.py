@@ -69,8 +69,14 @@ class Client:
         return self
 
 
-def engine_of(denoiser):
-    return lambda settings: LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+def engine_of(denoiser, may_open=None):
+    """Opens the model, after an event of the test if one is given."""
+
+    def open_engine(settings):
+        assert may_open is None or may_open.wait(TIMEOUT)
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+    return open_engine
 
 
 class Starter:
@@ -122,6 +128,11 @@ def chunks(reply):
     *found, done = reply.events
     assert done == "[DONE]"
     return [json.loads(one) for one in found]
+
+
+def choices(reply):
+    """The first choice of each event of such a stream."""
+    return [one["choices"][0] for one in chunks(reply)]
 
 
 # checks of schemathesis

@@ -6,11 +6,25 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from gates import TIMEOUT, wait_until
 
+CAPTURED = Path(__file__).parent / "e2e/capabilities"
+"""Of each editor what its `initialize` declares."""
 PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
 """A busy machine must not turn an answer into a deadline."""
+
+
+def capabilities(editor):
+    """Those of a real editor."""
+    return json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"]
+
+
+def span(line, start, end, last_line=None):
+    """A range, of one line or of several."""
+    last = {"line": line if last_line is None else last_line, "character": end}
+    return {"start": {"line": line, "character": start}, "end": last}
 
 
 class Client:
@@ -109,6 +123,14 @@ class Client:
         """Parameters of all notifications and requests of a method so far."""
         return [one["params"] for one in self.messages if one.get("method") == method]
 
+    def logged(self, part=""):
+        """Messages in the log with this part."""
+        return [one["message"] for one in self.received("window/logMessage") if part in one["message"]]
+
+    def shown(self):
+        """Messages that the user sees."""
+        return [one["message"] for one in self.received("window/showMessage")]
+
     def wait_request(self, method):
         """The first request of a method from the server."""
         return self.wait_until(lambda: [one for one in self.messages if one.get("method") == method])[0]
@@ -169,6 +191,24 @@ class Client:
     def texts(self, line, character, **more):
         """Texts of the completions at a position."""
         return [item["insertText"] for item in self.items(self.complete(line, character, **more))]
+
+    def close_document(self, uri=URI):
+        self.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+
+    def configure(self, **settings):
+        self.notify("workspace/didChangeConfiguration", {"settings": settings})
+
+    def command(self, name, uri=URI, **argument):
+        """Runs a command of the server; returns the id of the request."""
+        return self.request("workspace/executeCommand", {"command": name, "arguments": [{"uri": uri, **argument}]})
+
+    def actions(self, where, *diagnostics, uri=URI, **context):
+        """The code actions at a range."""
+        params = {"textDocument": {"uri": uri}, "range": where, "context": {"diagnostics": diagnostics, **context}}
+        return self.result(self.request("textDocument/codeAction", params))
+
+    def stats(self):
+        return self.result(self.request("dg-lsp/stats", {}))
 
     def leave(self):
         """Sends `shutdown` and `exit`; returns the exit code."""

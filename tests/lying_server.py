@@ -14,13 +14,14 @@ CERTIFICATES = Path(__file__).parent / "certificates"
 
 
 class LyingServer:
-    """Sends `answers[n]` to the n-th request, the last one to all later requests; a callable gets the socket.
+    """Sends `answers[n]` to the n-th POST, the last one to all later ones; a callable gets the socket.
 
-    `tls` names a certificate of `tests/certificates`.
+    `models` is the answer to a GET, which has no body. `tls` names a certificate of `tests/certificates`.
     """
 
-    def __init__(self, *answers, tls=None):
-        self.answers, self.requests = answers, []
+    def __init__(self, *answers, models=None, tls=None):
+        self.answers, self.requests, self.asked = answers, [], []
+        self._models = models or reply("", "404 Not Found")
         self.left = threading.Event()
         """Set when a client has closed its connection before the answer has ended."""
         self._tls = None if tls is None else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -46,8 +47,9 @@ class LyingServer:
             request = _request(connection)
             if not request:
                 return
-            self.requests.append(request)
-            answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+            is_get = request.startswith(b"GET ")
+            (self.asked if is_get else self.requests).append(request)
+            answer = self._models if is_get else self.answers[min(len(self.requests), len(self.answers)) - 1]
             if callable(answer):
                 answer(self, connection)
             else:
@@ -59,11 +61,12 @@ class LyingServer:
 
 def _request(connection):
     data = b""
-    while not (found := re.search(rb"content-length: *(\d+).*?\r\n\r\n", data, re.DOTALL | re.IGNORECASE)):
+    while not (end := data.find(b"\r\n\r\n") + 4) > 3:
         if not (chunk := connection.recv(65536)):
             return b""
         data += chunk
-    while len(data) < found.end() + int(found[1]):
+    length = re.search(rb"content-length: *(\d+)", data[:end], re.IGNORECASE)
+    while length and len(data) < end + int(length[1]):
         data += connection.recv(65536)
     return data
 

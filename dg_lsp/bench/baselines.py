@@ -22,10 +22,10 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOpti
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.fim import fim_layout
+from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.errors import BackendError, UsageError
+from dg_lsp.errors import BackendError, UsageError, with_extra
 
 START_SECONDS = 120.0
 """Time limit for the start: a large model may be on a slow disk."""
@@ -284,7 +284,7 @@ def write_as_rnd1(source: Path, target: Path, spec: ModelSpec) -> list[str]:
     try:
         import gguf
     except ImportError as error:
-        raise UsageError("this benchmark writes a model file: pip install 'dg-lsp[dev]'") from error
+        raise UsageError(f"this benchmark writes a model file: {with_extra('dev')}") from error
     reader = gguf.GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     if fields["general.architecture"] != "qwen3" or spec.fim is None or spec.fim.middle_id is None:

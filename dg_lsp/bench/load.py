@@ -43,7 +43,7 @@ _MEASURES = {
     "latency_p95_ms": ("latency p95, ms", ".0f"),
     "first_line_p50_ms": ("first line p50, ms", ".0f"),
     "first_useful_line_p50_ms": ("first useful line p50, ms", ".0f"),
-    "useful": ("answers with a useful first line", ".1%"),
+    "useful": ("requests with a useful first line", ".1%"),
     "requests_per_s": ("requests/s", ".2f"),
     "tokens_per_s": ("tokens/s", ".1f"),
     "canvas_tokens_per_s": ("canvas tokens/s", ".1f"),
@@ -138,7 +138,7 @@ class LoadAnswer:
     prompt: str
     latency_ms: float
     first_line_ms: float | None = None  # when the first line with text was whole; None: it never was
-    is_useful: bool | None = None  # None without a reference
+    is_useful: bool | None = None  # false without an answer; None without a reference
     output_tokens: int = 0
     canvas_tokens: int = 0
     blocks: int = 0
@@ -246,14 +246,16 @@ def _answer(
     latency_ms = elapsed_ms()
     if not (is_refused or error) and latency_ms >= 1e3 * plan.answer_seconds:
         error = f"{model.name} does not finish within {plan.answer_seconds:g} s"
+    is_judged = bool(prompt.references)
     if is_refused or error:
-        return LoadAnswer(prompt=prompt.id, latency_ms=latency_ms, is_refused=is_refused, error=error)
+        missed = False if is_judged else None
+        return LoadAnswer(prompt=prompt.id, latency_ms=latency_ms, is_useful=missed, is_refused=is_refused, error=error)
     text = answer.texts[0] if answer.texts else ""
     return LoadAnswer(
         prompt=prompt.id,
         latency_ms=latency_ms,
         first_line_ms=latency_ms if line_ms is None and text.strip() else line_ms,
-        is_useful=prompt.is_useful(text) if prompt.references else None,
+        is_useful=prompt.is_useful(text) if is_judged else None,
         output_tokens=answer.output_tokens,
         canvas_tokens=answer.canvas_tokens,
         blocks=answer.blocks,
@@ -263,12 +265,13 @@ def _answer(
 def summarize_load(rounds: Sequence[LoadRound]) -> dict[str, Any]:
     """Numbers of one server at one level, rounded to four digits; None where the server reports nothing.
 
-    Latency counts answers only. A rate is the sum over all rounds divided by their seconds.
+    Latency counts answers only; the share of useful first lines counts every request. A rate is the sum over all rounds
+    divided by their seconds.
     """
     listed = [answer for one in rounds for answer in one.answers]
     answered = [answer for answer in listed if answer.is_answered]
     seconds = sum(one.seconds for one in rounds)
-    judged = [answer for answer in answered if answer.is_useful is not None]
+    judged = [answer for answer in listed if answer.is_useful is not None]
     first = [(answer, answer.first_line_ms) for answer in answered if answer.first_line_ms is not None]
     latencies = [answer.latency_ms for answer in answered]
     usage = [one.gpu for one in rounds if one.gpu is not None]

@@ -30,7 +30,8 @@ from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError, UsageError, with_extra
+from dg_lsp.postprocess.validate import Reason
 
 NUM_EXAMPLES = 5
 _MAX_EXAMPLE = 1000
@@ -150,7 +151,7 @@ def check_page_path(path: Path) -> None:
         UsageError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise UsageError("pages need matplotlib: pip install 'dg-lsp[bench]'")
+        raise UsageError(f"pages need matplotlib: {with_extra('bench')}")
     if path.is_dir():
         raise InputFileError(f"{path} is a directory: name a file in it for the page")
     if not path.parent.is_dir():
@@ -223,23 +224,8 @@ _MEANINGS = {
     "wrong": "The first line of the shown text differs from that of the reference.",
     "late": f"Useful, but after {ttfue.CUTS[-1]:,} ms; not a miss.",
     "nothing": "Nothing was shown, for an unknown reason.",
-    "empty": "Nothing, or only blanks.",
-    "repeats-suffix": "It only repeats the text after the cursor.",
-    "repeats-prefix": "It repeats the line before the cursor.",
-    "repeats-itself": "It repeats the same few words.",
-    "low-confidence": "Its estimated probability of being right is too low.",
-    "syntax-error": "It would add a syntax error.",
-    "hollow": "It is a header without a body, or an empty body.",
-    "unknown-name": "It reads a name that nothing binds.",
-    "no-effect": "It assigns a variable to itself.",
-    "exists": "It defines or imports a name that exists above.",
-    "closers": "It only closes the bracket that was opened before the cursor.",
-    "licence": "It is a licence header of the training data.",
-    "unchanged": "It equals the text that it would replace.",
-    "indentation": "The lines below would be indented too deeply.",
-    "not-text": "It is not valid UTF-8, or has control characters.",
-    "unfinished": "The deadline came before anything was stable.",
     "cancelled": "The next key cancelled the request.",
+    **{reason.value: f"It {reason.problem}." for reason in Reason},
 }
 
 

@@ -15,8 +15,8 @@ _NAME = r"[^\W\d]\w*"
 _REVERSED_ACCESS = re.compile(r"(\w*)\.(\w+(?:\.\w+)*\.?)")  # of a reversed line: matched once, not at each character
 _WORD = re.compile(rb"[\w\x80-\xff]*")
 _SELF = frozenset(("self", "cls", "this"))
-_DEFINITIONS = re.compile(r"def[ \t]+(\w+)"), re.compile(r"\n    (\w+): ")
-"""Methods and fields that a class defines, as Python writes them; each begins with a text that is found fast."""
+_METHOD, _FIELD = re.compile(r"def[ \t]+(\w+)"), re.compile(r"\n    (\w+): ")
+"""What a class defines, as Python writes it; each begins with a text that is found fast."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,7 @@ class KnownNames:
 
     names: tuple[bytes, ...]  # all longer than the beginning
     begun: bytes
-    ids: TokenIds  # shape (N,): the first tokens of what is missing
+    ids: TokenIds  # shape (N,): the first tokens of what is missing of those that are offered
     decode: Callable[[TokenIds], bytes]
 
     def are_contradicted(self, ids: TokenIds) -> bool:
@@ -65,9 +65,11 @@ class Attributes:
 
     def _known_names(self, chain: str, begun: str) -> KnownNames | None:
         names = [name for name in sorted(self._names_of(chain)) if name.startswith(begun)]
-        if not names or begun in names:  # a complete name may go on as anything
+        entered = self._entered_methods() if chain in _SELF else set()
+        offered = [name for name in names if name not in entered]  # a recursion is for the model to begin
+        if not offered or begun in names:  # a complete name may go on as anything
             return None
-        ids = sorted({int(self._encode(name[len(begun) :])[0]) for name in names})
+        ids = sorted({int(self._encode(name[len(begun) :])[0]) for name in offered})
         return KnownNames(tuple(name.encode() for name in names), begun.encode(), token_ids(ids), self._decode)
 
     def _names_of(self, chain: str) -> frozenset[str]:
@@ -75,9 +77,20 @@ class Attributes:
         if chain not in self._names:
             found = set() if chain.startswith(".") else set(self._used(chain, is_whole=True))
             if chain in _SELF:
-                found |= {name for text in self._texts for one in _DEFINITIONS for name in one.findall(text)}
+                found |= {name for text in self._texts for one in (_METHOD, _FIELD) for name in one.findall(text)}
             self._names[chain] = frozenset(found or self._used(chain.rpartition(".")[2], is_whole=False))
         return self._names[chain]
+
+    def _entered_methods(self) -> set[str]:
+        """The methods whose body contains the cursor, by indentation."""
+        text, width, found = self._texts[0], len(self._line) - len(self._line.lstrip()), set()
+        for match in reversed(list(_METHOD.finditer(text))):
+            head = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+            indent = len(head) - len(head.lstrip())
+            if 0 < indent < width and head.strip() in ("", "async"):
+                found.add(match[1])
+                width = indent
+        return found
 
     def _used(self, chain: str, *, is_whole: bool) -> Iterator[str]:
         pattern = re.compile(rf"{re.escape(chain)}\.({_NAME})")

@@ -10,9 +10,8 @@ import numpy as np
 
 from dg_lsp.canvas.chat_template import ChatTemplate, TemplateError, TemplateRefusedError, render, render_here
 from dg_lsp.canvas.fim import SUFFIX_SHARE, encode_after, fitting
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, end_of, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, end_of, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snippets import Snippet
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError

@@ -22,7 +22,7 @@ MAX_TEXT = 1 << 22
 MAX_SECONDS = 5
 _MAX_BYTES = 1 << 29  # memory of the child
 _NUM_CACHED = 8
-"""Conversations that are kept; every fill asks the same question. They may be long, so these are few."""
+"""Rendered conversations in the cache: all fills have the same question. Few, because they may be long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, end_of, token_ids
+from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, Tokenizer, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptFormat
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dg_lsp.canvas.chat import CODE_CLOSING, rewrite_layout, template_words
-from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX, RACED_TOKENS
-from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, noise, token_ids
+from dg_lsp.canvas.infill import GAP_LENGTHS, PASS_TOKENS, num_frozen
+from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
 from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import Prompt
 
 MIN_GAP = 8  # tokens that each gap of a canvas has room for
@@ -43,8 +42,7 @@ class GapsLayout:
     @property
     def _num_frozen(self) -> int:
         """Frozen tokens, at least."""
-        layout = self.layout
-        return len(layout.head_ids) + sum(map(len, self.between)) + min(MIN_SUFFIX, len(layout.tail_ids))
+        return num_frozen(self.layout) + sum(map(len, self.between))
 
     def fits(self, spec: ModelSpec) -> bool:
         """Whether the model's longest canvas has room for the frozen text and a usual length of each gap."""
@@ -54,7 +52,7 @@ class GapsLayout:
         """Lengths of the gaps to try in one pass, ascending: those that fit into the model's longest canvas."""
         most = max(1, (spec.longest_block - self._num_frozen) // self.num_gaps)
         sizes = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
-        while len(sizes) > 1 and sum(self._num_frozen + self.num_gaps * size for size in sizes) > RACED_TOKENS:
+        while len(sizes) > 1 and sum(self._num_frozen + self.num_gaps * size for size in sizes) > PASS_TOKENS:
             sizes = sizes[:-1]
         return sizes
 
@@ -63,7 +61,7 @@ class GapsLayout:
         sizes = self.sizes(spec)
         lengths = [self._num_frozen + self.num_gaps * size for size in sizes]
         # one canvas alone may be as long as the model's longest
-        spare = (RACED_TOKENS - sum(lengths)) // len(sizes) if len(sizes) > 1 else spec.longest_block
+        spare = (PASS_TOKENS - sum(lengths)) // len(sizes) if len(sizes) > 1 else spec.longest_block
         return [
             self._canvas(size, min(spec.longest_block, length + spare), spec, rng)
             for size, length in zip(sizes, lengths, strict=True)

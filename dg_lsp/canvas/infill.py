@@ -7,9 +7,8 @@ gap lengths are tried in one pass; all canvases of a pass are equally long, and 
 import numpy as np
 
 from dg_lsp.canvas.fim import snippet_ids
-from dg_lsp.canvas.layout import Layout, end_of, token_ids
+from dg_lsp.canvas.layout import Layout, Tokenizer, end_of, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import Prompt
 
 GAP_LENGTHS = (4, 8, 16, 32)
@@ -18,7 +17,7 @@ PREFIX_TAIL = 8
 """Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
 MIN_SUFFIX = 8
 """Suffix tokens in the canvas, at least, if there are as many."""
-RACED_TOKENS = 256
+PASS_TOKENS = 256
 """Tokens of all canvases of one pass: what every runtime has room for."""
 _CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
@@ -43,25 +42,30 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     )
 
 
+def num_frozen(layout: Layout) -> int:
+    """Frozen tokens of a canvas, at least: the head, and the beginning of the tail."""
+    return len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
+
+
 def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
     """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
-    most = max(1, length - len(layout.head_ids) - min(MIN_SUFFIX, len(layout.tail_ids)))
+    most = max(1, length - num_frozen(layout))
     fitting = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
     return fitting if len(layout.tail_ids) else fitting[-1:]
 
 
-def raced_length(layout: Layout, length: int, num_raced: int) -> int:
+def shared_length(layout: Layout, length: int, num_canvases: int) -> int:
     """Length of each canvas so that all canvases fit into one pass."""
-    return max(len(layout.head_ids) + 1, min(length, RACED_TOKENS // max(1, num_raced)))
+    return max(len(layout.head_ids) + 1, min(length, PASS_TOKENS // max(1, num_canvases)))
 
 
 def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
     """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
-    most = min(max_tokens, spec.longest_block - len(layout.head_ids) - min(MIN_SUFFIX, len(layout.tail_ids)))
+    most = min(max_tokens, spec.longest_block - num_frozen(layout))
     return min(2 * gap, most) if gap < most else None
 
 
 def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
     """The model's shortest canvas length that holds the gap and the frozen tokens around it."""
-    least = gap + len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
+    least = gap + num_frozen(layout)
     return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)

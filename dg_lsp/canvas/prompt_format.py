@@ -5,9 +5,8 @@ from dataclasses import replace
 from dg_lsp.canvas.chat import TEMPLATES, has_template, instruct_layout
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.infill import infill_layout
-from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.layout import Layout, Tokenizer
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.errors import RequestError

@@ -13,8 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from dg_lsp.canvas.attributes import Attributes
-from dg_lsp.canvas.layout import TokenIds, token_ids
-from dg_lsp.canvas.tokenizer import Tokenizer, caching
+from dg_lsp.canvas.layout import TokenIds, Tokenizer, caching, token_ids
 
 MIN_MATCH, MAX_MATCH = 3, 12
 """Shortest and longest n-gram, in tokens."""

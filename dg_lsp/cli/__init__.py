@@ -49,7 +49,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return int(command_tree().main(args=list(arguments), prog_name="dg-lsp", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _print_error(f"{error.format_message()} (see dg-lsp --help)", error.exit_code)
+        context = getattr(error, "ctx", None)  # of the command that was misused
+        command = context.command_path if context else "dg-lsp"
+        return _print_error(f"{error.format_message().rstrip('.')} (see {command} --help)", error.exit_code)
     except DgLspError as error:
         return _print_error(str(error), error.exit_code)
     except typer.Abort:

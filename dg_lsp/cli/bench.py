@@ -23,11 +23,13 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.sampler_options import SamplerOptions
 
-app = typer.Typer(help="Measure fills and steps.")
+app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 
 Data = Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
-Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of random cases.")]
-Length = Annotated[Literal["none", "oracle"], Option(help="Known length: nothing, or the reference's lines.")]
+Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")]
+Length = Annotated[
+    Literal["none", "oracle"], Option(help="What is known of the length: nothing, or the reference's number of lines.")
+]
 Warm = Annotated[bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")]
 Execute = Annotated[bool, Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")]
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
@@ -44,11 +46,15 @@ def compare(
     remote: Annotated[str | None, Option(metavar="URL", help="Compare with this server.")] = None,
     llama_server: Annotated[Path | None, Option(metavar="PATH", help="A llama-server to start with the model.")] = None,
     llama_diffusion_cli: Annotated[Path | None, Option(metavar="PATH", help="A llama-diffusion-cli to run.")] = None,
-    diffusion_steps: Annotated[int, Option(min=0, metavar="N", help="Steps of that program; 0: one a token.")] = 0,
+    diffusion_steps: Annotated[
+        int, Option(min=0, metavar="N", help="Steps of that program; 0: one for each token.")
+    ] = 0,
     limit: Limit = None,
     seed: Seed = 0,
     length: Length = "none",
-    early_stop: Annotated[float, Option(min=0, metavar="MS", help="Accept whole lines after it; 0: never.")] = 0.0,
+    early_stop: Annotated[
+        float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
+    ] = 0.0,
     warm: Warm = False,
     execute: Execute = False,
     as_json: Json = False,
@@ -115,14 +121,12 @@ def infill(
     sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    from dg_lsp.cli.measurements import Cases, measure_infill, request_options
+    from dg_lsp.cli.measurements import Cases, measure_infill, measure_sweep, request_options, sweep_of
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
     cases = Cases(data, limit, seed, execute, as_json, output, html)
     if sweep:
-        from dg_lsp.cli.sweep import measure_sweep, sweep_of
-
         return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)
 
@@ -136,16 +140,20 @@ def replay(
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
     speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = 1.0,
-    reaction: Annotated[float, Option(min=0, metavar="MS", help="From item to acceptance.")] = 380.0,
-    debounce: Annotated[float, Option(min=0, metavar="MS", help="From a key to the request.")] = 50.0,
+    reaction: Annotated[
+        float, Option(min=0, metavar="MS", help="Time from the display of an item to its acceptance.")
+    ] = 380.0,
+    debounce: Annotated[float, Option(min=0, metavar="MS", help="Time from a key to the request.")] = 50.0,
     on_matching_key: Annotated[
         Literal["request", "keep", "dismiss"],
         Option(help="If a key matches the item: send a request, keep the item, or dismiss it."),
     ] = "request",
     model: Model = None,
     remote: Remote = None,
-    api: Annotated[str | None, Option(help="API of the server: completions, infill or chat.")] = None,
-    fim: Annotated[str | None, Option(help="How completions send the text after the cursor: see remote.fim.")] = None,
+    api: Annotated[str | None, Option(metavar="API", help="API of the server: completions, infill or chat.")] = None,
+    fim: Annotated[
+        str | None, Option(metavar="FIM", help="How completions send the text after the cursor; see remote.fim.")
+    ] = None,
     decoder: Decoder = None,
     as_json: Json = False,
     output: Output = None,
@@ -173,7 +181,9 @@ def replay(
 
 @app.command("samples")
 def samples(
-    places: Annotated[Path, Argument(help="A TOML file with cursor positions.")] = Path("samples/places.toml"),
+    places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(
+        "samples/places.toml"
+    ),
     model: Model = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
@@ -194,8 +204,12 @@ def serve(
     rounds: Annotated[int, Option(min=1, metavar="N", help="How often all prompts are sent.")] = 3,
     warm_up: Annotated[int, Option(min=0, metavar="N", help="Uncounted requests before each level.")] = 2,
     max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, metavar="N", help="Longest answer.")] = 64,
-    api: Annotated[list[str] | None, Option(help="API of the server; a second one is that of URL2.")] = None,
-    fim: Annotated[list[str] | None, Option(help="See remote.fim; a second one is that of URL2.")] = None,
+    api: Annotated[
+        list[str] | None, Option(metavar="API", help="API of the server; a second one is that of URL2.")
+    ] = None,
+    fim: Annotated[
+        list[str] | None, Option(metavar="FIM", help="See remote.fim; a second one is that of URL2.")
+    ] = None,
     model: Annotated[
         list[str] | None, Option(metavar="NAME", help="Model's name there; a second one for URL2.")
     ] = None,
@@ -209,7 +223,7 @@ def serve(
 ) -> int:
     """Send many requests at a time to a server, or to two in turn: latency, throughput, useful first lines."""
     from dg_lsp.bench.load import LoadPlan
-    from dg_lsp.cli.load import measure_load, parse_levels, servers_of
+    from dg_lsp.cli.server_load import measure_load, parse_levels, servers_of
 
     settings = configure({})
     servers = servers_of(urls, api or (), fim or (), model or (), settings)
@@ -234,7 +248,9 @@ def steps(
 
 def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
-    output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.html", help="Default: beside it.")] = None,
+    output: Annotated[
+        Path | None, Option("-o", "--output", metavar="OUT.html", help="The page; default: beside the log.")
+    ] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""
     from dg_lsp.cli.measurements import write_report

@@ -32,7 +32,7 @@ def chat(
     messages: Annotated[
         list[str] | None, Option("--message", "-m", metavar="TEXT", help="A message; several are sent in turn.")
     ] = None,
-    system: Annotated[str, Option(metavar="TEXT", help="What the model reads before the conversation.")] = "",
+    system: Annotated[str, Option(metavar="TEXT", help="System message, before the conversation.")] = "",
     hide_thinking: Annotated[bool, Option("--hide-thinking", help="Do not print thoughts.")] = False,
     *,
     text: TextOptions,

@@ -18,25 +18,27 @@ from dg_lsp.cli.options import Json
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
-from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK, pin_gpu
+from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, UsageError
+from dg_lsp.system import pin_gpu
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.scheduler import SchedulerSession
+    from dg_lsp.engine.resident_models import SchedulerSession
     from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 
 _MAX_GPUS = 1000
-app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
+app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
 
 
 @app.command("start")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    exit_when_idle: Annotated[bool, Option("--exit-when-idle", help="Leave 10 minutes after the last editor.")] = False,
-    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Serve HTTP too, as dg-lsp serve does.")] = None,
+    exit_when_idle: Annotated[
+        bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")
+    ] = False,
+    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Also serve HTTP, as dg-lsp serve does.")] = None,
     gpus: Annotated[str | None, Option(metavar="N,N,...", help="Start one daemon for each of these GPUs.")] = None,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
@@ -112,7 +114,7 @@ def run() -> int:
 
 @app.command("stop")
 def stop() -> int:
-    """Stop the daemon. Its editors go on with another one, or with a model of their own."""
+    """Stop the daemon. Its editors continue with another daemon, or with a model of their own."""
     main = Endpoint.of_user()
     endpoints = main.of_gpus()
     if main.read() is not None or not endpoints:
@@ -179,34 +181,21 @@ def status(as_json: Json = False) -> int:
 
 
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
-    """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
-
-    An address that is taken is an error, unless the settings name it and an editor started the daemon. Settings, which
-    may be a project's, cannot serve other machines.
-    """
+    """Opens HTTP for a daemon with these options; None where they name no address."""
     from dg_lsp.settings import parse_settings
 
-    settings = parse_settings(given["settings"])
-    is_explicit = bool(given.get("http"))
-    if given.get("gpu") is not None or not (address := given.get("http") or settings.daemon.http):
-        return None  # one address cannot be that of several daemons
-    host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
-    if not is_explicit and host not in LOOPBACK:
-        raise SettingsError(f"daemon.http {address}: only dg-lsp daemon start --http serves other machines")
+    settings, address = parse_settings(given["settings"]), given.get("http")
+    if not address:
+        return None
+    host, port = parse_address(address, "--http")
     key_file = given.get("api_key_file")
     hosts, origins = given.get("hosts", ()), given.get("origins", ())
     rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
 
-    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
+    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer":
         from dg_lsp.http.app import HttpServer
 
-        try:
-            return HttpServer((host, port), share, settings, rules, is_persistent=True)
-        except UsageError as error:
-            if is_explicit or not given["exit_when_idle"]:
-                raise
-            typer.echo(f"dg-lsp: no HTTP: {error}", err=True)
-            return None
+        return HttpServer((host, port), share, settings, rules, is_persistent=True)
 
     return open_http
 
@@ -251,13 +240,15 @@ def _print_address(endpoint: Endpoint, what: str) -> None:
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:
+    from dg_lsp.cli.output import plural
+
     memory = facts["memory_bytes"] / (1 << 20)
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-        f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+        f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
         *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
-    lines += [f"{one['model']}: {one['state']}, {one['sessions']} sessions" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, {plural(one['sessions'], 'session')}" for one in facts["models"]]
     return lines + [
         f"a daemon crashed {one['seconds_ago']:.0f} s ago; models in use: {', '.join(one['models']) or 'none'}"
         for one in facts["crashes"]

@@ -18,7 +18,7 @@ from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -83,7 +83,7 @@ def doctor(
 def report(checkup: Checkup) -> Iterator[str]:
     """The checkup as lines of text, problems last."""
     for name, value in (*_machine_rows(checkup), *_model_rows(checkup)):
-        yield f"{name:<20} {value}"
+        yield f"{name:<26} {value}"
     yield from (f"warning: {warning}" for warning in checkup.warnings)
     yield from (f"problem: {problem}" for problem in checkup.problems)
     if not checkup.problems:
@@ -110,9 +110,8 @@ def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
 
 def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
     for key, value in (checkup.model or {}).items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         is_bytes, name = key.endswith("_bytes"), key.removesuffix("_bytes").replace("_", " ")
-        yield f"model {name}", _megabytes(value) if is_bytes else shown
+        yield f"model {name}", _megabytes(value) if is_bytes else loading.fact_text(value)
     if (other := checkup.rewrite_model) is not None:
         memory = f", {_megabytes(other['memory_bytes'])} of memory" if "memory_bytes" in other else ""
         yield "rewrites and chats", f"{other['name']}{memory}"
@@ -129,7 +128,8 @@ def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
         yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
         yield "  load", f"{fill['load_ms']:.0f} ms"
         yield "  prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
-        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, canvas {fill['canvas_length']}"
+        how = f"canvas {fill['canvas_length']}" if fill["canvas_length"] else "token by token"
+        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, {how}"
         yield "  total", f"{fill['total_ms']:.1f} ms without the load"
 
 
@@ -139,7 +139,7 @@ def _megabytes(size: float) -> str:
 
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
-    from dg_lsp.context.languages import WHEELS_EXTRA, missing_grammars
+    from dg_lsp.context.languages import missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
 
@@ -154,7 +154,7 @@ def examine(over: Mapping[str, Any]) -> Checkup:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]
     if (grammars := missing_grammars()) and not is_python_only:
-        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
     checkup.memory_bytes = peak_bytes()
     return checkup
 
@@ -195,7 +195,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     model = loading.load_model(settings)
     checkup.model = model.facts()
     checkup.warnings += [model.warning] if model.warning else []
-    denoiser = loading.open_denoiser(model, settings)
+    denoiser = loading.open_denoiser(model)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)

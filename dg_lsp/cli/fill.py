@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 @with_sampler_options
 @with_model_options
 def fill(
-    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
+    position: Annotated[
+        str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
+    ],
     gaps: Annotated[
         bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
     ] = False,
@@ -131,7 +133,7 @@ class _Command:
         Raises:
             RequestError: there is none.
         """
-        from dg_lsp.cli.output import start_text, watch_gaps
+        from dg_lsp.cli.output import plural, start_text, watch_gaps
         from dg_lsp.cli.rewrite import show_difference
         from dg_lsp.context.holes import find_holes
         from dg_lsp.engine.engine import drain
@@ -169,7 +171,7 @@ class _Command:
             num_filled = sum(gap.rejection is None for gap in result.gaps)
             typer.echo(
                 f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms;"
-                f" {start_text(load_ms)}; {result.steps} steps"
+                f" {start_text(load_ms)}; {plural(result.steps, 'step')}"
             )
         return 1 if result.rejection else 0
 

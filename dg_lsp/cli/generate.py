@@ -23,15 +23,17 @@ from dg_lsp.sampler_options import SamplerOptions
 @with_model_options
 @with_text_options(max_tokens=256)
 def generate(
-    prompt: Annotated[str | None, Argument(metavar="[PROMPT]", help="The text; without it standard input.")] = None,
-    file: Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with the text.")] = None,
+    prompt: Annotated[
+        str | None, Argument(metavar="PROMPT", help="The text. Without it: --file, or standard input.")
+    ] = None,
+    file: Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="File with the text.")] = None,
     even_secret: EvenSecret = False,
     *,
     text: TextOptions,
     over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
-    """Continue a text as the model goes on with it. Nothing is checked; Ctrl-C keeps what is there."""
+    """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
     from dg_lsp.cli.generation import Display
     from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dg_lsp.cli import INTERRUPTED
-from dg_lsp.cli.output import Canvases, for_stream, plain_row, times
+from dg_lsp.cli.output import Canvases, for_stream, plain_row, plural, times
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -169,11 +169,12 @@ def _end_of(draft: Text, height: int) -> Text:
 def summary_line(result: "FillResult", ended_by: str, load_ms: float) -> str:
     """Speed and costs on one line."""
     seconds, timings = result.timings.denoise / 1e3, result.timings
-    canvases = f"{result.steps} steps"
+    steps = plural(result.steps, "step")
+    canvases = steps
     if result.num_blocks:
         blocks = f"{result.num_blocks} canvas{'es' * (result.num_blocks != 1)} of {result.canvas_length} tokens"
         speed = f"{_rate(result.canvas_tokens, seconds):.0f} canvas tokens/s"
-        canvases = f"{blocks}, {result.steps} steps, {result.tokens_per_forward:.1f} tokens per step, {speed}"
+        canvases = f"{blocks}, {steps}, {result.tokens_per_forward:.1f} tokens per step, {speed}"
     return (
         f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
         f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value}, {canvases};"

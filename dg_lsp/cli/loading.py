@@ -3,9 +3,13 @@
 Importing this module loads no runtime and no engine, so that `--help` is fast.
 """
 
+import faulthandler
+import json
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.errors import InputFileError, escaped
+from dg_lsp.errors import DgLspError, InputFileError, RequestError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.models.selection import Machine
-    from dg_lsp.settings import Settings
+    from dg_lsp.settings import ModelSettings, Settings
+
+TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+"""Text before and after the cursor of a test fill."""
+_FILL_SECONDS = 5.0
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
@@ -65,7 +73,7 @@ def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") 
     snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
     reason = Exclusion(settings.privacy).reason(snapshot)
     if reason is None and settings.privacy.exclude_gitignored:
-        from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
+        from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
 
         reason = WorkspaceExclusion(settings.privacy, repositories_around(path)).exclusion_reason(snapshot)
     if reason is not None:
@@ -79,6 +87,7 @@ class LoadedModel:
     path: Path
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
+    settings: "ModelSettings"  # with which it was loaded
 
     def facts(self) -> dict[str, Any]:
         """The model as `doctor` and `models show` print it, in JSON values."""
@@ -130,6 +139,15 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
+def fact_text(value: object) -> str:
+    """A value of `LoadedModel.facts` as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
 def this_machine(*, with_gpu: bool = True) -> "Machine":
     """What this machine has for models, with the GPUs that llama.cpp can use.
 
@@ -165,11 +183,15 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 
 def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings; a file is tested in a child first. Raises as `open_engine` does."""
+    import attrs
+
     from dg_lsp.cli.trial import check_model
     from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
+    if wanted := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
+        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=wanted))
     if not path.is_dir():
         check_model(path, settings.model)
     return load_file(path, settings)
@@ -179,12 +201,11 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted."""
     from dg_lsp.canvas.chat import with_thoughts
     from dg_lsp.models.metadata import describe, read_folder
-    from dg_lsp.models.registry import known_names
 
-    name = settings.model.name if settings.model.name in known_names() else escaped(path.stem)
+    name = _name_of(path, settings)
     if path.is_dir():
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
-        return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings))
+        return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
 
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.models.gpus import slow_link
@@ -200,7 +221,14 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     except BaseException:
         weights.close()
         raise
-    return LoadedModel(path, weights, spec)
+    return LoadedModel(path, weights, spec, settings.model)
+
+
+def _name_of(path: Path, settings: "Settings") -> str:
+    """The name of a model; for one that is given by its path, that of the file."""
+    from dg_lsp.models.registry import known_names
+
+    return settings.model.name if settings.model.name in known_names() else escaped(path.stem)
 
 
 def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
@@ -214,16 +242,16 @@ def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
         raise SettingsError(f"model.sampler.{spec.name}: {error}") from error
 
 
-def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser | TransformersDenoiser":
+def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser":
     """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
-        return open_checkpoint(model.weights, model.spec, settings.model, _report)
+        return open_checkpoint(model.weights, model.spec, model.settings, _report)
     from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
-        return denoiser_for(model.weights, model.spec, settings.model)
+        return denoiser_for(model.weights, model.spec, model.settings)
     except BaseException:
         model.weights.close()
         raise
@@ -236,7 +264,7 @@ def _report(sentence: str) -> None:
 def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
     """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
     model = load_model(settings)
-    return model, open_denoiser(model, settings)
+    return model, open_denoiser(model)
 
 
 def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
@@ -265,7 +293,9 @@ def open_engine(settings: "Settings") -> "Engine":
         from dg_lsp.backends.remote.client import RemoteModel
         from dg_lsp.engine.remote_engine import RemoteEngine
 
-        return RemoteEngine(RemoteModel(settings.remote), settings.completion)
+        model = RemoteModel(settings.remote)
+        model.learn_languages()
+        return RemoteEngine(model, settings.completion)
     return open_measured(settings)[1]
 
 
@@ -281,3 +311,52 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
         if language_id is not None and (problem := engine.spec.language_problem(language_id)):
             typer.echo(f"dg-lsp: warning: {problem}", err=True)
         yield engine, 1e3 * (time.perf_counter() - start)
+
+
+def main() -> int:
+    """The child of a trial: tests the file that standard input names.
+
+    Prints the error as JSON, or an empty object.
+    """
+    given = json.loads(sys.stdin.buffer.read())
+    with Path(os.devnull).open("w") as nothing:
+        _be_careful(given["seconds"], nothing)
+        try:
+            _open_and_fill(Path(given["path"]), given["settings"])
+        except DgLspError as error:
+            found = {"error": type(error).__name__, "message": str(error)}
+        else:
+            found = {}
+        print(json.dumps(found), flush=True)  # noqa: T201
+        os._exit(0)  # what closing the model would do is of no interest
+
+
+def _be_careful(seconds: float, nothing: Any) -> None:
+    """Ends this process after the given time, even inside llama.cpp; it leaves no core dump and is the first that the
+    system ends if memory is short."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.decoder_selection import measure_costs
+    from dg_lsp.engine.engine import LocalEngine
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.settings import ModelSettings, Settings
+
+    settings: Settings = Settings(model=ModelSettings(**model))
+    denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
+    before, after = TEST_CODE
+    request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
+    with suppress(RequestError):  # a context that is too short for the line
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from dg_lsp.models.registry import Family, Preset
     from dg_lsp.models.selection import Machine
 
-app = typer.Typer(help="List, show, pull, convert and remove models.")
-app.command("pull")(pull_model)
-app.command("convert")(conversion.convert_model)
-app.command("build-runtime")(conversion.build_runtime)
+app = typer.Typer(help="List, recommend, show, pull, remove and convert models.")
 
 
 @app.command("list")
@@ -115,6 +112,43 @@ def recommend_models(as_json: Json = False) -> int:
     return 0
 
 
+@app.command("show")
+def show_model(
+    model: Annotated[
+        str | None, Argument(metavar="MODEL", help="A name, or the path of a GGUF file; default: that of the settings.")
+    ] = None,
+) -> int:
+    """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.models import registry
+    from dg_lsp.settings import parse_settings
+
+    settings = loading.with_model_chosen(configure(overrides(model=model)))
+    preset = registry.preset_named(settings.model.name)
+    if preset is not None:
+        for key, value in _facts(preset):
+            typer.echo(f"{key}: {value}")
+        if registry.ready_path(preset) is None:
+            return 0
+        typer.echo("from the file:")
+    # nothing is computed, so no layer goes to a GPU
+    loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
+    with closing(loaded.weights):
+        facts = loaded.facts()
+    for key, value in facts.items():
+        typer.echo(f"{key}: {loading.fact_text(value)}")
+    if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
+        for key, value in _fim_facts(family):
+            typer.echo(f"{key}: {value}")
+    for key, value in loaded.spec.metadata:
+        typer.echo(f"  {key} = {value}")
+    if loaded.warning:
+        typer.echo(f"dg-lsp: {loaded.warning}", err=True)
+    return 0
+
+
+app.command("pull")(pull_model)
+
+
 @app.command("rm")
 def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
     """Remove a pulled model, or the parts of an interrupted download."""
@@ -134,36 +168,8 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
     return 0
 
 
-@app.command("show")
-def show_model(
-    model: Annotated[str | None, Argument(help="A name or the path of a GGUF file; the default model.")] = None,
-) -> int:
-    """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    from dg_lsp.models import registry
-    from dg_lsp.settings import parse_settings
-
-    settings = loading.with_model_chosen(configure(overrides(model=model)))
-    preset = registry.preset_named(settings.model.name)
-    if preset is not None:
-        for key, value in _facts(preset):
-            typer.echo(f"{key}: {value}")
-        if registry.ready_path(preset) is None:
-            return 0
-        typer.echo("from the file:")
-    # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
-    with closing(loaded.weights):
-        facts = loaded.facts()
-    for key, value in facts.items():
-        typer.echo(f"{key}: {value}")
-    if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
-        for key, value in _fim_facts(family):
-            typer.echo(f"{key}: {value}")
-    for key, value in loaded.spec.metadata:
-        typer.echo(f"  {key} = {value}")
-    if loaded.warning:
-        typer.echo(f"dg-lsp: {loaded.warning}", err=True)
-    return 0
+app.command("convert")(conversion.convert_model)
+app.command("build-runtime")(conversion.build_runtime)
 
 
 def _fim_facts(family: FimFamily) -> Iterator[tuple[str, object]]:

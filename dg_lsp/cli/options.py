@@ -52,16 +52,20 @@ def with_group(
 
 Model = Annotated[
     str | None,
-    Option("--model", metavar="MODEL", help="Name of a model, auto, auto-diffusion, or path of a GGUF file."),
+    Option("--model", metavar="MODEL", help="Model: a name, auto, auto-diffusion, or the path of a GGUF file."),
 ]
-GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
-Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
+GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="Layers on the GPU; -1: all, 0: none.")]
+Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0: the fastest number, measured.")]
 Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
-Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
+Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder instead of that of the settings.")]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
 Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
-SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
-Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
+SuffixLines = Annotated[
+    int | None, Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
+]
+Deadline = Annotated[
+    float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; the load does not count.")
+]
 USE_EVEN_SECRET = "; use --even-secret to send it anyway"
 EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
@@ -107,7 +111,11 @@ _HELP = {
     "t_max": (float, "T", "Uniform noise: temperature of the first step."),
     "t_min": (float, "T", "Uniform noise: temperature of the last step."),
     "stability_threshold": (int, "N", "Uniform noise: steps without a change before a canvas may end."),
-    "confidence_threshold": (float, "P", "Masks: probability that fills one. Uniform noise: mean nats of the end."),
+    "confidence_threshold": (
+        float,
+        "P",
+        "Masks: least probability to fill one. Uniform noise: mean entropy of the end.",
+    ),
     "top_k": (int, "N", "Uniform noise: 1 takes the best token instead of a drawn one."),
 }
 _OPTIONS: dict[str, Any] = {
@@ -174,8 +182,8 @@ class TextOptions:
 def with_text_options(max_tokens: int) -> Callable[[Command], Command]:
     """The parameter `text` is a `TextOptions`; `max_tokens` is the default."""
     longest = Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
-    room = Option(min=256, metavar="N", help="Tokens of prompt and text together; default: up to 8192.")
-    deadline = Option(min=1, metavar="MS", help="Return the settled text this long after the load.")
+    room = Option(min=256, metavar="N", help="Most tokens of prompt and text together; default: up to 8192.")
+    deadline = Option(min=1, metavar="MS", help="Return the settled text after this time; the load does not count.")
     visual = Option("--visual", help="Show the canvas after each denoising step on standard error.")
     options = {
         "max_tokens": (Annotated[int, longest], max_tokens),

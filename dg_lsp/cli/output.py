@@ -79,10 +79,15 @@ def timing_line(result: FillResult, load_ms: float) -> str:
     return (
         f"{result.model}: {timings.total:.0f} ms"
         f" (prefill {timings.prefill:.0f}, denoise {timings.denoise:.0f}, postprocess {timings.postprocess:.0f});"
-        f" {start_text(load_ms)}; {decoder}, {result.steps} steps,"
+        f" {start_text(load_ms)}; {decoder}, {plural(result.steps, 'step')},"
         f" {result.tokens_per_forward:.1f} tokens per step;"
         f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached"
     )
+
+
+def plural(num: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{num} {noun}{'s' * (num != 1)}"
 
 
 def start_text(load_ms: float) -> str:

@@ -243,12 +243,12 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
-    from dg_lsp.cli.trial import AFTER, BEFORE
     from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.postprocess.validate import Reason
 
-    request = FillRequest(Snapshot("pull.py", 0, BEFORE + AFTER), len(BEFORE), deadline_ms=_TEST_MS)
+    before, after = loading.TEST_CODE
+    request = FillRequest(Snapshot("pull.py", 0, before + after), len(before), deadline_ms=_TEST_MS)
     try:
         with loading.timed_engine(configure(overrides(model=name)), request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)
@@ -256,7 +256,7 @@ def try_model(name: str) -> None:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
     text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-    typer.echo(f"{BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+    typer.echo(f"{before.splitlines()[-1].strip()} -> {text} ({times})", err=True)
     if result.candidates:
         return
     if result.reason == Reason.UNFINISHED:

@@ -102,7 +102,7 @@ def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
     from dg_lsp.runtime import LLAMA_CPP_VARIABLE
 
     variables = {LLAMA_CPP_VARIABLE: folder} if folder else {}
-    done = conversion.run_module("dg_lsp.backends.llamacpp", *arguments, variables=variables)
+    done = conversion.run_module("dg_lsp.backends.llamacpp.device_speed", *arguments, variables=variables)
     if done.returncode:
         raise ModelRuntimeError(f"llama.cpp does not run: {conversion.failure_of(done)}; see dg-lsp doctor")
     found: dict[str, Any] = json.loads(done.stdout)

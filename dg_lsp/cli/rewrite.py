@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 @with_rewrite_model_options
 def rewrite(
-    lines: Annotated[str, Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included.")],
-    instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
-    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
-    deadline: Annotated[float | None, Option(min=1, metavar="MS", help="Stop this long after the load.")] = None,
+    lines: Annotated[
+        str, Argument(metavar="FILE:FIRST-LAST", help="Line numbers count from 1; both lines are included.")
+    ],
+    instruction: Annotated[str, Argument(metavar="INSTRUCTION", help="What to change.")] = "",
+    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all.")] = 1.0,
+    deadline: Annotated[
+        float | None, Option(min=1, metavar="MS", help="Stop after this time; the load does not count.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,
@@ -31,7 +35,7 @@ def rewrite(
     over: dict[str, Any],
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.output import start_text
+    from dg_lsp.cli.output import plural, start_text
     from dg_lsp.cli.source import SourceFile, parse_lines
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
@@ -60,7 +64,9 @@ def rewrite(
         show_difference(result, source)
         if note := instruction_note(request, result):
             typer.echo(note, err=True)
-        typer.echo(f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {result.steps} steps")
+        typer.echo(
+            f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {plural(result.steps, 'step')}"
+        )
         if write and not result.rejection:
             typer.echo(f"wrote {path}")
     return 1 if result.rejection else 0

@@ -26,19 +26,25 @@ DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
 TOKEN_VARIABLE = "DG_LSP_TOKEN"
 MIN_TOKEN_CHARS = 16
-KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the key of clients; or set {KEY_VARIABLE}.")]
-AllowedHosts = Annotated[list[str] | None, Option(metavar="NAME", help="Name of this machine for clients.")]
+KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the API key; without it {KEY_VARIABLE}.")]
+AllowedHosts = Annotated[
+    list[str] | None, Option(metavar="NAME", help="Host name that clients use for this machine; may be repeated.")
+]
 DaemonUse = Literal["auto", "start", "never"]
-AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web page that may send requests.")]
+AllowedOrigins = Annotated[
+    list[str] | None, Option(metavar="ORIGIN", help="Origin whose web pages may send requests; may be repeated.")
+]
 
 
 @with_model_options
 def lsp(
     stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
     tcp: Annotated[
-        str | None, Option(metavar="HOST:PORT", help="Listen on loopback for one client that sends a token.")
+        str | None, Option(metavar="HOST:PORT", help="Listen on this loopback address for one client with a token.")
     ] = None,
-    daemon: Annotated[DaemonUse | None, Option(help="Use a daemon; default: the setting daemon.use.")] = None,
+    daemon: Annotated[
+        DaemonUse | None, Option(help="Whether to use a daemon; default: the setting daemon.use.")
+    ] = None,
     *,
     over: dict[str, Any],
 ) -> int:
@@ -133,15 +139,15 @@ def serve(
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
     max_queued: Annotated[
-        int | None, Option(min=1, metavar="N", help="Requests at a time, running and waiting; 32 without it.")
+        int | None, Option(min=1, metavar="N", help="Most requests that run and wait at a time; default: 32.")
     ] = None,
-    gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use this GPU alone; with one server for each.")] = None,
+    gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use only this GPU.")] = None,
     *,
     over: dict[str, Any],
 ) -> int:
     """Serve completions over HTTP."""
+    from dg_lsp.engine.request_queue import SharedDevice
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.engine.shared_device import SharedDevice
     from dg_lsp.http.app import HttpServer
 
     if gpu is not None:

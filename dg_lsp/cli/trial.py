@@ -1,27 +1,24 @@
 """The trial of a model file: a child process opens a new file first, because it may crash.
 
-llama.cpp ends its process when a file is not what it expects. The child checks the weights, loads the model and
-completes one line. A file that passed is recorded by its SHA-256, with the llama.cpp that opened it.
+llama.cpp ends its process when a file is not what it expects. The child (`main` in loading.py) checks the weights,
+loads the model and completes one line. A file that passed is recorded by its SHA-256, with the llama.cpp that opened
+it.
 """
 
 import contextlib
-import faulthandler
 import functools
 import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dg_lsp import errors
-from dg_lsp.errors import DgLspError, ModelCrashedError, RequestError
+from dg_lsp.errors import ModelCrashedError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
 
@@ -32,11 +29,10 @@ RECORD = "tested-models.json"
 _MAX_RECORDED = 200
 _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 """Limit of a trial: this time, and the time to read the file at this rate."""
-_FILL_SECONDS = 5.0
+_START_SECONDS = 60.0
+"""For Python to start in the child; the child ends itself after the limit of the trial."""
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
-BEFORE, AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
-"""Text around the cursor of a test fill."""
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
@@ -147,11 +143,11 @@ def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
     run = functools.partial(subprocess.run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     try:
         done = run(
-            python_command(__name__),
+            python_command("dg_lsp.cli.loading"),
             input=json.dumps(tree).encode(),
             env=python_environment(),
             cwd=NEUTRAL_FOLDER,
-            timeout=seconds + _FILL_SECONDS,
+            timeout=seconds + _START_SECONDS,
         )
         found = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
@@ -168,52 +164,3 @@ def _ending(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"exit code {code}"
-
-
-# the child
-
-
-def main() -> int:
-    """Tests the file that standard input names; prints the error as JSON, an empty object if there is none."""
-    given = json.loads(sys.stdin.buffer.read())
-    with Path(os.devnull).open("w") as nothing:
-        _be_careful(given["seconds"], nothing)
-        try:
-            _open_and_fill(Path(given["path"]), given["settings"])
-        except DgLspError as error:
-            found = {"error": type(error).__name__, "message": str(error)}
-        else:
-            found = {}
-        print(json.dumps(found), flush=True)  # noqa: T201
-        os._exit(0)  # what closing the model would do is of no interest
-
-
-def _be_careful(seconds: float, nothing: Any) -> None:
-    """Ends this process after the given time, even inside llama.cpp; it leaves no core dump and is the first that the
-    system ends if memory is short."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import load_file, open_denoiser
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import LocalEngine
-    from dg_lsp.engine.request import FillRequest
-    from dg_lsp.settings import ModelSettings, Settings
-
-    settings: Settings = Settings(model=ModelSettings(**model))
-    denoiser = open_denoiser(load_file(path, settings, check_tensors=True), settings)
-    request = FillRequest(Snapshot("trial.py", 0, BEFORE + AFTER), len(BEFORE))
-    with contextlib.suppress(RequestError):  # a context that is too short for the line
-        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
-        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

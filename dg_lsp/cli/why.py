@@ -14,7 +14,9 @@ from dg_lsp.cli.options import Json, with_model_options
 
 @with_model_options
 def why(
-    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
+    position: Annotated[
+        str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
+    ],
     show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
     as_json: Json = False,
     *,
@@ -23,8 +25,8 @@ def why(
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
+    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
     from dg_lsp.server.explanation import Outcome, explain, not_requested
-    from dg_lsp.server.workspace_index import WorkspaceExclusion, repositories_around
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)

@@ -165,8 +165,10 @@ class TextStyle:
 
     def to_model(self, text: str) -> str:
         """`text` in the model's style: LF, spaces for all tabs, no trailing blanks except on the last line."""
-        *whole, last = text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(TAB_WIDTH).split("\n")
-        shown = "\n".join([*(line.rstrip(" ") for line in whole), last])
+        shown = text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(TAB_WIDTH)
+        if " \n" in shown:
+            *whole, last = shown.split("\n")
+            shown = "\n".join([*(line.rstrip(" ") for line in whole), last])
         return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
     def from_model(self, text: str, line_prefix: str, blanks_of: Mapping[int, str] = MappingProxyType({})) -> str:
@@ -253,7 +255,10 @@ class Cursor:
     @property
     def mixed_blanks(self) -> dict[int, str]:
         """The leading blanks of the nearest lines with tabs and spaces, by their width in columns."""
-        found = [indentation_of(line) for line in (*reversed(self.below), *self.above) if line.strip()]
+        lines = (*reversed(self.below), *self.above)
+        if not any("\t" in line for line in lines):
+            return {}
+        found = [indentation_of(line) for line in lines if line.strip()]
         is_mixed = any("\t" in blanks for blanks in found) and any(" " in blanks for blanks in found)
         return {len(blanks.expandtabs(TAB_WIDTH)): blanks for blanks in found} if is_mixed else {}
 

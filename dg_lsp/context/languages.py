@@ -10,16 +10,18 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.context.document import TAB_WIDTH, Cursor, TextStyle, depth_of, indentation_of
+from dg_lsp.errors import with_extra
 
 if TYPE_CHECKING:
     from tree_sitter import Language as Grammar
 
 PLAIN_TEXT = "plaintext"
 """Id of a text in no known language."""
+MAX_HEADER = 10_000  # characters of a header that are searched for Objective-C
 MAX_FIRST_LINE = 200  # characters of a first line that are searched for an interpreter
 _DEEPEST_UNIT = 8  # columns of one indentation level
 _INTERPRETER = re.compile(r"#! *(?:\S*/env +(?:-\S+ +)*(?:\w+=\S* +)*)?(?:[^\s/]*/)*([A-Za-z-]+)")
-WHEELS_EXTRA = "dg-lsp[languages]"
+_OBJECTIVE_C = re.compile(r"^(?:#import|@(?:class|import|interface|protocol))\b", re.MULTILINE)
 log = logging.getLogger(__name__)
 
 
@@ -122,12 +124,17 @@ def language_of(language_id: str) -> Language:
 
 
 def language_id_of(path: str, text: str = "") -> str:
-    """LSP language id from the name of a file, else from the interpreter in the first line of its text."""
+    """LSP language id from the name of a file, else from the interpreter in the first line of its text.
+
+    A header is one of Objective-C if it begins as such.
+    """
     name = re.split(r"[/\\]", path)[-1].lower()
     suffix = name.rpartition(".")[2] if "." in name else ""
     found = _BY_NAME.get(name) or _BY_SUFFIX.get(suffix)
     # a suffix before the language, as in Dockerfile.dev
     found = found or _BY_NAME.get(name.partition(".")[0])
+    if suffix == "h" and _OBJECTIVE_C.search(text, 0, MAX_HEADER):
+        return "objective-c"
     if found is None and (line := _INTERPRETER.match(text[:MAX_FIRST_LINE])):
         found = _BY_INTERPRETER.get(line[1].lower())
     return found or PLAIN_TEXT
@@ -146,10 +153,10 @@ def grammar_of(grammar: str) -> "Grammar | None":
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
         wheel = module.replace("_", "-")
         log.warning(
-            "%s: syntax is not checked and nothing is read from imported files (%s); install it with: pip install '%s'",
+            "%s: syntax is not checked and nothing is read from imported files (%s); %s",
             wheel,
             error,
-            WHEELS_EXTRA,
+            with_extra("languages"),
         )
         return None
 

@@ -4,10 +4,12 @@ Every syntax tree of dg-lsp comes from `LimitedParser`.
 """
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
@@ -19,8 +21,11 @@ MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Processor time of the parses of one text. Real files took at most a third of it, most a tenth."""
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
-_STEP, _NUM_STEPS = 2000, 100
+_STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
+_TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
+"""Ends of comments and strings that may contain many lines; in some languages they mean something else."""
+_LONGEST_TEXT = 4000
 _CHUNK = 4096  # bytes that the parser reads at a time
 
 
@@ -28,12 +33,14 @@ class LimitedParser:
     """A parser for one text and its variants, which together take a limited time.
 
     tree-sitter's recovery from errors can take quadratic time: minutes for 40 kB of `a=>` in Java. Other threads wait
-    meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed
-    first, each with the tree of the last one, so that a text that would take too long shows it in time.
+    meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed,
+    each with the tree of the last one, so that a text that would take too long shows it in time.
     """
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize) -> None:
+        """A text whose beginning has more than `max_errors` errors takes too long."""
         self._parser = Parser(grammar)
+        self._max_errors = max_errors
         self._used = 0.0
         """Seconds so far."""
         self._num_tried = _STEP
@@ -42,22 +49,23 @@ class LimitedParser:
     def root(self, text: str) -> Node | None:
         """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`."""
         data = text.encode("utf-8", "replace")
-        limit = MAX_SECONDS + SECONDS_PER_BYTE * len(data)
         began, tree = time.thread_time() - self._used, None
+        end = began + MAX_SECONDS + SECONDS_PER_BYTE * len(data)
         try:
-            if len(data) > self._num_tried + _STEP:
-                self._try_beginnings(data, began + limit)
-                self._num_tried = len(data)
-            tree = self._tree(data, len(data), began + limit)
+            is_new = len(data) > self._num_tried + _STEP
+            tree = self._tree_by_beginnings(data, end) if is_new else self._tree(data, len(data), end)
+            self._num_tried = max(self._num_tried, len(data))
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
         return tree.root_node if tree is not None else None
 
-    def _try_beginnings(self, data: bytes, end: float) -> None:
+    def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
         """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
         size, place, tree, longest_step = 0, Point(0, 0), None, max(_STEP, len(data) // _NUM_STEPS)
-        while (step := min(max(_STEP, size // 10), longest_step)) < len(data) - size:
+        while size < len(data):
+            step = min(max(_STEP, size // 10), longest_step, len(data) - size)
+            step = _end_outside_text(data, size, size + step) - size
             began, added = time.thread_time(), data[size : size + step]
             num_lines = added.count(b"\n")
             column = step - 1 - added.rfind(b"\n") if num_lines else place.column + step
@@ -67,8 +75,12 @@ class LimitedParser:
             size, place = size + step, new_place
             tree = self._tree(data, size, end, tree)
             now = time.thread_time()
-            if (now - began) * ((size + step) / size) ** 2 > end - now:
+            if size == len(data):
+                break
+            too_many = islice(errors_in(tree.root_node), self._max_errors, None)
+            if (now - began) * ((size + step) / size) ** 2 > end - now or any(too_many):
                 raise _TooLongError
+        return tree
 
     def _tree(self, data: bytes, size: int, end: float, old: Tree | None = None) -> Tree:
         """The tree of the first `size` bytes. Raises `_TooLongError` at the processor time `end` of this thread."""
@@ -91,8 +103,31 @@ class LimitedParser:
         return tree
 
 
+def _end_outside_text(data: bytes, start: int, end: int) -> int:
+    """The end of a beginning that grows from `start` to about `end`: not inside of a comment or a long string.
+
+    What such a text contains is no code, and takes long where its end is missing.
+    """
+    for opener, closer in _TEXTS:
+        opening, closing = data.rfind(opener, start, end), data.rfind(closer, start, end)
+        if opening > closing or (opener == closer and data.count(opener, 0, end) % 2):
+            at = data.find(closer, end, end + _LONGEST_TEXT)
+            return opening if opening > start else at + len(closer) if at >= 0 else end
+    return end
+
+
 class _TooLongError(Exception):
     """The limit of time was reached."""
+
+
+def errors_in(root: Node) -> Iterator[Node]:
+    """The nodes of errors, and those that the parser missed."""
+    waiting = [root] if root.has_error else []
+    while waiting:
+        node = waiting.pop()
+        if node.is_error or node.is_missing:
+            yield node
+        waiting.extend(child for child in node.children if child.has_error or child.is_missing)
 
 
 class Inside(StrEnum):

@@ -15,8 +15,9 @@ from typing import Any
 
 from dg_lsp.daemon.client import write_private
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.engine.shared_device import SharedDevice
+from dg_lsp.engine.request_queue import SharedDevice
+from dg_lsp.engine.resident_models import SchedulerSession
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import BackendError, ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import Settings

@@ -20,7 +20,7 @@ from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.scheduler import SchedulerSession
+from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.errors import SettingsError, UsageError
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.server.transport import close_writer

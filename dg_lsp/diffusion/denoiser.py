@@ -117,7 +117,7 @@ class Passes(Protocol):
 class Denoiser(Passes, Protocol):
     """A model in memory.
 
-    `among` asks for the best token of each of some sets of ids, at every open position; see `Prediction.among_ids`.
+    `among` are sets of ids: a pass returns the best token of each at every open position, see `Prediction.among_ids`.
     A model without masks, and a position whose logits the pass does not compute, may leave them out.
     """
 

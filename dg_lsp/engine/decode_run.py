@@ -9,10 +9,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, token_ids
+from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.repetition import BufferTokens
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
-from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
 from dg_lsp.engine.corrections import Corrections
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder

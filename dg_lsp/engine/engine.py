@@ -14,11 +14,10 @@ from typing import Self, TypeVar
 import numpy as np
 
 from dg_lsp.canvas.chat import split_thought
-from dg_lsp.canvas.layout import Layout, TokenIds, token_ids
+from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.languages import language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer

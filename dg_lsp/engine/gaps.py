@@ -17,8 +17,7 @@ from dg_lsp.canvas.prompt_format import in_format, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.holes import STAND_IN, Hole
-from dg_lsp.diffusion.loop import race
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS, join_score
@@ -190,7 +189,9 @@ class GapsFill:
         canvases = layout.canvases(model.spec, task.rng)
         task.denoiser.prefill(task.slot, layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
-        states = race(task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True)
+        states = denoise_together(
+            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True
+        )
         for steps in () if limits.is_over() else states:
             self._steps += 1
             yield _shown(layout, max(steps, key=_mean_confidence), self._steps)

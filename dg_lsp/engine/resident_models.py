@@ -1,13 +1,95 @@
-"""The models of one session: one for completions, and one for rewrites and chats where the settings name it."""
+"""The models of one session: one for completions, and one for rewrites and chats where the settings name it.
 
+Each has a scheduler, or a share of one that serves several sessions.
+"""
+
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, RewriteRequest
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.diffusion.denoiser import Footprint
+from dg_lsp.engine.kv_slots import SlotState
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request_queue import OnStep
+from dg_lsp.engine.scheduler import ModelTime, Scheduler, ready_engine
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.settings import CompletionSettings, Settings
+
+Result = TypeVar("Result")
+_numbers = itertools.count(1)
+
+
+class SchedulerSession:
+    """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: CompletionSettings,
+        on_close: Callable[[], None],
+        on_submit: Callable[[], None] = lambda: None,
+        usage: Usage | None = None,
+    ) -> None:
+        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
+        self.ready, self.frame = scheduler.ready, scheduler.frame
+        self.usage = usage or scheduler.usage
+        self._scheduler = scheduler
+        self._on_submit = on_submit
+        self._settings = settings
+        self._on_close = on_close
+        self._number = next(_numbers)
+        self._pending: set[Future[Any]] = set()
+        self._is_closed = False
+
+    @property
+    def model_time(self) -> ModelTime:
+        """See `Scheduler.model_time`; of all sessions."""
+        return self._scheduler.model_time
+
+    @property
+    def is_asleep(self) -> bool:
+        """See `Scheduler.is_asleep`."""
+        return self._scheduler.is_asleep
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Scheduler.footprint`."""
+        return self._scheduler.footprint
+
+    @property
+    def slots(self) -> tuple[SlotState, ...]:
+        """See `Scheduler.slots`; those of all sessions."""
+        return self._scheduler.slots
+
+    def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
+        """See `Scheduler.submit`."""
+        self._on_submit()
+        future = self._scheduler.submit(
+            replace(request, client=(self._number, request.client)), on_step, self._settings
+        )
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    def warm_up(self, request: FillRequest) -> None:
+        """See `Scheduler.warm_up`."""
+        self._scheduler.warm_up(replace(request, client=(self._number, request.client)), self._settings)
+
+    def configure(self, settings: CompletionSettings) -> None:
+        """See `Scheduler.configure`."""
+        self._settings = settings
+        self._number = next(_numbers)  # completions cached under the old number are not found any more
+
+    def close(self) -> None:
+        """Cancels the session's requests and leaves the model to the other sessions. Idempotent."""
+        for future in tuple(self._pending):
+            future.cancel()
+        if not self._is_closed:
+            self._is_closed = True
+            self._on_close()
+
 
 AnyScheduler = Scheduler | SchedulerSession
 OpenScheduler = Callable[[Settings], AnyScheduler]
@@ -55,7 +137,7 @@ class ResidentModels:
             return self.completion if request.text is not None else self.rewrite
         if not isinstance(request, RewriteRequest) or request.holes:
             return self.completion
-        if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite)):
+        if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite.ready)):
             return self.rewrite if engine.spec.has_free_canvas else self.completion
         return self.rewrite
 
@@ -68,9 +150,3 @@ class ResidentModels:
         """See `Scheduler.close`."""
         for scheduler in self.schedulers:
             scheduler.close()
-
-
-def ready_engine(scheduler: AnyScheduler) -> Engine | None:
-    """The engine; None while it is opened, and if it cannot be opened."""
-    ready = scheduler.ready
-    return ready.result() if ready.done() and ready.exception() is None else None

@@ -10,7 +10,7 @@ from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
-from dg_lsp.diffusion.loop import denoise
+from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress, gap_of
 from dg_lsp.engine.request import FillRequest, RewriteRequest

@@ -8,7 +8,6 @@ Idle time after a fill goes into the next one: while the user reads the suggesti
 follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
 
-import itertools
 import math
 import sys
 import threading
@@ -27,9 +26,8 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue
+from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -349,74 +347,6 @@ def _settle_at_deadline(job: Job) -> None:
     timer.start()
 
 
-_numbers = itertools.count(1)
-
-
-class SchedulerSession:
-    """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        settings: CompletionSettings,
-        on_close: Callable[[], None],
-        on_submit: Callable[[], None] = lambda: None,
-        usage: Usage | None = None,
-    ) -> None:
-        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
-        self.ready, self.frame = scheduler.ready, scheduler.frame
-        self.usage = usage or scheduler.usage
-        self._scheduler = scheduler
-        self._on_submit = on_submit
-        self._settings = settings
-        self._on_close = on_close
-        self._number = next(_numbers)
-        self._pending: set[Future[Any]] = set()
-        self._is_closed = False
-
-    @property
-    def model_time(self) -> ModelTime:
-        """See `Scheduler.model_time`; of all sessions."""
-        return self._scheduler.model_time
-
-    @property
-    def is_asleep(self) -> bool:
-        """See `Scheduler.is_asleep`."""
-        return self._scheduler.is_asleep
-
-    @property
-    def footprint(self) -> Footprint:
-        """See `Scheduler.footprint`."""
-        return self._scheduler.footprint
-
-    @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """See `Scheduler.slots`; those of all sessions."""
-        return self._scheduler.slots
-
-    def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
-        """See `Scheduler.submit`."""
-        self._on_submit()
-        future = self._scheduler.submit(
-            replace(request, client=(self._number, request.client)), on_step, self._settings
-        )
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future
-
-    def warm_up(self, request: FillRequest) -> None:
-        """See `Scheduler.warm_up`."""
-        self._scheduler.warm_up(replace(request, client=(self._number, request.client)), self._settings)
-
-    def configure(self, settings: CompletionSettings) -> None:
-        """See `Scheduler.configure`."""
-        self._settings = settings
-        self._number = next(_numbers)  # completions cached under the old number are not found any more
-
-    def close(self) -> None:
-        """Cancels the session's requests and leaves the model to the other sessions. Idempotent."""
-        for future in tuple(self._pending):
-            future.cancel()
-        if not self._is_closed:
-            self._is_closed = True
-            self._on_close()
+def ready_engine(ready: Future[Engine]) -> Engine | None:
+    """The engine of `Scheduler.ready`; None while it is opened, and if it cannot be opened."""
+    return ready.result() if ready.done() and ready.exception() is None else None

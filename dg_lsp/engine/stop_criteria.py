@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX
+from dg_lsp.canvas.infill import GAP_LENGTHS, num_frozen
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.engine.request import FillRequest, Priority
@@ -91,16 +91,15 @@ def canvas_length(
     if spec.block_length:
         return spec.block_length
     wanted = spec.canvas_length
-    num_frozen = len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
-    if 0 < wanted <= num_frozen:
+    frozen = num_frozen(layout)
+    if 0 < wanted <= frozen:
         raise RequestError(
-            f"canvas_length {wanted} has no room beside {num_frozen} tokens that are known; choose at least"
-            f" {num_frozen + 4}"
+            f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"
         )
     if decoder is DecoderName.INFILL:
-        least = num_frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
+        least = frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
     else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
-        least = num_frozen + (32 if max_lines != 1 else 16 if num_frozen else 8)
+        least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
 
 

@@ -43,10 +43,6 @@ REOPEN_SECONDS = 30.0
 """Between two attempts to open the model."""
 STOP_SECONDS = 5
 """For responses that are being sent."""
-WARNING = "dg-lsp-warning"
-"""Header of a response that is worth less than it looks, with the reason and the next step."""
-LANGUAGES = "dg-lsp-languages"
-"""Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _MESSAGES = {
     400: "the request body is not valid JSON",
     404: "unknown path; GET /openapi.json lists all paths",
@@ -251,13 +247,12 @@ class RequestMiddleware:
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
-            status = message.get("status", status)
-            if message["type"] == "http.response.start" and not is_known:
-                MutableHeaders(scope=message)["connection"] = "close"
-            if message["type"] == "http.response.start" and (warning := scope["state"].get("warning")):
-                MutableHeaders(scope=message)[WARNING] = warning.encode("ascii", "replace").decode()
-            if message["type"] == "http.response.start" and (languages := scope["state"].get("languages")):
-                MutableHeaders(scope=message)[LANGUAGES] = languages.encode("ascii", "replace").decode()
+            if message["type"] == "http.response.start":
+                status, sent = message["status"], MutableHeaders(scope=message)
+                if not is_known:
+                    sent["connection"] = "close"
+                for name, value in scope["state"].get("headers", {}).items():
+                    sent[name] = value.encode("ascii", "replace").decode()
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"

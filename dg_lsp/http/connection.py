@@ -1,4 +1,4 @@
-"""Connections: clients that have sent no request yet have little time, and take no places of others."""
+"""Connections with limits of time and number: an idle client does not keep others from connecting."""
 
 import asyncio
 import sys

@@ -10,6 +10,7 @@ from fastapi import HTTPException
 from fastapi.responses import JSONResponse, Response
 
 from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, OptionError, RemoteError, RequestError
+from dg_lsp.http.request_schemas import SAMPLER_FIELDS
 
 CANCELLED = 499
 """nginx's status for a request that its client gave up; no client retries because of it."""
@@ -40,15 +41,6 @@ HEADERS = {
     501: {"X-Should-Retry": "false"},  # OpenAI's client would retry twice
     503: {"Retry-After": "1"},
 }
-
-
-SAMPLER_FIELDS = {
-    "max_denoising_steps": "n_denoise_steps",
-    "t_max": "temperature_max",
-    "t_min": "temperature_min",
-    "thinking": "chat_template_kwargs.enable_thinking",
-}
-"""Sampler options whose fields have other names: those of llama.cpp's servers, see `request_schemas.SamplerBody`."""
 
 
 class ApiError(HTTPException):

@@ -89,6 +89,15 @@ def _bounds(name: str) -> Any:
     return Field(ge=least, le=most)
 
 
+SAMPLER_FIELDS = {
+    "max_denoising_steps": "n_denoise_steps",
+    "t_max": "temperature_max",
+    "t_min": "temperature_min",
+    "thinking": "chat_template_kwargs.enable_thinking",
+}
+"""Sampler options whose fields in `SamplerBody` have other names."""
+
+
 class SamplerBody(RequestBody):
     """How the model denoises, in place of its own values; the names are those of llama.cpp's DiffusionGemma server.
 
@@ -114,16 +123,8 @@ class SamplerBody(RequestBody):
     @property
     def sampler(self) -> SamplerOptions:
         """The options of the engine."""
-        return SamplerOptions(
-            canvas_length=self.canvas_length,
-            max_denoising_steps=self.n_denoise_steps,
-            entropy_bound=self.entropy_bound,
-            t_max=self.temperature_max,
-            t_min=self.temperature_min,
-            stability_threshold=self.stability_threshold,
-            confidence_threshold=self.confidence_threshold,
-            thinking=self.chat_template_kwargs.enable_thinking,
-        )
+        numbers = {name: getattr(self, SAMPLER_FIELDS.get(name, name)) for name in SAMPLER_BOUNDS if name != "top_k"}
+        return SamplerOptions(**numbers, thinking=self.chat_template_kwargs.enable_thinking)
 
 
 class GenerationOptions(SamplerBody):

@@ -1,4 +1,4 @@
-"""Responses of the endpoints that generate text: costs, the shape of OpenAI's API, and server-sent events."""
+"""Responses of the endpoints that generate text: the shapes of llama.cpp and OpenAI, costs, and server-sent events."""
 
 import time
 import uuid
@@ -12,10 +12,11 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.types import Send
 
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.result import Ending, FillResult, Frame
 from dg_lsp.http.completion import Completion
 from dg_lsp.http.errors import ApiError, error_object
-from dg_lsp.http.response_schemas import AssistantText, Choice, FinishReason, OpenAiResponse
+from dg_lsp.http.request_schemas import GenerationOptions, SamplerBody
+from dg_lsp.http.response_schemas import AssistantText, Choice, CompletionResponse, FinishReason, OpenAiResponse
 from dg_lsp.http.service import Stream
 
 DONE = b"data: [DONE]\n\n"
@@ -23,6 +24,12 @@ DONE = b"data: [DONE]\n\n"
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
 Events = AsyncGenerator[bytes, None]
+Native = CompletionResponse | dict[str, Any]
+"""A dictionary has only the fields that the client selected."""
+_SETTINGS = {
+    *("n_predict", "n_cmpl", "n_indent", "seed", "stop", "ignore_eos", "top_k"),
+    *(name for name in SamplerBody.model_fields if name != "chat_template_kwargs"),
+}
 
 
 def event(tree: BaseModel | Mapping[str, Any]) -> bytes:
@@ -183,6 +190,73 @@ class OpenAiAnswer:
                 fields["text"] = text
             choices.append(Choice(index=index, finish_reason=finish_reason, **fields))
         return OpenAiResponse(**{**self._fields, "object": kind, **more}, choices=choices)
+
+
+def native_completion(
+    body: GenerationOptions, index: int, completion: Completion, result: FillResult, names: Sequence[str]
+) -> Native:
+    """One completion; with `names` only these fields of it."""
+    response = CompletionResponse(
+        index=index,
+        content=completion.text,
+        id_slot=result.slot,
+        model=result.model,
+        tokens_predicted=result.output_tokens,
+        tokens_evaluated=result.prompt_tokens,
+        generation_settings=body.model_dump(include=_SETTINGS, exclude_none=True),
+        has_new_line="\n" in completion.text,
+        truncated=result.ending is Ending.CONTEXT,
+        stop_type=completion.stop_type,
+        stopping_word=completion.stop,
+        tokens_cached=result.slot_tokens,
+        **costs(result),
+    )
+    return _select(response, names) if names else response
+
+
+def native_events(response: Native) -> tuple[bytes, bytes]:
+    """The checked text is one event; llama.cpp's last event has no text."""
+    tree = response if isinstance(response, dict) else response.model_dump()
+    return event(_piece(tree.get("content", ""), tree.get("index", 0))), _last(tree)
+
+
+async def native_stream(
+    stream: Stream, body: GenerationOptions, completion: Any, names: Sequence[str], stops: Sequence[str]
+) -> Events:
+    """The settled text as it grows, then all fields without a text; `completion` makes one from the result."""
+    texts = SettledText(stops)
+    async with aclosing(stream):
+        async for item in stream:
+            if isinstance(item, Frame):
+                if text := texts.next(item):
+                    yield event(_piece(text))
+                continue
+            one = completion(item)
+            rest, _ = texts.last(one.text)
+            if rest:
+                yield event(_piece(rest))
+            response = native_completion(body, 0, one, item, names)
+            yield _last(response if isinstance(response, dict) else response.model_dump())
+
+
+def _piece(text: str, index: int = 0) -> dict[str, Any]:
+    return {"index": index, "content": text, "tokens": [], "stop": False}
+
+
+def _last(tree: dict[str, Any]) -> bytes:
+    return event({**tree, "content": "", "stop": True})
+
+
+def _select(response: CompletionResponse, names: Iterable[str]) -> dict[str, Any]:
+    """These fields only; `timings/prompt_n` selects a field of an object, under that very name."""
+    tree, selected = response.model_dump(mode="json"), {}
+    for name in names:
+        value: Any = tree
+        for key in name.split("/"):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            selected[name] = value
+    return selected
 
 
 def usage(result: FillResult) -> dict[str, int | dict[str, int]]:

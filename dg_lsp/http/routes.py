@@ -30,14 +30,17 @@ from dg_lsp.http.completion import (
     split_fim_prompt,
 )
 from dg_lsp.http.errors import ApiError
-from dg_lsp.http.native import Native, native_completion, native_events, native_stream
 from dg_lsp.http.responses import (
     DONE,
     DraftText,
     EventStream,
+    Native,
     OpenAiAnswer,
     SettledText,
     events_response,
+    native_completion,
+    native_events,
+    native_stream,
 )
 from dg_lsp.http.service import RequestService, Service
 from dg_lsp.sampler_options import SamplerOptions

@@ -23,14 +23,16 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -38,12 +40,21 @@ from dg_lsp.settings import Settings
 
 MAX_PER_CLIENT = 8
 """Open requests of one other machine."""
+WARNING = "dg-lsp-warning"
+"""Header with the reason why a response is of little use, and the next step."""
+LANGUAGES = "dg-lsp-languages"
+"""Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 OnStep = Callable[[Progress], None]
-Outcome = asyncio.Future[FillResult]
+ResultFuture = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
 """Frames, then the result; closing it stops the engine within one step."""
+
+
+def language_header(spec: ModelSpec) -> dict[str, str]:
+    """The header of a model that knows some languages only; empty for any other."""
+    return {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
 
 
 class Metrics:
@@ -177,7 +188,7 @@ class Service:
         """
         if not model or self.engine.spec.name == model:
             return self.models.completion
-        other = ready_engine(self.models.rewrite)
+        other = ready_engine(self.models.rewrite.ready)
         if other is None or other.spec.name != model:
             raise ApiError(404, "no such model; GET /v1/models lists the models")
         return self.models.rewrite
@@ -256,10 +267,10 @@ class Service:
         self._is_closed = True
         self.models.close()
 
-    def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
+    def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> ResultFuture:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
-        http.state.languages = ",".join(spec.languages)
+        http.state.headers = language_header(spec)
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
         address = client_address(http)
@@ -279,23 +290,24 @@ class Service:
 
     def _warn(self, http: Request, warning: str) -> None:
         """Sends a warning with the response, and reports it once."""
-        if warning:
-            http.state.warning = warning
-        if warning not in ("", self._warning):
+        if not warning:
+            return
+        http.state.headers[WARNING] = warning
+        if warning != self._warning:
             self._warning = warning
             self._report(f"warning: {warning}")
 
-    def _end(self, address: str, outcome: Outcome) -> None:
+    def _end(self, address: str, outcome: ResultFuture) -> None:
         self._active -= Counter((address,))
         if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
             self.metrics.add_result(outcome.result())
 
-    def _cancel(self, outcome: Outcome) -> None:
+    def _cancel(self, outcome: ResultFuture) -> None:
         """Stops the engine for a client that disconnected; does nothing if the outcome is done."""
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, outcome: Outcome, *, is_warm_up: bool = False) -> FillResult:
+    def _result(self, outcome: ResultFuture, *, is_warm_up: bool = False) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")

@@ -10,10 +10,11 @@ from starlette.requests import Request
 
 from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.engine.resident_models import AnyScheduler, ready_engine
+from dg_lsp.engine.resident_models import AnyScheduler
+from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http import response_schemas as replies
-from dg_lsp.http.errors import SAMPLER_FIELDS
-from dg_lsp.http.service import RequestService, client_address, require_this_machine
+from dg_lsp.http.request_schemas import SAMPLER_FIELDS
+from dg_lsp.http.service import RequestService, client_address, language_header, require_this_machine
 from dg_lsp.sampler_options import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
@@ -32,10 +33,10 @@ async def health(service: RequestService) -> replies.StatusResponse:
 
 @router.get("/models")
 @router.get("/v1/models")
-async def models(service: RequestService) -> replies.ModelsResponse:
-    """The loaded models, that of completions first."""
-    _ = service.engine
-    engines = filter(None, map(ready_engine, service.models.schedulers))
+async def models(service: RequestService, http: Request) -> replies.ModelsResponse:
+    """The loaded models, that of completions first: a header names its languages, as in an answer."""
+    http.state.headers = language_header(service.engine.spec)
+    engines = filter(None, (ready_engine(one.ready) for one in service.models.schedulers))
     return replies.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
 
 

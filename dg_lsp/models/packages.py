@@ -5,11 +5,12 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any
 
@@ -44,7 +45,7 @@ def unpack_llama_cpp(
     packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
     if not packed.is_file():
         raise ModelRuntimeError(
-            f"{packed} does not exist: fetch it with pip download --no-deps --no-binary :all: {PACKAGE}=={version}"
+            f"{packed} does not exist: fetch it with pip download --no-deps --no-binary {PACKAGE} {PACKAGE}=={version}"
         )
     if (expected := SOURCE_SHA256.get(version)) is not None:
         with packed.open("rb") as file:
@@ -58,8 +59,7 @@ def unpack_llama_cpp(
     try:
         with tarfile.open(packed) as archive:
             members = (member for member in archive if member.name.startswith(needed))
-            used = (member for member in members if not member.name.startswith(unused))
-            archive.extractall(folder, members=used, filter="data")
+            _unpack_files(archive, (member for member in members if not member.name.startswith(unused)), folder)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
@@ -67,6 +67,20 @@ def unpack_llama_cpp(
             f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
         )
     return folder / root
+
+
+def _unpack_files(archive: tarfile.TarFile, members: Iterable[tarfile.TarInfo], folder: Path) -> None:
+    """Unpacks regular files inside the folder, and nothing else: tarfile has filters only since Python 3.11.4."""
+    for member in members:
+        path = PurePosixPath(member.name)
+        if not member.isfile() or path.is_absolute() or ".." in path.parts:
+            continue
+        target, content = folder / path, archive.extractfile(member)
+        assert content is not None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file)
+        target.chmod(0o644 | (member.mode & 0o111))
 
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
@@ -85,7 +99,8 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
 
     wanted = folder / "source.txt"
     wanted.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
-    options = ("--require-hashes", "--no-deps", "--no-binary", ":all:", "--dest", str(folder))
+    # --no-binary :all: would also apply to the tools that the source needs: pip would compile CMake
+    options = ("--require-hashes", "--no-deps", "--no-binary", PACKAGE, "--dest", str(folder))
     run_pip("download", "--requirement", str(wanted), *options, on_line=show_progress)
     return folder
 
@@ -98,15 +113,16 @@ _BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 
 
 def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> None:
-    """Runs pip's `download` or `install`.
+    """Runs pip's `download` or `install`; installs pip first where an environment has none, as those of uv.
 
     Raises:
-        ModelDownloadError: this Python has no pip, or pip failed.
+        ModelDownloadError: this Python cannot install pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
-        raise ModelDownloadError(
-            f"this Python has no pip: run {sys.executable} -m ensurepip, or fetch the files elsewhere and pass --from"
-        )
+        if reason := run(python_command("ensurepip"), on_line):
+            problem = f"{sys.executable} has no pip, and cannot install it ({reason})"
+            raise ModelDownloadError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
+        importlib.invalidate_caches()
     version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
     progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", progress_bar)

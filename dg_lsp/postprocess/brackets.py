@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from dg_lsp.context.languages import PLAIN, Language
 
@@ -35,7 +34,9 @@ class Balance:
 def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
-    num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
+    num_cut, at, strays, quote = 0, 0, "", ""
+    first_stray: int | None = None
+    mismatch: tuple[int, int] | None = None
     next_piece = _code_piece(language).search
     while match := next_piece(text, at):
         piece, at = match[0], match.end()
@@ -44,24 +45,21 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
         elif piece in language.quotes or piece in language.multiline:
             end = _string_piece(piece, piece in language.multiline).match(text, at)
             if end is None:
-                return _balance_of(opened, piece, num_stray, strays, first_stray, mismatch)
+                quote = piece
+                break
             if end[0][-1] == "\n":
-                num_stray, mismatch = num_stray + 1, mismatch or (match.start(), match.start())
+                num_cut, mismatch = num_cut + 1, mismatch or (match.start(), match.start())
             at = end.end()
         elif opened and piece == opened[-1][0]:
             opened.pop()
-        elif piece in ")]}":
-            num_stray, strays = num_stray + 1, strays + piece
+        elif piece in CLOSERS:
+            strays += piece
             first_stray = match.start() if first_stray is None else first_stray
             if opened:  # otherwise it may begin above the text
                 mismatch = mismatch or (opened[-1][1], match.start())
-    return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
-
-
-def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Balance:
-    closers = "".join(closer for closer, _ in reversed(opened))
-    num_stray, *places = others
-    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
+    opened.reverse()
+    closers, openings = "".join(closer for closer, _ in opened), tuple(offset for _, offset in opened)
+    return Balance(closers, quote, len(strays) + num_cut, openings, strays, first_stray, mismatch)
 
 
 def without_long_strings(text: str, language: Language) -> tuple[str, int]:

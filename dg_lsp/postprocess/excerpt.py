@@ -5,7 +5,7 @@ errors in many ways, and only a valid text shows what a fill breaks.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -18,13 +18,12 @@ from dg_lsp.postprocess.brackets import CLOSER_OF, CLOSERS, OPENER_OF, OPENERS, 
 REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
 _TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
-_FLAT_END = re.compile(
-    r"^[^\s][^\n]*\n+(?=\})", re.MULTILINE
-)  # before the end of a block without indentation: a namespace
-_BOUNDARY = re.compile(r"(?:[;}]|^)[ \t]*\n+(?=(?P<indentation> *)[^\s)\]}])", re.MULTILINE)  # between two statements
+_FLAT_END = re.compile(r"^(?:[^\s#][^\n]*\n+(?=\})|#[^\n]*\n{2,}(?=\}(?!;)))", re.MULTILINE)
+"""Before the end of a block without indentation: a namespace."""
+_BOUNDARY = re.compile(r"\n(?:(?<=\A\n)|(?<=[;}\n]\n))\n*(?=(?P<indentation> *)[^\s)\]}])")  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
 _MACRO = re.compile(
-    r"(?:\A|(?<=[;{}\n/])\n)[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
+    r"\n(?:(?<=\A\n)|(?<=[;{}\n/]\n))[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
 )  # alone on its line
 _NOT_LINE_END = re.compile(r"[^\n]")
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
@@ -54,7 +53,8 @@ class Excerpt:
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None if the language has no landmarks, or if none is near: the text could begin inside a string.
+        None if the language has no landmarks, or if none is near: the text could begin inside a string. Also in a
+        comment or string whose end is not near: it contains no code.
         """
         landmark = language.landmark
         if landmark is None:
@@ -69,7 +69,9 @@ class Excerpt:
             above = before[before.find("\n") + 1 : line_start]
             landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
             landmarks = landmarks[-1:]
-        if is_cut and not landmarks:
+        end = _end_mark((above + line_prefix)[-num_read:], language) if num_read > len(line_prefix) else ""
+        is_in_long_text = end and len(after) > REACH and end not in after[:REACH]
+        if is_in_long_text or (is_cut and not landmarks):
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]
@@ -159,16 +161,21 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     language, line_rest = excerpt.language, excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
     start = len(before) - len(fill) - excerpt.num_open
-    code, _ = without_long_strings(before[start:] + line_rest + excerpt.following, language)
-    code = code[len(before) - start + len(line_rest) :]
+    code, num_known = without_long_strings(before[start:] + line_rest + excerpt.following, language)
+    num_read = len(before) - start + len(line_rest)
+    # a string or comment below the gap whose end is not near is left out
+    code = code[num_read : num_known if excerpt.is_following_cut and num_known > num_read else None]
     left = balance(before, language)
-    last = (before + line_rest)[before.rfind("\n") + 1 :]
+    last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
     code, below, closers = code[: end.at], excerpt.following[: end.at], excerpt.head_closer
     if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
-        closers = _closers(left, before, line_rest + code, end.depth, language) + closers
+        # a string or comment that begins above the gap is no code; strings below it have brackets behind them
+        num_open = len(code) - len(code.lstrip("\f\n"))
+        brackets = balance(line_rest + code[:num_open] + below[num_open:], language)
+        closers = _closers(left, brackets, before, line_rest + code, end.depth, language) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
@@ -192,6 +199,13 @@ def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Mat
     start = first.start() if first else 0  # the text before may begin inside of a string
     code, unfinished = without_long_strings(text[start:], language)
     return list(language.landmark.finditer(text[:start] + code, start)), len(code) - unfinished
+
+
+def _end_mark(text: str, language: Language) -> str:
+    """What ends the comment of several lines or the string that the text begins with."""
+    start, end = language.block_comment or ("\0", "")
+    quotes = sorted(language.multiline, key=len, reverse=True)
+    return end if text.startswith(start) else next((quote for quote in quotes if text.startswith(quote)), "")
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
@@ -226,10 +240,11 @@ class _End:
     is_known: bool = True  # a definition ends there
 
 
+@lru_cache(maxsize=4)  # most fills of a gap leave the text below as it is
 def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: bool) -> _End:
     """The end of a text of this depth: its block's, behind its second definition, or at the last one that is near.
 
-    `below` begins behind `last_line`.
+    `below` begins behind `last_line`, where macros may stand anywhere.
     """
     assert language.landmark is not None
     if depth:
@@ -247,10 +262,8 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
             return _End(_start_of(below, min(ends), language), 0)
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
-    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth][
-        1:
-    ]  # see above
-    if found:
+    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
+    if len(found) > 1:  # see above
         return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
     between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
@@ -270,14 +283,17 @@ def _start_of(text: str, at: int, language: Language) -> int:
     return at
 
 
-def _closers(left: Balance, above: str, below: str, depth: int, language: Language) -> str:
-    """What closes the blocks around a line of this depth behind `below`, opened below the gap or above it (`left`)."""
+def _closers(left: Balance, brackets: Balance, above: str, below: str, depth: int, language: Language) -> str:
+    """What closes the blocks around a line of this depth behind `below`.
+
+    They were opened below the gap (`brackets`) or above it (`left`).
+    """
     # a line below the gap that is less deep than its content ends a block above the gap
-    least = min([depth, *(depth_of(line) for line in below.split("\n")[1:] if line.strip())])
+    least = min([depth, *map(depth_of, _indented(below.split("\n")[1:], language))])
     found = [
         (depth_of(header), closer)
-        for text, opened, limit in ((below, balance(below, language), depth), (above, left, least))
-        for closer, header, content in _open_blocks(text, opened, below)
+        for text, opened, limit in ((below, brackets, depth), (above, left, least))
+        for closer, header, content in _open_blocks(text, opened, below, language)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
     found += _word_closers((above + below).split("\n"), language, depth)
@@ -297,11 +313,16 @@ def _word_closers(lines: Sequence[str], language: Language, depth: int | None = 
             yield least, closer
 
 
-def _open_blocks(text: str, left: Balance, following: str) -> Iterator[tuple[str, str, str]]:
+def _indented(lines: Iterable[str], language: Language) -> Iterator[str]:
+    """The lines whose indentation has a meaning: not the blank ones, and no directives of a preprocessor."""
+    return (line for line in lines if line.strip() and not (language.has_macros and line.startswith("#")))
+
+
+def _open_blocks(text: str, left: Balance, following: str, language: Language) -> Iterator[tuple[str, str, str]]:
     """For each open bracket what closes it, its line, and the first line of its content if it ends its own line."""
     for closer, at in zip(left.closers, left.openings, strict=True):
         rest, _, behind = text[at + 1 :].partition("\n")
-        lines = (line for line in (*behind.split("\n"), *following.split("\n")[1:]) if line.strip())
+        lines = _indented((*behind.split("\n"), *following.split("\n")[1:]), language)
         content = next(lines, "") if not rest.strip() else ""
         is_closed = content.lstrip().startswith(CLOSERS)
         yield closer, text[text.rfind("\n", 0, at) + 1 :], "" if is_closed else content
@@ -320,7 +341,8 @@ def _without_macros(text: str, excerpt: Excerpt) -> str:
     Of the latter those whose partner is outside of the excerpt, or which cut a block in two. Of the branches of such a
     conditional, only the first one stays.
     """
-    opened, blank = list[list[re.Match[str]]](), [match.span(1) for match in _MACRO.finditer(text)]
+    opened = list[list[re.Match[str]]]()
+    blank = [(match.start(1) - 1, match.end(1) - 1) for match in _MACRO.finditer("\n" + text)]
     for match in _CONDITIONAL.finditer(text):
         if match["if"]:
             opened.append([match])

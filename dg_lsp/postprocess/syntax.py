@@ -17,12 +17,13 @@ from tree_sitter import Node
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
 from dg_lsp.postprocess.excerpt import REACH, Excerpt
 
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
+MAX_BROKEN = 2 * MAX_ERRORS  # the same where errors of the text around a gap count too
 NEAR = 10  # lines around a gap in which an error, or a bracket without its partner, is evidence against the fill
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
@@ -64,8 +65,10 @@ class Surroundings:
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """None if nothing can be checked: without an installed grammar, or without a place where a parser can start."""
         grammar = grammar_of(language.grammar)
-        excerpt = None if grammar is None else Excerpt.of(before, after, language)
-        return None if excerpt is None or grammar is None else cls(excerpt, language, LimitedParser(grammar))
+        excerpt = Excerpt.of(before, after, language) if grammar is not None else None
+        if grammar is None or excerpt is None:
+            return None
+        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -94,7 +97,7 @@ class Surroundings:
         is_torn = self._is_torn(fill)
         if is_strict:
             num_before = self.num_errors("")
-            if num_before > 2 * MAX_ERRORS:  # prose of a long docstring
+            if num_before > MAX_BROKEN:  # prose of a long docstring
                 return fill
             num_allowed = 0 if self._is_own_line(num_before) else num_before
             if not is_torn and num_before and self._can_be_finished(fill, alone=num_allowed > 0):
@@ -154,8 +157,6 @@ class Surroundings:
             return True
         if not self.language.has_macros:
             return False
-        if fill.rstrip().endswith(OPENERS):
-            return True
         found, without = (balance(before + text + after, self.language) for text in (fill, ""))
         is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
         if self._gap.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
@@ -165,37 +166,40 @@ class Surroundings:
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket or quote of the fill has a wrong partner, or none at all."""
-        text, start = self._gap.text(fill), len(self._gap.before)
+        # without the fill, a line that begins a string has no known end
+        is_string = bool(balance(self.excerpt.line_prefix, self.language).quote)
+        part = self.excerpt.with_fill(fill if is_string else "")
+        text, start = part.text(fill), len(part.before)
         end = start + len(fill)
         whole = balance(text, self.language)
         if whole.mismatch:
             opening, closing = whole.mismatch
-            if closing < len(self._gap.head + self._gap.above):
+            if closing < len(part.head + part.above):
                 return False  # the language's brackets have other meanings above
             if opening >= start or start <= closing < end:
-                return opening < end + len(self._gap.line_rest)
-            num_lines = self._gap.below.count("\n", 0, max(0, closing - end - len(self._gap.line_rest)))
+                return opening < end + len(part.line_rest)
+            num_lines = part.below.count("\n", 0, max(0, closing - end - len(part.line_rest)))
             # a fill that closes nothing may leave the block open
-            leaves_open = "\n" in fill and not balance(self._gap.line_prefix + fill, self.language).strays
+            leaves_open = "\n" in fill and not balance(part.line_prefix + fill, self.language).strays
             if closing >= end and num_lines < NEAR and not leaves_open:
                 return not self.language.has_macros
-        closers, quote = self._left_open(fill + self._gap.line_rest)
+        closers, quote = self._left_open(fill + part.line_rest)
         if len(quote) == 1:
-            rest = len(self._gap.line_rest)
+            rest = len(part.line_rest)
             closed = text[: end + rest] + quote + text[end + rest :]
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
                 return True
             if whole.quote and not balance(text[:start] + text[end:], self.language).quote:
                 return True
-        is_open = self.language.has_macros or self._gap.above.startswith(" ")  # blocks may end below the text
+        is_open = self.language.has_macros or part.above.startswith(" ")  # blocks may end below the text
         left = whole.closers.replace("}", "") if is_open else whole.closers
-        opens_block = "\n" not in fill and (fill + self._gap.line_rest).rstrip().endswith(OPENERS)
+        opens_block = "\n" not in fill and (fill + part.line_rest).rstrip().endswith(OPENERS)
         if opens_block and left == closers and len(left) == 1:
             left = ""
-        is_left = self._gap.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
-        if not self._gap.is_whole or is_left or not (left or whole.quote or whole.strays):
+        is_left = part.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
+        if not part.is_whole or is_left or not (left or whole.quote or whole.strays):
             return False
-        lines = (self._gap.line_prefix + text + self._gap.line_rest for text in (fill, ""))
+        lines = (part.line_prefix + text + part.line_rest for text in (fill, ""))
         num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
         return bool(quote) or num_stray > num_typed or len(closers) > opens_block
 
@@ -214,8 +218,6 @@ class Surroundings:
         if left.closers or left.quote:
             return False
         lines = [line for line in (self.excerpt.line_prefix + fill).split("\n") if line.strip()]
-        if not lines:
-            return False
         code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
         last = (code if mark and code.strip() else lines[-1]).rstrip()
         return bool(last) and depth_of(following) > depth_of(last) and not last.endswith((opener, "\\"))
@@ -321,17 +323,8 @@ class Surroundings:
     def _errors(self, text: str) -> list[Node]:
         if text not in self.found:
             root = self.parser.root(text)
-            self.found[text] = list(_errors_in(root)) if root is not None else []
+            self.found[text] = list(errors_in(root)) if root is not None else []
         return self.found[text]
-
-
-def _errors_in(root: Node) -> Iterator[Node]:
-    waiting = [root] if root.has_error else []
-    while waiting:
-        node: Node = waiting.pop()
-        if node.is_error or node.is_missing:
-            yield node
-        waiting.extend(child for child in node.children if child.has_error or child.is_missing)
 
 
 def _distant(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> set[tuple[str, int]]:

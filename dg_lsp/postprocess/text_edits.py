@@ -8,6 +8,7 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
@@ -256,7 +257,7 @@ def breaks_tags(fill: str, cursor: Cursor) -> bool:
 
 def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Cuts a fill at the first line from which it repeats the lines below the cursor."""
-    below = [line.rstrip() for line in cursor.below if line.strip()]
+    below = _shown(cursor.below)
     if not (cursor.is_line_end and below) or _is_in_run(fill, cursor, language):
         return fill
     lines, usual = fill.split("\n"), {line.rstrip() for line in cursor.above}
@@ -276,11 +277,10 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
 
 def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool:
     """True if the fill repeats the lines directly above the cursor."""
-    above = [line.rstrip() for line in cursor.above if line.strip()]
-    lines = _in_buffer(fill.split("\n"), cursor)
+    lines = tuple(_in_buffer(fill.split("\n"), cursor))
     if not (lines and cursor.is_line_end and _is_distinctive(lines[0])) or _is_in_run(fill, cursor, language):
         return False
-    tail = above[-len(lines) :]
+    tail = _shown(cursor.above)[-len(lines) :]
     if len(tail) != len(lines) or tail[1:] != lines[1:]:
         return False
     return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
@@ -292,14 +292,25 @@ def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:
     The two lines above or below are equal, or the first line equals the two above, or the ones above and below. In
     markup, if half of the line is typed.
     """
-    above, below = ([line.rstrip() for line in lines if line.strip()] for lines in (cursor.above, cursor.below))
     first = (cursor.line_prefix + fill.partition("\n")[0]).rstrip()
     if language.has_tags and 2 * len(cursor.line_prefix.strip()) >= len(first.strip()):
         return True
-    if above[-2:] == [first, first] or above[-1:] == below[:1] == [first]:
+    above, below = _shown(cursor.above), _shown(cursor.below)
+    if above[-2:] == (first, first) or above[-1:] == below[:1] == (first,):
         return True
-    pairs = itertools.chain(itertools.pairwise(above), itertools.pairwise(below))
-    return any(one == other and _is_distinctive(one) for one, other in pairs)
+    return _has_pair(above) or _has_pair(below)
+
+
+@lru_cache(maxsize=4)  # a judgement needs the lines above and below several times
+def _shown(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines that are not blank, without blanks at their ends."""
+    return tuple(line.rstrip() for line in lines if line.strip())
+
+
+@lru_cache(maxsize=4)
+def _has_pair(lines: tuple[str, ...]) -> bool:
+    """True if two equal lines follow each other."""
+    return any(one == other and _is_distinctive(one) for one, other in itertools.pairwise(lines))
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
@@ -308,7 +319,7 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
-def _is_copy(lines: list[str], below: list[str], usual: set[str], language: Language) -> bool:
+def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: Language) -> bool:
     """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
 
     Not if the first ones are `usual` text of this file, or in markup.

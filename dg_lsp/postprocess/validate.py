@@ -5,33 +5,42 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import dedent
+from typing import Self
 
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
-from dg_lsp.postprocess.scope import unbound_names
+from dg_lsp.postprocess.filters import unbound_names
 from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
 
 class Reason(StrEnum):
-    """Why a fill is not shown."""
+    """Why a fill is not shown, and what is wrong with it, to be read after `it` or `the result`."""
 
-    EMPTY = "empty"  # no text, or only blanks
-    REPEATS_SUFFIX = "repeats-suffix"  # it repeats the text after the cursor
-    REPEATS_PREFIX = "repeats-prefix"  # it repeats the lines before the cursor
-    REPEATS_ITSELF = "repeats-itself"  # it repeats a few words in a loop
-    SYNTAX_ERROR = "syntax-error"  # it adds a syntax error
-    HOLLOW = "hollow"  # a header without a body, or an empty one; a rewrite that leaves only comments and strings
-    NO_EFFECT = "no-effect"  # it assigns a variable to itself
-    EXISTS = "exists"  # it defines or imports a name again
-    CLOSERS = "closers"  # only closing brackets, directly behind an opening one
-    LICENCE = "licence"  # a licence header of the training data
-    UNKNOWN_NAME = "unknown-name"  # of a gap in Python: it reads a name that nothing binds
-    INDENTATION = "indentation"  # the next line is deeper, but the fill opens no block
-    UNCHANGED = "unchanged"  # a rewrite equal to the original text
-    NOT_TEXT = "not-text"  # its bytes are not UTF-8 or contain control characters
-    LOW_CONFIDENCE = "low-confidence"  # its estimated probability of being right is too low for an automatic completion
-    UNFINISHED = "unfinished"  # the deadline passed before any line was stable
+    problem: str
+
+    def __new__(cls, value: str, problem: str) -> Self:
+        """A member, whose value is the word of records."""
+        member = str.__new__(cls, value)
+        member._value_, member.problem = value, problem
+        return member
+
+    EMPTY = "empty", "is empty"
+    REPEATS_SUFFIX = "repeats-suffix", "repeats the text after the cursor"
+    REPEATS_PREFIX = "repeats-prefix", "repeats the lines before the cursor"
+    REPEATS_ITSELF = "repeats-itself", "repeats a few words in a loop"
+    SYNTAX_ERROR = "syntax-error", "would add a syntax error"
+    HOLLOW = "hollow", "has a header without a body, an empty body, or only comments and strings"
+    NO_EFFECT = "no-effect", "assigns a variable to itself"
+    EXISTS = "exists", "defines or imports a name that exists"
+    CLOSERS = "closers", "has only closing brackets"
+    LICENCE = "licence", "is a licence header of the training data"
+    UNKNOWN_NAME = "unknown-name", "reads a name that nothing binds"  # of a gap in Python
+    INDENTATION = "indentation", "would leave the lines below indented too deeply"
+    UNCHANGED = "unchanged", "equals the text that it would replace"
+    NOT_TEXT = "not-text", "is not UTF-8, or has control characters"
+    LOW_CONFIDENCE = "low-confidence", "has a low probability of being right"
+    UNFINISHED = "unfinished", "was not stable at the deadline"
 
 
 FILTERS = (

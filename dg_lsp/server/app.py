@@ -16,9 +16,9 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.engine.shared_device import SharedDevice
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
@@ -37,7 +37,7 @@ NUM_INVOKED = 3
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
-USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
+USER_FILE_KEYS = (("remote", "key_source"),)
 """Settings that a client cannot change: it would choose which of the user's secrets a server receives.
 
 Neither can it change the samplers of models."""
@@ -114,7 +114,7 @@ def _change(
     partial = [one for one in changes if isinstance(one, types.TextDocumentContentChangePartial)]
     if document is not None and partial:
         ls.context_provider.record_edit(document, partial[-1].range.start.line)
-    ls.settle()
+    ls.acceptance.settle()  # what is due is judged by the text before the change
     applied = ls.documents.change(identifier, changes)
     if applied is not None:
         ls.acceptance.change(identifier.uri, applied)

@@ -27,7 +27,8 @@ from dg_lsp.context.snippets import (
 from dg_lsp.context.tags import Import, imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600

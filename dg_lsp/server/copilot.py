@@ -47,10 +47,10 @@ def register(server: Server) -> None:
     def did_focus(params: Any) -> None:
         uri = str(_field(params, "textDocument", "uri"))
         server.focus(uri)
-        document, at = server.documents.get(uri), _position(server, params)
-        server.warm_up(
-            uri, server.documents.offsets(document.lines, types.Range(at, at))[0] if document and at else None
-        )
+        document, at, offset = server.documents.get(uri), _position(server, params), None
+        if document is not None and at is not None:
+            offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
+        server.warm_up(uri, offset)
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:
@@ -98,8 +98,8 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     position, at = _position(server, params), None
     if position is not None:
         automatic = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
-        place = types.TextDocumentIdentifier(uri), position
-        at = server.documents.completion_position(types.InlineCompletionParams(automatic, *place))
+        params = types.InlineCompletionParams(automatic, types.TextDocumentIdentifier(uri), position)
+        at = server.documents.completion_position(params)
     if at is None:
         return Explanation(Outcome.NOT_REQUESTED, "The document is not open.")
     settings = server.settings.completion

@@ -105,8 +105,8 @@ class Change:
 class DocumentStore:
     """Every open document and notebook by its URI, in the position encoding of the client."""
 
-    def __init__(self, encoding: Encoding = Encoding.UTF16) -> None:
-        self.encoding = encoding
+    def __init__(self) -> None:
+        self.encoding = Encoding.UTF16  # until the client has chosen one
         self._open: dict[str, Document] = {}
         self._notebooks: dict[str, Notebook] = {}
 
@@ -205,7 +205,7 @@ class DocumentStore:
         if text or start != end:
             document = replace(document, lines=document.lines.replaced(start, end, text))
         snapshot, at = self.snapshot(document), start + len(text)
-        is_code = not document.code.is_magic(at)
+        is_code = not (document.notebook and document.code.is_magic(at))
         return CompletionPosition(snapshot, snapshot.num_before + at, replaced, (start, end), is_code, text)
 
     def offsets(self, lines: LineIndex, span: types.Range) -> tuple[int, int]:

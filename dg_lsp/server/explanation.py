@@ -7,26 +7,9 @@ from typing import Any
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
-from dg_lsp.postprocess.validate import Reason
-from dg_lsp.server.workspace_index import WorkspaceExclusion
+from dg_lsp.postprocess.validate import Reason, Rejection
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CompletionSettings
-
-_REFUSED = {
-    Reason.EMPTY: "the model ended the text at once",
-    Reason.REPEATS_SUFFIX: "it repeats the text after the cursor",
-    Reason.REPEATS_PREFIX: "it repeats the lines before the cursor",
-    Reason.REPEATS_ITSELF: "it repeats itself",
-    Reason.SYNTAX_ERROR: "it would add a syntax error",
-    Reason.HOLLOW: "it is a header without a body, or an empty docstring",
-    Reason.NO_EFFECT: "it assigns a variable to itself",
-    Reason.EXISTS: "it defines or imports a name that exists",
-    Reason.CLOSERS: "it consists of closing brackets",
-    Reason.LICENCE: "it is a licence header",
-    Reason.UNKNOWN_NAME: "it reads a name that nothing binds",
-    Reason.INDENTATION: "its indentation does not fit the lines around it",
-    Reason.UNCHANGED: "it changes nothing",
-    Reason.NOT_TEXT: "its bytes are not text",
-}
 
 
 class Outcome(StrEnum):
@@ -86,7 +69,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     spent = result.timings.total
     if result.candidates:
         best = result.candidates[0]
-        sentence = f"It is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
+        sentence = f"The completion is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
         return Explanation(Outcome.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
         timings = result.timings
@@ -96,15 +79,14 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
         limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
-        sentence = f"It is hidden: {_percent(hidden.confidence)} probable, {limit}."
+        sentence = f"The completion is hidden: {_percent(hidden.confidence)} probable, {limit}."
         return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
-        sentence = f"It is hidden unless you request it: {_REFUSED[hidden.fault]}."
+        sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
         return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
-    rejection = next(iter(result.rejections), None)
-    cause = _REFUSED[rejection.reason] if rejection is not None else _REFUSED[Reason.EMPTY]
-    sentence = f"Nothing to show: {cause}." if rejection is None or not rejection.text else f"It is refused: {cause}."
-    return Explanation(Outcome.REFUSED, sentence, rejection.text if rejection is not None else "", spent)
+    rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
+    verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"
+    return Explanation(Outcome.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
 
 
 def _percent(share: float) -> str:

@@ -37,24 +37,6 @@ KIND = "refactor.rewrite.dg-lsp"
 MAX_FIXES, MAX_TITLE = 3, 60
 """Quick fixes of a selection, and characters of an instruction in a title."""
 
-_MESSAGES = {
-    Reason.EMPTY: "the model returned nothing",
-    Reason.UNCHANGED: "the model would leave it as it is",
-    Reason.SYNTAX_ERROR: "the result has a syntax error",
-    Reason.HOLLOW: "the result would leave nothing of the code",
-    Reason.LICENCE: "the model wrote a licence header",
-    Reason.LOW_CONFIDENCE: "the model is too unsure of the result",
-    Reason.UNKNOWN_NAME: "the result would read a name that nothing defines",
-    Reason.INDENTATION: "the result would leave the lines below indented too deeply",
-    Reason.REPEATS_ITSELF: "the model repeated itself",
-    Reason.NO_EFFECT: "the result would do nothing",
-    Reason.EXISTS: "the result would define a name again",
-    Reason.CLOSERS: "the model wrote only closing brackets",
-    Reason.REPEATS_PREFIX: "the model repeated the code above",
-    Reason.REPEATS_SUFFIX: "the model repeated the code below",
-    Reason.NOT_TEXT: "the result is not text",
-    Reason.UNFINISHED: "it took too long",
-}
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
 _BAD_ARGUMENT = "this command needs an argument with uri and range"
@@ -107,7 +89,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
     title = _shortened(instruction) or "Rewriting"
     result = await _with_progress(ls, document, request, title)
     if result.rejection is not None:
-        raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
+        raise Refusal(f"nothing was changed: the result {result.rejection.reason.problem}")
     if note := instruction_note(request, result):
         ls.log(types.MessageType.Info, note)
     changes = minimal_changes(snapshot.text[result.start : result.end], result.text, result.start - snapshot.num_before)
@@ -126,7 +108,7 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     result = await _with_progress(ls, document, request, "Filling the gaps")
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
-        f"{_MESSAGES[gap.rejection.reason]}"
+        f"the fill {gap.rejection.reason.problem}"
         for gap in result.gaps
         if gap.rejection
     ]
@@ -135,7 +117,9 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.rejection)
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
-        ls.show(types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are left. {'; '.join(missing)}")
+        ls.show(
+            types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are not filled: {'; '.join(missing)}"
+        )
 
 
 async def _complete_block(ls: Server, argument: Any) -> None:
@@ -154,8 +138,10 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         priority=Priority.INVOKED,
     )
     result = await ls.fill(request)
-    if result is None or not result.candidates:
-        raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
+    if result is None:
+        raise Refusal("nothing was changed: the model failed, see the log")
+    if not result.candidates:
+        raise Refusal(f"nothing was changed: the result {(result.reason or Reason.EMPTY).problem}")
     await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 

@@ -20,17 +20,17 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime
+from dg_lsp.engine.scheduler import ModelTime, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
-from dg_lsp.server.transport import Protocol
-from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings, parse_settings
 
 NOTHING: Mapping[str, Any] = {}
@@ -220,15 +220,16 @@ class Server(LanguageServer):
             RequestError, BackendError, ModelError: as the engine does; RequestError also if the model does not know the
                 language.
         """
-        if self._models is None:
+        models = self._models  # other settings may replace it meanwhile
+        if models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        scheduler = self._models.completion if is_automatic else self._models.scheduler_for(request)
+        scheduler = models.completion if is_automatic else models.scheduler_for(request)
         submitted = scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
         result = await asyncio.wrap_future(submitted)
-        of_rewrites, language = scheduler is self._models.rewrite, request.snapshot.language
-        if problem := self.language_problem(language, of_rewrites=of_rewrites):  # the model was loading at the request
+        engine = ready_engine(scheduler.ready)  # it may have been loading at the request
+        if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
         return result
 
@@ -305,7 +306,7 @@ class Server(LanguageServer):
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
         models = self._models
-        return None if models is None else ready_engine(models.rewrite if of_rewrites else models.completion)
+        return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""

@@ -69,13 +69,15 @@ class Status:
         """Sets the fields given, and sends the status if it differs from the last one sent."""
         for name, value in changes.items():
             setattr(self, name, value)
+        if not self.is_enabled:
+            return
         status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
             "dgLsp": {**self._facts(), **self.numbers()},
         }
-        if self.is_enabled and status != self._last_sent:
+        if status != self._last_sent:
             self._last_sent = status
             self.send("didChangeStatus", status)
 

@@ -1,129 +1,21 @@
-"""The workspace on disk: which files are excluded, and the definitions that the imports of a buffer refer to."""
+"""The definitions that the imports of a buffer refer to, and the files of a workspace that have them.
+
+Imports lead to files by the rules of each language; what is installed elsewhere is not searched.
+"""
 
 import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
-
 from dg_lsp.context.document import Snapshot, path_of
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
+from dg_lsp.context.exclusion import local_path
 from dg_lsp.context.languages import language_id_of, language_of
-from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.modules import Modules
-from dg_lsp.settings import PrivacySettings
-
-GITIGNORE = ".gitignore"
-MAX_FOLDERS = 256
-"""Most folders around a file whose rules are read: the time grows with their square. Deeper files count as ignored."""
-
-
-def repositories_around(path: Path) -> list[str]:
-    """URIs of the git repositories that a file or folder is in, the innermost first."""
-    return [one.as_uri() for one in (path, *path.parents) if (one / ".git").exists()]
-
-
-class WorkspaceExclusion:
-    """Exclusion rules of one session: the settings, and the .gitignore files of the workspace's folders.
-
-    The session replaces settings and folders. A .gitignore file is read again when it changes.
-    """
-
-    flavour = Path
-
-    def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
-        self.settings = settings
-        self.set_folders(folders)
-
-    def set_folders(self, folders: Iterable[str]) -> None:
-        """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
-        found = (local_path(uri, self.flavour) for uri in folders)
-        self.roots = tuple(root for root in found if root is not None)
-        self._specs: dict[Path, tuple[int, GitIgnoreSpec]] = {}
-        """Patterns of each .gitignore file, and its modification time in nanoseconds."""
-
-    def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
-        """Why the model must not see this document, or None."""
-        reason = Exclusion(self.settings).reason(snapshot)
-        if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.file_uri):
-            return ExclusionReason.IGNORED
-        return reason
-
-    def is_excluded(self, snapshot: Snapshot) -> bool:
-        """Whether the model must not see this document."""
-        return self.exclusion_reason(snapshot) is not None
-
-    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
-        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
-        settings = self.settings
-        if not (settings.exclude_comments or settings.exclude_strings):
-            return False
-        found = inside(snapshot.alone().text, offset - snapshot.num_before, snapshot.language)
-        excluded = (settings.exclude_comments, Inside.COMMENT), (settings.exclude_strings, Inside.STRING)
-        return any(is_set and found is kind for is_set, kind in excluded)
-
-    def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to."""
-        path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
-        if path is None:
-            return False
-        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, self.roots, is_folder=is_folder):
-            return True
-        try:
-            target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
-        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
-            return False
-        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots, is_folder=is_folder)
-
-    def _is_ignored(self, path: Path, roots: Sequence[Path], *, is_folder: bool) -> bool:
-        """The nearest .gitignore file with a matching pattern decides."""
-        if (root := _root_of(path, roots)) is None:
-            return False
-        parts = [path, *path.parents]
-        inside = parts[: parts.index(root)]
-        folders = [*inside[1:], root]
-        specs = [(one, spec) for one in folders if (spec := self._spec(one / GITIGNORE)) is not None]
-        # from the outside in: nothing inside an ignored folder can be included again
-        return any(_matches(part, specs, is_folder=is_folder or part != path) for part in reversed(inside))
-
-    def _spec(self, name: Path) -> GitIgnoreSpec | None:
-        path = Path(name)
-        try:
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode):  # git reads no links either, and a pipe would never end
-                return None
-            modified = status.st_mtime_ns
-            known = self._specs.get(path)
-            if known is None or known[0] != modified:
-                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                known = self._specs[path] = modified, compiled(tuple(lines))
-        except (OSError, ValueError):  # missing, unreadable, or a NUL in the name
-            return None
-        return known[1]
-
-
-def _matches(path: Path, specs: Sequence[tuple[Path, GitIgnoreSpec]], *, is_folder: bool) -> bool:
-    """What the nearest folder above the path whose patterns match decides; the nearest one is the first."""
-    above = [(folder, spec) for folder, spec in specs if len(folder.parts) < len(path.parts)]
-    for folder, spec in above:
-        inside = folded(path.relative_to(folder).as_posix())
-        verdict = spec.check_file(inside + "/" * is_folder).include
-        if verdict is not None:
-            return verdict
-    return False
-
-
-def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
-    """The folder above the path, as the path spells it, that is one of the roots."""
-    names = {folded(root.as_posix()) for root in roots}
-    return next((folder for folder in reversed(path.parents) if folded(folder.as_posix()) in names), None)
-
+from dg_lsp.server.exclusion import WorkspaceExclusion
 
 MAX_MODULES = 12
 """Files read for the imports of one buffer."""
@@ -137,6 +29,140 @@ MAX_SEEN = 100
 """Files that are considered for one request."""
 MAX_INDEXED = 2000
 """Files whose definitions are kept."""
+SOURCES = ("", "src", "lib")
+"""Folders of a root that may contain top-level modules."""
+FURTHER_SOURCES = {"php": ("app",), "lua": ("lua",), "c": ("include",), "cpp": ("include",)}
+JVM_SOURCES = ("src/main/java", "src/main/kotlin")
+MAX_LISTED = 400
+"""Files of a folder that are considered."""
+MAX_OUTWARD = 12
+"""Folders around a file in which packages are searched."""
+_GO_MODULE = re.compile(r'^module\s+"?([^\s"]+)', re.MULTILINE)
+_SCRIPTS = ("ts", "tsx", "d.ts", "js", "jsx", "mjs", "cjs", "mts", "cts")
+_CRATE_FILES = ("mod.rs", "lib.rs", "main.rs")
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """Finds files below the folders of a workspace."""
+
+    roots: Sequence[Path]
+    is_inside: Callable[[Path], bool]  # whether a path is in the workspace, also where its links lead
+    read: Callable[[Path], str | None]  # a file's text; None if it is excluded
+
+    def files(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[Path]:
+        """Possible files of a module that the file at `path` imports, best first; they may be missing.
+
+        In languages whose modules are folders these are the files of one, those with a name of `names` first.
+        """
+        match language_of(language_id).id:
+            case "python":
+                yield from self._python(module, path)
+            case "javascript" | "typescript" | "typescriptreact":
+                yield from _script(module, path)
+            case "go":
+                if (folder := self._go(module, path)) is not None:
+                    yield from self.siblings(folder, "go", names)
+            case "rust":
+                yield from _rust(module, path)
+            case "java" | "kotlin":
+                for folder in dict.fromkeys((*self._around(path), *self._folders(*JVM_SOURCES))):
+                    yield from self.siblings(folder / module, language_id, names)
+            case "php":
+                yield from self._php(module, path)
+            case _:
+                yield from self._plain(module, path, language_of(language_id).id)
+
+    def siblings(self, folder: Path, language_id: str, names: Sequence[str]) -> Iterator[Path]:
+        """The files of a folder in this language, those with a name of `names` first; tests of Go are left out."""
+        if not self.is_inside(folder):
+            return
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted(entry.name for entry in islice(entries, MAX_LISTED))
+        except (OSError, ValueError):
+            return
+        family = ("java", "kotlin") if language_id in ("java", "kotlin") else (language_id,)
+        files = [one for one in listed if language_id_of(one) in family and not one.endswith("_test.go")]
+        yield from (folder / one for one in sorted(files, key=lambda one: one.partition(".")[0] not in names))
+
+    def _folders(self, *further: str) -> list[Path]:
+        return [root / source for root in self.roots for source in (*SOURCES, *further)]
+
+    def _around(self, path: Path) -> list[Path]:
+        """The folders around a file that are in the workspace: one of them contains the first part of its package."""
+        return [one for one in islice(path.parents, MAX_OUTWARD) if self.is_inside(one)]
+
+    def _python(self, module: str, path: Path) -> Iterator[Path]:
+        name = module.lstrip(".")
+        level, parts = len(module) - len(name), [part for part in name.split(".") if part]
+        folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else [] if level else self._folders()
+        for package in (folder.joinpath(*parts) for folder in folders):
+            if parts:
+                yield package.with_name(f"{package.name}.py")
+            yield package / "__init__.py"
+
+    def _go(self, module: str, path: Path) -> Path | None:
+        """The folder of a package of the same module, whose name is in the nearest go.mod."""
+        for folder in path.parents:
+            text = self.read(folder / "go.mod") if self.is_inside(folder / "go.mod") else None
+            if text is not None and (found := _GO_MODULE.search(text)):
+                name, _, inner = module.partition(found[1])
+                return folder / inner.strip("/") if not name and inner[:1] in ("", "/") else None
+            if folder in self.roots:
+                break
+        return None
+
+    def _php(self, module: str, path: Path) -> Iterator[Path]:
+        """A file name after `__DIR__`, or a class: the first parts of its namespace may have no folder."""
+        if module.endswith(".php"):
+            yield path.parent / module.lstrip("/")
+            return
+        parts = module.split("/")
+        for start in range(len(parts)):
+            for folder in self._folders(*FURTHER_SOURCES["php"]):
+                yield folder.joinpath(*parts[start:]).with_suffix(".php")
+
+    def _plain(self, module: str, path: Path, language_id: str) -> Iterator[Path]:
+        """A file relative to the importing one or to a folder of sources: C, Ruby, Lua."""
+        for folder in (path.parent, *self._folders(*FURTHER_SOURCES.get(language_id, ()))):
+            if language_id == "ruby":
+                yield folder / (module if module.endswith(".rb") else f"{module}.rb")
+            elif language_id == "lua":
+                inner = module.replace(".", "/")
+                yield from (folder / f"{inner}.lua", folder / inner / "init.lua")
+            else:
+                yield folder / module
+
+
+def _script(module: str, path: Path) -> Iterator[Path]:
+    """A relative path of JavaScript: with or without its suffix, or a folder with an index."""
+    if not module.startswith("."):
+        return
+    target = Path(os.path.normpath(path.parent / module))
+    yield from (target.with_name(f"{target.name}.{suffix}") for suffix in _SCRIPTS)
+    if target.suffix in (".js", ".jsx", ".mjs", ".cjs"):  # TypeScript is imported by the name that it is compiled to
+        yield from (target.with_suffix(target.suffix.replace("js", "ts")), target.with_suffix(".tsx"))
+    yield target
+    yield from (target / f"index.{suffix}" for suffix in _SCRIPTS)
+
+
+def _rust(module: str, path: Path) -> Iterator[Path]:
+    """A module of the same crate, from `crate`, `self`, `super`, or a module of this one."""
+    own = path.parent if path.name in _CRATE_FILES else path.with_suffix("")
+    first, *rest = module.split("/")
+    if first == "crate":
+        own = next((one for one in path.parents if one.name == "src"), path.parent)
+    elif first not in ("self", "super"):
+        rest = [first, *rest]
+    elif first == "super":
+        own = own.parent
+    while rest and rest[0] == "super":
+        own, rest = own.parent, rest[1:]
+    target = own.joinpath(*rest)
+    if target.name:
+        yield target.with_name(f"{target.name}.rs")
+    yield from (target / name for name in _CRATE_FILES)
 
 
 @dataclass(frozen=True, slots=True)

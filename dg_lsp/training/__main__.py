@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import DgLspError, with_extra
 
 REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
 WHEELS = {
@@ -48,7 +48,6 @@ Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU co
 @app.command()
 def data(
     root: Root,
-    offline: Annotated[bool, typer.Option(help="Use the wheels that are already downloaded.")] = False,
     new_tokenizer: Annotated[bool, typer.Option(help="Train a tokenizer instead of the bundled model's.")] = False,
     processes: Annotated[int, typer.Option(help="Processes that read and filter; 0: one for each core.")] = 0,
 ) -> None:
@@ -56,7 +55,7 @@ def data(
     from dg_lsp.training.corpus import prepare
 
     source = None if new_tokenizer else BUNDLED_MODEL
-    manifest = prepare(root, offline=offline, tokenizer_source=source, num_processes=processes)
+    manifest = prepare(root, tokenizer_source=source, num_processes=processes)
     print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
 
 
@@ -68,14 +67,6 @@ def benchmarks(
     from dg_lsp.training.corpus import BENCHMARK_HASHES, write_benchmarks
 
     print(f"{BENCHMARK_HASHES}: {write_benchmarks(files)} n-grams")
-
-
-@app.command()
-def tokenize(root: Root) -> None:
-    """Tokenize a corpus that was copied from another machine: tokenizer.json, train.jsonl.xz and val.jsonl.xz."""
-    from dg_lsp.training.store import tokenize_splits
-
-    print(json.dumps({"tokens": tokenize_splits(root)}))
 
 
 @app.command(name="test-cases")
@@ -135,27 +126,18 @@ def export(
     config: Config = "tiny",
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
     file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
-    start: Annotated[Path | None, typer.Option(help="Use the weights of this GGUF, not the checkpoint's.")] = None,
     statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
 ) -> None:
     """Write the weights of a run as a GGUF file."""
-    from dg_lsp.training.export import read_model, write_model
-    from dg_lsp.training.gpu_day import export_metadata
+    from dg_lsp.training.export import write_model
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
-    checkpoint, planned = root / "runs" / f"{config}.pt", CONFIGS[config]
-    if start:
-        network, tokens = read_model(start, planned.network)
-    else:
-        network, progress = checkpoint_network(checkpoint)
-        tokens = progress["tokens"]
-    table = json.loads(statistics.read_text()) if statistics else {}
-    metadata = export_metadata(planned, tokens, decoder_statistics=table)
+    network, progress = checkpoint_network(root / "runs" / f"{config}.pt")
+    table, tokens = json.loads(statistics.read_text()) if statistics else {}, progress["tokens"]
+    metadata = CONFIGS[config].metadata(tokens, decoder_statistics=table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
-    partial = path.with_name(path.name + ".partial")
-    write_model(partial, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
-    partial.replace(path)
+    write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")
 
 
@@ -344,15 +326,13 @@ def loader(
 
 def main() -> int:
     """Run the command line. Without the optional dependencies, print how to install them."""
-    if sys.argv[1:3] == ["gpu-day", "run"]:
-        missing = [name for name, module in WHEELS.items() if importlib.util.find_spec(module) is None]
-        if missing:
-            print(f"`gpu-day run` needs the wheels {', '.join(missing)} beside torch", file=sys.stderr)
-            return 2
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    is_away = sys.argv[1:3] == ["gpu-day", "run"]
+    needed = {"torch": "torch", **WHEELS} if is_away else {name: name for name in REQUIRED}
+    missing = ", ".join(name for name, module in needed.items() if importlib.util.find_spec(module) is None)
     if missing:
-        install = "pip install 'dg-lsp[training]' (measured with torch==2.13.0)"
-        print(f"training needs {', '.join(missing)}: {install}", file=sys.stderr)
+        install = f"{with_extra('training')} (measured with torch==2.13.0)"
+        away, home = f"`gpu-day run` needs the wheels {missing}", f"training needs {missing}: {install}"
+        print(away if is_away else home, file=sys.stderr)
         return 2
     try:
         app()

@@ -9,20 +9,22 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from dg_lsp.errors import InputFileError
 from dg_lsp.training.export import write_model
-from dg_lsp.training.gpu_day import export_metadata
-from dg_lsp.training.lora import add_adapters, merge_adapters
+from dg_lsp.training.network import DiffusionNetwork
 from dg_lsp.training.objective import ObjectiveConfig
 from dg_lsp.training.pretrained import Origin, Pretrained, read_pretrained
 from dg_lsp.training.rows import RowConfig
 from dg_lsp.training.store import read_texts, tokenize_splits
 from dg_lsp.training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS
-from dg_lsp.training.train import OptimizerConfig, TrainConfig, Trainer
+from dg_lsp.training.train import CONFIGS, OptimizerConfig, TrainConfig, Trainer
 from dg_lsp.training.vocabulary import PrunedVocabulary, count_tokens, prune, restrict
 
 MAX_TOKENS = 65_536
@@ -30,19 +32,11 @@ MAX_TOKENS = 65_536
 KEPT = "kept.npy"  # ids of the source in a pruned vocabulary
 COUNTED_CHARS = 20_000_000  # of the corpus, by which the most frequent tokens are found
 CONFIDENCE_THRESHOLD = 0.9
+LORA_SCALE = 2.0  # of the product of both low-rank matrices
 CPU_ROWS = RowConfig(
     num_rows=2, num_clean=256, num_noisy=128, max_middle=48, canvas_lengths=(8, 16), canvas_shares=(0.5, 0.5)
 )
-GPU_ROWS = RowConfig(
-    num_rows=16,
-    num_clean=1152,
-    num_noisy=768,
-    max_middle=128,
-    canvas_lengths=(8, 16, 32),
-    canvas_shares=(0.35, 0.45, 0.20),
-    context_share=0.2,
-    max_copies=6,
-)
+GPU_ROWS = replace(CONFIGS["mini"].rows, num_rows=16)
 Show = Callable[[Mapping[str, Any]], None]
 
 
@@ -92,8 +86,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         progress = trainer.run(show, max_steps=options.max_steps)
         network, num_seen = copy.deepcopy(trainer.average), progress.tokens
         merge_adapters(network)
-    metadata = export_metadata(
-        config,
+    metadata = config.metadata(
         num_seen,
         name=f"{origin.name} dg",
         description=f"{origin.name}, adapted to fill code by block diffusion; vocabulary pruned to {num_tokens} tokens",
@@ -104,9 +97,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         start_ids=config.rows.start_ids,
         confidence_threshold=CONFIDENCE_THRESHOLD,
     )
-    partial = out.with_name(out.name + ".partial")
-    write_model(partial, network, pruned.vocabulary, metadata, options.file_type)
-    partial.replace(out)
+    write_model(out, network, pruned.vocabulary, metadata, options.file_type)
     out.with_suffix(".md").write_text(model_card(origin, checkpoint, num_tokens, num_seen), encoding="utf-8")
 
 
@@ -145,6 +136,55 @@ def train_config(model: Pretrained, num_tokens: int, options: AdaptOptions) -> T
         minutes=options.minutes,
     )
 
+
+# low-rank adaptation (Hu et al., arXiv 2106.09685): few trained weights beside frozen ones, merged for export
+
+
+class _LowRank(nn.Module):
+    """Adds a trained product of rank `rank`, zero at first, to a frozen matrix."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(rank, weight.shape[1], device=weight.device) * weight.shape[1] ** -0.5)
+        self.b = nn.Parameter(torch.zeros(weight.shape[0], rank, device=weight.device))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + LORA_SCALE * (self.b @ self.a)
+
+
+class _FirstRows(nn.Module):
+    """Replaces the rows of the special tokens by trained ones."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(weight[: len(SPECIAL_TOKENS)].detach().clone())
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.cat([self.rows, weight[len(self.rows) :]])
+
+
+def add_adapters(network: DiffusionNetwork, rank: int) -> None:
+    """Freezes all weights; adds a low-rank matrix to every matrix of the blocks, and trains the special tokens."""
+    network.requires_grad_(False)
+    for module in list(network.blk.modules()):
+        if isinstance(module, nn.Linear):
+            parametrize.register_parametrization(module, "weight", _LowRank(module.weight, rank))
+    for table in _vocabulary_matrices(network):
+        parametrize.register_parametrization(table, "weight", _FirstRows(cast(Tensor, table.weight)))
+
+
+def merge_adapters(network: DiffusionNetwork) -> None:
+    """Makes the adapted matrices plain ones, in place; does nothing without adapters."""
+    for module in list(network.modules()):
+        if parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+
+
+def _vocabulary_matrices(network: DiffusionNetwork) -> list[nn.Module]:
+    return [network.token_embd, *([network.output] if network.output is not None else [])]
+
+
+# the card
 
 _TERMS = {
     "apache-2.0": (

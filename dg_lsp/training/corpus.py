@@ -340,7 +340,6 @@ def limit_packages(files: Iterable[CorpusFile], max_chars: int) -> list[CorpusFi
 def prepare(
     root: Path,
     *,
-    offline: bool = False,
     packages: Path = PACKAGES,
     manifest_copy: Path | None = MANIFEST,
     tokenizer_source: Path | None = None,
@@ -351,7 +350,7 @@ def prepare(
     `tokenizer_source` is a GGUF file whose tokenizer is used; without it a new one is trained.
     """
     versions, held_out = read_package_list(packages)
-    missing = [] if offline else download(versions, root / "wheels")
+    missing = download(versions, root / "wheels")
     pinned = [w for w in read_wheels(root / "wheels") if versions.get(w.name) == w.version]
     allowed = [*(w for w in pinned if is_allowed(w.licence)), standard_library()]
     counts: Counter[str] = Counter()

@@ -23,9 +23,8 @@ import torch
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.layout import TokenIds, Tokenizer
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority

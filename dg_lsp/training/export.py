@@ -17,6 +17,7 @@ from dg_lsp.gguf import GGUFHeader, read_header
 from dg_lsp.training import tokenizer as vocabulary
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 from dg_lsp.training.pretrained import ROPE_FACTORS, Origin, dequantized, permuted
+from dg_lsp.training.store import replacing
 from dg_lsp.training.vocabulary import Vocabulary, own_vocabulary
 
 CONTEXT_TOKENS = 2048
@@ -59,8 +60,23 @@ def write_model(
     file_type: str = "Q8_0",
 ) -> None:
     """Write the file. `file_type` is F32, F16 or Q8_0 and concerns the matrices; norms and biases stay F32."""
+    with replacing(path) as partial:
+        writer = gguf.GGUFWriter(partial, network.config.architecture)
+        _add_contents(writer, network, vocabulary, metadata, file_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def _add_contents(
+    writer: gguf.GGUFWriter,
+    network: DiffusionNetwork,
+    vocabulary: Tokenizer | Vocabulary,
+    metadata: ExportMetadata,
+    file_type: str,
+) -> None:
     config = network.config
-    writer = gguf.GGUFWriter(path, config.architecture)
     _add_shape(writer, config, metadata.context_length)
     own = vocabulary if isinstance(vocabulary, Vocabulary) else own_vocabulary(vocabulary, config.num_tokens)
     own.write(writer)
@@ -77,10 +93,6 @@ def write_model(
             writer.add_tensor(name, gguf.quants.quantize(weight, quantization), raw_dtype=quantization)
     if len(set(config.rope_factors)) > 1:
         writer.add_tensor(ROPE_FACTORS, np.array(config.rope_factors, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _rotated_heads(name: str, config: NetworkConfig) -> int:

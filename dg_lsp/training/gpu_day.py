@@ -19,9 +19,9 @@ import torch
 
 from dg_lsp.errors import InputFileError
 from dg_lsp.training.documents import NUM_SENTINELS
-from dg_lsp.training.export import ExportMetadata, read_model, write_model
+from dg_lsp.training.export import read_model, write_model
 from dg_lsp.training.rows import BatchLoader, RowConfig
-from dg_lsp.training.store import tokenize_splits
+from dg_lsp.training.store import replacing, tokenize_splits
 from dg_lsp.training.tokenizer import load_tokenizer
 from dg_lsp.training.train import TrainConfig, Trainer, checkpoint_network
 from dg_lsp.training.transfer import join_model, split_model, unpack_corpus
@@ -150,19 +150,12 @@ def _stopped_by_signal(trainer: Trainer) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def export_metadata(config: TrainConfig, tokens: int, **fields: Any) -> ExportMetadata:
-    """What a file of this configuration states."""
-    prompt_tokens = config.rows.max_prompt + NUM_SENTINELS
-    fields.setdefault("has_context", config.rows.context_share > 0)
-    return ExportMetadata(config.name, config.rows.canvas_lengths, prompt_tokens, tokens, **fields)
-
-
 def _export(root: Path, config: TrainConfig, out: Path, part_bytes: int) -> Path:
     """The averaged weights of the checkpoint as Q8_0, in slices, in a new folder; older ones are removed."""
     network, progress = checkpoint_network(root / "runs" / f"{config.name}.pt")
     place = {"steps": progress["step"], "seconds": progress["seconds"]}
     path = root / "runs" / f"{config.name}-q8_0.gguf"
-    metadata = export_metadata(config, progress["tokens"], **place)
+    metadata = config.metadata(progress["tokens"], **place)
     write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata)
     older = list(out.glob(f"{EXPORT}*"))
     folder = out / f"{EXPORT}{progress['step']:07}"
@@ -195,9 +188,8 @@ def collect(folders: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[d
     if found is None:
         raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, folders))}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(found[1])
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(found[1])
     lines = [line for home in folders for log in sorted(home.rglob(LOG)) for line in log.read_text().splitlines()]
     return found[0], [json.loads(line) for line in dict.fromkeys(lines) if line.endswith("}")]
 
@@ -208,7 +200,7 @@ def add_statistics(
     """Write a collected file again with its decoder statistics."""
     network, tokens = read_model(path, config.network)
     place = {"steps": facts["steps"], "seconds": facts["seconds"]}
-    metadata = export_metadata(config, tokens, decoder_statistics=table, **place)
+    metadata = config.metadata(tokens, decoder_statistics=table, **place)
     write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata)
 
 
@@ -220,16 +212,18 @@ def log_entry(
     table: Mapping[str, str],
 ) -> str:
     """The log's entry of a run as Markdown: losses by time, speed, and the decoders at the test cases."""
+    from dg_lsp.training.evaluate import MIN_HITS  # needs llama.cpp, which the other machine lacks
+
     devices = dict.fromkeys(str(line["device"]) for line in lines if line.get("do") == "start")
     speeds = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-    middle = f"{speeds[len(speeds) // 2]:,}" if speeds else "not measured"
+    middle = f"{speeds[len(speeds) // 2]:,} clean tokens/s" if speeds else "not measured"
     rows = config.rows
     num_commands = sum(line.get("do") == "train" for line in lines)
     summary = (
         f"Configuration `{config.name}`: {facts['steps']:,} steps, {facts['tokens'] / 1e6:.1f} M clean tokens, "
         f"{facts['seconds'] / 60:.1f} minutes of training in {num_commands} commands, "
         f"prompts up to {rows.max_prompt + NUM_SENTINELS} tokens, canvases {rows.canvas_lengths}. "
-        f"Median speed {middle} clean tokens/s; {expected_speed(config):,.0f} were expected on an H200 at "
+        f"Median speed {middle}; {expected_speed(config):,.0f} were expected on an H200 at "
         f"{UTILISATION:.0%} of its peak."
     )
     text = [
@@ -252,5 +246,6 @@ def log_entry(
         ]
         for name, numbers in table.items():
             *passes, hits = numbers.split(",")
-            text.append(f"| {name} | {' | '.join(passes)} | {float(hits):.1%} |")
+            share = float(hits) if float(hits) > MIN_HITS else 0.0
+            text.append(f"| {name} | {' | '.join(passes)} | {share:.1%} |")
     return "\n".join(text) + "\n"

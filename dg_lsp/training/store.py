@@ -10,6 +10,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from itertools import groupby
@@ -37,6 +38,14 @@ class CorpusFile:
     package: str
     path: str
     text: str
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; the file there becomes `path` at the end, so that `path` is whole at any time."""
+    partial = path.with_name(path.name + ".partial")
+    yield partial
+    partial.replace(path)
 
 
 def read_texts(path: Path) -> list[CorpusFile]:

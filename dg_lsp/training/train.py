@@ -6,18 +6,19 @@ warm-up.
 
 import copy
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch._dynamo.config as dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dg_lsp.training.export import read_model, read_progress
+from dg_lsp.training.documents import NUM_SENTINELS
+from dg_lsp.training.export import ExportMetadata, read_model, read_progress
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 from dg_lsp.training.objective import (
     Objective,
@@ -28,12 +29,14 @@ from dg_lsp.training.objective import (
     without_canvases,
 )
 from dg_lsp.training.rows import BatchLoader, LoaderState, RowConfig
+from dg_lsp.training.store import replacing
 
 NUM_VALIDATION = 10  # batches
 REPORT_STEPS = 20
 LOSS_NAMES = ("next_token", "content", "fill")  # of a report
 Show = Callable[[dict[str, Any]], None]
-MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without gradients
+T = TypeVar("T")
+MAX_GRAPHS = 64  # of a block, which is compiled for every canvas length
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,14 @@ class TrainConfig:
     checkpoint_minutes: float = 4.0
     seed: int = 1
     loader_processes: int = 1
+
+    def metadata(self, tokens: int, **fields: Any) -> ExportMetadata:
+        """What a file of this configuration states after `tokens` of training."""
+        prompt_tokens = self.rows.max_prompt + NUM_SENTINELS
+        has_context = self.rows.context_share > 0
+        return ExportMetadata(
+            self.name, self.rows.canvas_lengths, prompt_tokens, tokens, has_context=has_context, **fields
+        )
 
 
 CONFIGS = {
@@ -128,7 +139,6 @@ class TrainingProgress:
     step: int = 0
     tokens: int = 0  # clean tokens, padding included
     seconds: float = 0.0  # of training, over all parts of the run
-    log: list[dict[str, Any]] = field(default_factory=list)  # validations
 
 
 class Trainer:
@@ -166,6 +176,7 @@ class Trainer:
                 block.compile(dynamic=False)
         self.objective = Objective(self.network, config.objective, compiled=compiled)
         self.validation = validation_batches(root, self.rows, self.device, NUM_VALIDATION)
+        self.validation_seconds = 0.0  # of the latest validation
         self.recent: list[Tensor] = []
         self.is_stopped = False
 
@@ -214,9 +225,8 @@ class Trainer:
             "streams": streams,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        torch.save(content, partial)
-        partial.replace(self.path)
+        with replacing(self.path) as partial:
+            torch.save(content, partial)
 
     def run(
         self,
@@ -228,39 +238,51 @@ class Trainer:
     ) -> TrainingProgress:
         """Train until the planned time, for `minutes` or `max_steps`, or until `stop`.
 
-        `on_save` is called after each checkpoint.
+        `on_save` is called after each checkpoint, before the validation: if the time is up, only losses are missing.
+        `minutes` contain the last validation, if it takes as long as the one before, or as the first step, which
+        compiles, but at most a quarter of them. It is left out if they are over.
         """
         config, progress, planned = self.config, self.progress, self.config.minutes * 60
         before, started = progress.seconds, time.monotonic()
-        until = min(planned, before + minutes * 60) if minutes else planned
+        length = minutes * 60 if minutes else float("inf")
+        end, first_step = before + length, 0.0
         last_step = progress.step + max_steps if max_steps else None
         next_save, reported = before + config.checkpoint_minutes * 60, before
         seed = config.seed * 1000 + self.rank * 100
         loader = BatchLoader(self.root, self.rows, seed, config.loader_processes, self.loader_state)
         with closing(iter(loader)) as batches:
             for batch in batches:
-                progress.seconds = self._of_first_process(before + time.monotonic() - started)
-                if progress.seconds >= until or progress.step == last_step or self.is_stopped:
+                now = before + time.monotonic() - started
+                reserve = self.validation_seconds or min(first_step, length / 4)
+                until = min(planned, end - reserve)
+                decided = now, now >= until, next_save <= now < until - reserve
+                progress.seconds, is_over, is_save_due = self._of_first_process(decided)
+                if is_over or progress.step == last_step or self.is_stopped:
                     break
                 share = progress.seconds / planned
                 rate = learning_rate(config.optimizer, progress.step, share)
                 tensors = to_tensors(batch, self.device)
                 self.step(without_canvases(tensors) if self.is_causal(share) else tensors, rate)
+                first_step = first_step or before + time.monotonic() - started - now
                 self.loader_state = loader.state
                 progress.step += 1
                 progress.tokens += batch.tokens.size * self.size
                 if progress.step % REPORT_STEPS == 0:
                     self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                if progress.seconds >= next_save:
-                    self._validate_and_save(show)
-                    on_save()
+                if is_save_due:
+                    self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
-        self._validate_and_save(show)
-        on_save()
+        self._checkpoint(show, on_save, is_late=before + time.monotonic() - started >= end)
         return progress
 
-    def _of_first_process(self, value: float) -> float:
+    def _checkpoint(self, show: Show, on_save: Callable[[], None], *, is_late: bool = False) -> None:
+        self.save()
+        on_save()
+        if not (is_late or self.is_stopped):
+            self._validate(show)
+
+    def _of_first_process(self, value: T) -> T:
         """The first process's value in all of them, so that they stop after the same step."""
         values = [value]
         if self.size > 1:
@@ -303,26 +325,21 @@ class Trainer:
             progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
             show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
 
-    def _validate_and_save(self, show: Show) -> None:
+    def _validate(self, show: Show) -> None:
         """The other processes wait at their next step."""
-        if self.rank == 0:
-            losses: dict[str, Any] = dict(validate(self.objective, self.validation))
-            with self._averaged():
-                losses["average"] = validate(self.objective, self.validation)
-            p = self.progress
-            p.log.append({"step": p.step, "tokens": p.tokens, "seconds": round(p.seconds), **losses})
-            show(p.log[-1])
-        self.save()
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The averaged weights in the network: one set of compiled graphs serves both."""
+        if self.rank:
+            return
+        started, progress = time.monotonic(), self.progress
+        losses: dict[str, Any] = dict(validate(self.objective, self.validation))
         weights, averages = list(self.network.parameters()), list(self.average.parameters())
         saved = [weight.detach().clone() for weight in weights]
         with torch.no_grad():
-            torch._foreach_copy_(weights, averages)
-            yield
+            torch._foreach_copy_(weights, averages)  # one set of compiled graphs serves both
+        losses["average"] = validate(self.objective, self.validation)
+        with torch.no_grad():
             torch._foreach_copy_(weights, saved)
+        self.validation_seconds = time.monotonic() - started
+        show({"step": progress.step, "tokens": progress.tokens, "seconds": round(progress.seconds), **losses})
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.errors import InputFileError
-from dg_lsp.training.store import CorpusFile, read_texts
+from dg_lsp.training.store import CorpusFile, read_texts, replacing
 
 MIB = 2**20
 MANIFEST = "manifest.json"
@@ -123,13 +123,11 @@ def _fitted(
 def _write_part(path: Path, contents: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     manifest = json.dumps({**facts, "sha256": sums}).encode()
-    partial = path.with_name(path.name + ".partial")
-    with tarfile.open(partial, "w") as archive:
+    with replacing(path) as partial, tarfile.open(partial, "w") as archive:
         for name, content in {MANIFEST: manifest, **contents}.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    partial.replace(path)
 
 
 def unpack_corpus(parts: Iterable[Path], root: Path) -> bool:
@@ -159,9 +157,8 @@ def unpack_corpus(parts: Iterable[Path], root: Path) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(content)
 
 
 def _read_part(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

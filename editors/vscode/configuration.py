@@ -17,7 +17,7 @@ import attrs
 from dg_lsp import __version__, settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("daemon.", "privacy.trusted_folders", "remote.key_variable", "remote.keyring")
+NOT_IN_EDITORS = ("daemon.", "privacy.trusted_folders", "remote.key_source")
 """What is read before the editor sends any, and what only the user's file may set."""
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder must not decide where the user's code is sent or which files are written."""
@@ -116,12 +116,6 @@ CHOICES = {
         "open-files": "Code in other open files that is similar to the code at the cursor.",
         "edits": "Code around recent edits.",
         "diagnostics": "Diagnostics near the cursor, if the editor sends them with requests for code actions.",
-    },
-    "model.prompt_attention": {
-        "auto": "As exact.",
-        "exact": "The prompt is read in each step: slowest, exact.",
-        "per_request": "The prompt is read once for each request.",
-        "causal": "The prompt is read causally and cached: fastest, least exact.",
     },
     "remote.api": {
         "completions": "/v1/completions: dg-lsp serve, vLLM, SGLang and others.",

@@ -217,5 +217,5 @@ def test_a_model_that_cannot_be_rewritten_is_refused(bundled, tmp_path, monkeypa
     with pytest.raises(UsageError, match="use dg-mini"):
         write_as_rnd1(path, tmp_path / "again.gguf", bundled.spec)
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(UsageError, match=r"pip install 'dg-lsp\[dev\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[dev\]'"):
         write_as_rnd1(bundled.path, path, bundled.spec)

@@ -38,13 +38,26 @@ def test_object_has_the_attributes_that_the_buffer_uses_and_its_class_defines():
 
 def test_name_goes_on_with_what_the_buffer_knows():
     assert names(f"{CLASS}        self.a") == ["apples"]
-    assert names(f"{CLASS}        self.", fill="s") == ["sell"]
+    assert names(f"{CLASS}        self.", fill="f") == ["first"]
 
 
 def test_chain_of_names_is_an_object_of_its_own_or_else_its_last_name():
     text = "self.box.width\nitem.box.depth\n"
     assert names(f"{text}self.box.") == ["width"]
     assert names(f"{text}other.box.") == names(f"{text}f(x).box.") == ["depth", "width"]
+
+
+def test_a_method_is_not_offered_in_its_own_body_but_may_be_called_there():
+    helper = "\n    def sort(self):\n        self.sell()\n"
+    body = f"def size(x): pass\n\n{CLASS}{helper}\n    def size(self):\n        def key(x):\n            return "
+    known = Attributes(body, "\n", BYTES.encode, BYTES.decode).following(BYTES.encode("self.s"))
+    assert BYTES.decode(known.ids) == b"eo"  # sell, sort
+    assert not known.are_contradicted(BYTES.encode("ize"))
+    after = "\n\n    def other(self):\n        pass\n"
+    known = Attributes(f"{CLASS}        self.sel", after, BYTES.encode, BYTES.decode).following(BYTES.encode(""))
+    assert known is None
+    known = Attributes(f"{CLASS}        self.", after, BYTES.encode, BYTES.decode).following(BYTES.encode("o"))
+    assert BYTES.decode(known.ids) == b"t"
 
 
 @pytest.mark.parametrize("before", ["other.", "self", "", "1.", "x = f().", "self.box.", "self.unknown", "self.sell"])

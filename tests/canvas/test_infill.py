@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.infill import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, raced_length
+from dg_lsp.canvas.infill import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, shared_length
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
@@ -66,7 +66,7 @@ def test_gap_lengths_leave_room_for_the_suffix(layout, length, spec, gaps):
 
 
 def test_all_canvases_fit_into_one_pass():
-    assert [raced_length(LONG, length, num) for length, num in ((64, 4), (128, 4), (128, 1))] == [64, 64, 128]
+    assert [shared_length(LONG, length, num) for length, num in ((64, 4), (128, 4), (128, 1))] == [64, 64, 128]
 
 
 def test_a_gap_doubles_as_far_as_it_fits():

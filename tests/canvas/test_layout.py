@@ -1,10 +1,19 @@
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC
-from dg_lsp.canvas.layout import Layout, Renoise, renoised, resume_sampling, token_ids
+from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
+from dg_lsp.canvas.layout import (
+    MAX_CHARS,
+    CachingTokenizer,
+    Layout,
+    Renoise,
+    renoised,
+    resume_sampling,
+    token_ids,
+)
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, UniformSampling
 
 LAYOUT = Layout(token_ids([9, 8]), head_ids=token_ids([20, 21]), tail_ids=token_ids([30, 31, 32]))
@@ -102,3 +111,19 @@ def test_the_head_belongs_to_the_prompt_of_the_second_canvas():
     blocks, _ = canvases(layout, spec)
     assert blocks[1].prompt_ids.tolist()[:3] == [1, 3, 4]
     assert blocks[1].prompt_ids.tolist()[3:] == IDS[: int((~blocks[0].frozen).sum())].tolist()
+
+
+def test_a_text_is_tokenized_once():
+    inner = Mock(wraps=ByteTokenizer())
+    tokenizer = CachingTokenizer(inner, capacity=2)
+    for text in ("a", "b", "a", "b", "c", "a"):
+        assert tokenizer.encode(text).tolist() == ByteTokenizer().encode(text).tolist()
+    assert [call.args for call in inner.encode.call_args_list] == [("a",), ("b",), ("c",), ("a",)]
+
+
+def test_a_text_longer_than_a_prompt_is_not_kept():
+    inner = Mock(wraps=ByteTokenizer())
+    tokenizer, text = CachingTokenizer(inner), "a" * (MAX_CHARS + 1)
+    for _ in range(2):
+        assert len(tokenizer.encode(text)) == len(text)
+    assert inner.encode.call_count == 2

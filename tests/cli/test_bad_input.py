@@ -40,7 +40,7 @@ def folder(tmp_path):
         (["locked.py:1", "--write"], "locked.py is read-only: nothing was written; change its permissions first"),
         (["good.py:1", "--candidates", "0"], "--candidates"),
         (["good.py:1", "--deadline", "soon"], "--deadline"),
-        (["good.py:1", "--nonsense"], "--nonsense"),
+        (["good.py:1", "--nonsense"], "(see dg-lsp fill --help)"),
         (["good.py:1", "--threads", "-1"], "threads"),
         ([], "Missing argument"),
     ],

@@ -100,7 +100,7 @@ def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bw
     ("missing", "option", "message"),
     [
         pytest.param("shutil.which", "--execute", "apt-get install bubblewrap", id="bubblewrap"),
-        pytest.param("dg_lsp.bench.report.find_spec", "--html=a.html", "pip install 'dg-lsp[bench]'", id="plots"),
+        pytest.param("dg_lsp.bench.report.find_spec", "--html=a.html", "pip install '.[bench]'", id="plots"),
     ],
 )
 def test_missing_programs_are_reported_before_the_model_is_opened(

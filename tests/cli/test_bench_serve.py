@@ -122,6 +122,7 @@ def test_refusals_and_errors_are_no_answers_and_are_not_sent_again(dg_lsp, start
     cells = [line.strip("| ").split(" | ") for line in out.splitlines()]
     table = {row[0]: row[1] for row in cells if len(row) == 2}
     assert (table["answers"], table["refused"], table["errors"]) == ("3", "2", "1")
+    assert table["requests with a useful first line"] == "25.0%", "of two requests twice, two of them refused"
     assert not any(name.startswith(("GPU", "tokens", "blocks")) for name in table)
     assert "fails with status 500" in out
 
@@ -188,15 +189,16 @@ def test_the_numbers_of_a_level():
     answers = [
         LoadAnswer(prompt="a", latency_ms=100, first_line_ms=40, is_useful=True, output_tokens=10),
         LoadAnswer(prompt="b", latency_ms=300, first_line_ms=60, is_useful=False, output_tokens=20),
-        LoadAnswer(prompt="c", latency_ms=1, is_refused=True),
-        LoadAnswer(prompt="d", latency_ms=1, error="lost"),
+        LoadAnswer(prompt="c", latency_ms=1, is_useful=False, is_refused=True),
+        LoadAnswer(prompt="d", latency_ms=1, is_useful=False, error="lost"),
+        LoadAnswer(prompt="e", latency_ms=1, is_refused=True),  # without a reference
     ]
     summary = summarize_load([LoadRound("s", 2, 0.5, tuple(answers), None), LoadRound("s", 2, 1.5, (), None)])
     assert summary["latency_p50_ms"] == 200
     assert summary["latency_p95_ms"] == 290
-    assert (summary["first_line_p50_ms"], summary["first_useful_line_p50_ms"], summary["useful"]) == (50, 40, 0.5)
+    assert (summary["first_line_p50_ms"], summary["first_useful_line_p50_ms"], summary["useful"]) == (50, 40, 0.25)
     assert (summary["requests_per_s"], summary["tokens_per_s"], summary["blocks_per_s"]) == (1, 15, None)
-    assert (summary["num_answers"], summary["num_refused"], summary["num_errors"]) == (2, 1, 1)
+    assert (summary["num_answers"], summary["num_refused"], summary["num_errors"]) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(

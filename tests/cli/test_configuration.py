@@ -50,7 +50,7 @@ def test_later_sources_override_earlier_ones(tmp_path, user_settings):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[fill]\ndeadlin_ms = 3\n", ":1: unknown setting fill"),
+        ("[fill]\ndeadlin_ms = 3\n", ":1: unknown setting fill: use completion"),
         (
             "[completion]\ndeadlin_ms = 3\n",
             ":2: unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",

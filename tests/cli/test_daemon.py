@@ -18,9 +18,9 @@ from dg_lsp.daemon import client
 from dg_lsp.daemon.client import Endpoint, Record, ask
 from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.daemon.server import Daemon
-from dg_lsp.errors import DaemonError, SettingsError, UsageError
+from dg_lsp.errors import DaemonError, UsageError
 from dg_lsp.server import app as server
-from dg_lsp.settings import ModelSettings, Settings, parse_settings
+from dg_lsp.settings import ModelSettings, Settings
 
 
 @pytest.fixture
@@ -87,42 +87,33 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
     assert endpoint.read() is None
 
 
-def http_of(address, tree=None, *, exit_when_idle=True):
-    settings = parse_settings({"daemon": tree or {}})
-    opener = cli_daemon.http_opener(servers.daemon_options(settings, exit_when_idle=exit_when_idle, http=address))
+def http_of(address):
+    opener = cli_daemon.http_opener(servers.daemon_options(Settings(), exit_when_idle=True, http=address))
     return opener and opener(lambda _: SimpleNamespace(close=lambda: None))
 
 
-def test_http_is_served_where_the_command_line_or_the_settings_name_an_address():
+def test_http_is_served_where_the_command_line_names_an_address():
     assert http_of(None) is None
-    for http in (http_of("127.0.0.1:0"), http_of(None, {"http": "localhost:0"})):
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", http.url)
-        http.stop()
+    http = http_of("127.0.0.1:0")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", http.url)
+    http.stop()
 
 
-def test_only_the_command_line_can_serve_other_machines_and_only_with_a_key(monkeypatch):
+def test_other_machines_are_served_only_with_a_key(monkeypatch):
     with pytest.raises(UsageError, match="api-key-file"):
         http_of("0.0.0.0:0")
     monkeypatch.setenv("DG_LSP_API_KEY", "key")
-    with pytest.raises(SettingsError, match="daemon start --http"):
-        http_of(None, {"http": "0.0.0.0:0"})
     http_of("0.0.0.0:0").stop()
 
 
-def test_a_daemon_that_an_editor_starts_goes_on_where_the_port_is_taken(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert http_of(None, {"http": address}) is None
-        assert "no HTTP: cannot listen" in capsys.readouterr().err
-        for how in ({"address": address}, {"address": None, "tree": {"http": address}, "exit_when_idle": False}):
-            with pytest.raises(UsageError, match="cannot listen"):
-                http_of(**how)
+def test_an_address_that_is_taken_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="cannot listen"):
+        http_of(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
-def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint, user_settings):
-    user_settings('[daemon]\nhttp = "127.0.0.1:0"\n')
-    outcomes = []
-    thread = threading.Thread(target=lambda: outcomes.append(dg_lsp("daemon", "start", "--foreground")))
+def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint):
+    outcomes, command = [], ("daemon", "start", "--foreground", "--http", "127.0.0.1:0")
+    thread = threading.Thread(target=lambda: outcomes.append(dg_lsp(*command)))
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     thread.start()
     record = wait_until(endpoint.read)

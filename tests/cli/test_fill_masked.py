@@ -45,14 +45,15 @@ def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     user_settings(
-        f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
+        f"[model]\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
+        f"[model.sampler.{architecture}]\nprompt_attention = '{attention}'\n"
     )
     path = written(architecture)
     outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--confidence-threshold", "0.2")
     if (attention == "causal" and architecture not in CACHED) or (
         attention == "per_request" and architecture == "llada-moe"
     ):
-        assert "set model.prompt_attention to " in outcome.error(3)
+        assert "set its prompt_attention (model.sampler) to " in outcome.error(3)
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json

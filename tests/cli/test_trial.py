@@ -1,5 +1,6 @@
 """A model file is opened in a child process first. The files are tiny random models and damaged copies of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +77,19 @@ def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):
 def test_a_test_that_does_not_end_is_stopped(dg_lsp, model, monkeypatch):
     monkeypatch.setattr(trial, "_SECONDS", 0.01)
     assert "Model.gguf ends its process (exit code 1)" in show(dg_lsp, model, code=3).error(3)
+
+
+def test_a_child_may_start_slowly(dg_lsp, model, monkeypatch):
+    original, limits = subprocess.run, []
+
+    def run(command, *, timeout, **options):
+        limits.append((timeout, json.loads(options["input"])["seconds"]))
+        return original(command, timeout=timeout, **options)
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    show(dg_lsp, model)
+    [(of_parent, of_child)] = limits
+    assert of_parent >= of_child + 60
 
 
 def test_without_a_folder_for_the_record_files_are_tested_each_time(dg_lsp, model, children, data_folder):

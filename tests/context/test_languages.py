@@ -1,6 +1,7 @@
 import pytest
 
 from dg_lsp.context.languages import LANGUAGE_IDS, PLAIN, grammar_of, language_id_of, language_of, opening_of
+from dg_lsp.context.syntax_tree import Inside, LimitedParser, errors_in, inside
 
 
 def opening(marked, language="python"):
@@ -74,7 +75,7 @@ def test_a_missing_grammar_is_reported_once_with_the_command_that_installs_it(ca
     assert grammar_of("tree_sitter_missing_language") is None
     assert len(caplog.messages) == 1
     assert "tree-sitter-missing-language: syntax is not checked" in caplog.messages[0]
-    assert "pip install 'dg-lsp[languages]'" in caplog.messages[0]
+    assert "pip install '.[languages]'" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,9 @@ def test_a_missing_grammar_is_reported_once_with_the_command_that_installs_it(ca
         ("src/App.tsx", "", "typescriptreact"),
         ("a\\b\\main.go", "", "go"),
         ("A.H", "", "cpp"),
+        ("a.h", "#include <a>\n/** @class */\n", "cpp"),
+        ("View.h", "// a\n\n#import <UIKit/UIKit.h>\n", "objective-c"),
+        ("View.mm", "", "objective-c"),
         ("Makefile", "", "makefile"),
         ("docker/Dockerfile.dev", "", "dockerfile"),
         ("tsconfig.json", "", "jsonc"),
@@ -125,6 +129,16 @@ def test_ids_of_other_editors_name_the_same_language(language_id, expected):
 )
 def test_a_comment_is_written_in_the_syntax_of_the_language(language_id, expected):
     assert language_of(language_id).commented("a.b") == expected
+
+
+@pytest.mark.parametrize(
+    "language", [one for one in GRAMMARS if one.id not in ("json", "markdown")], ids=lambda language: language.id
+)
+def test_the_comment_of_a_path_or_an_instruction_is_one_for_the_grammar(language):
+    text = language.commented('src/a b.c: (add {x}, it\'s "one"')
+    assert inside(text + "\n", len(text) // 2, language.id) is Inside.COMMENT
+    root = LimitedParser(grammar_of(language.grammar)).root(text + "\n")
+    assert not list(errors_in(root))
 
 
 def test_a_text_cannot_end_the_comment_around_it():

@@ -4,6 +4,7 @@ from dg_lsp.context import syntax_tree
 from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside
 
+TYPESCRIPT = grammar_of(language_of("typescript").grammar)
 RUST = grammar_of(language_of("rust").grammar)
 SLOW = "%w("
 """What tree-sitter needs quadratic time for in Rust: 0.3 s for 2 kB, 6 s for 8 kB, an hour and more for 200 kB."""
@@ -67,6 +68,22 @@ def test_the_tree_is_that_of_the_whole_text():
     assert root.text == text.encode()
     assert [node.type for node in root.named_children][:1000] == ["function_item"] * 1000
     assert root.has_error
+
+
+@pytest.mark.parametrize("num", [1, 50, 100, 2000])
+def test_a_long_comment_is_parsed_in_one_piece(num):
+    """Its prose would have many errors, of which a parser with a limit takes some only."""
+    comment = "/**\n" + " * Don't f( g[ {h.\n" * num + " */\n"
+    for text in (comment, "f();\n" * 700 + comment, f"{comment * 2}f();\n"):
+        root = LimitedParser(TYPESCRIPT, max_errors=40).root(text)
+        assert root is not None or num == 2000
+        assert root is None or not root.has_error
+
+
+def test_a_text_with_too_many_errors_is_not_parsed_to_its_end():
+    prose = "Don't f( g[ {h. " * 1000
+    assert LimitedParser(TYPESCRIPT).root(prose) is not None
+    assert LimitedParser(TYPESCRIPT, max_errors=40).root(prose) is None
 
 
 def test_variants_of_a_text_share_its_time(monkeypatch):

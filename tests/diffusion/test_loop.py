@@ -4,8 +4,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import Canvas, token_ids
-from dg_lsp.diffusion.loop import denoise, race
-from dg_lsp.diffusion.samplers import Stop
+from dg_lsp.diffusion.samplers import Stop, denoise, denoise_together
 
 
 def start(fill, spec=MASK_SPEC, length=16, **script):
@@ -59,7 +58,7 @@ def test_a_frozen_canvas_needs_at_most_one_pass():
 
 def test_several_canvases_share_each_pass():
     denoiser, canvas = start(["a longer one", "short"], tokens_per_step=4)
-    states = list(race(denoiser, 0, [canvas, canvas], denoiser.spec.sampling, np.random.default_rng(0)))
+    states = list(denoise_together(denoiser, 0, [canvas, canvas], denoiser.spec.sampling, np.random.default_rng(0)))
     assert denoiser.num_steps == len(states)
     assert [text(denoiser, step) for step in states[-1]] == ["a longer one", "short"]
     assert states[1][0].stop is None
@@ -69,8 +68,10 @@ def test_several_canvases_share_each_pass():
 def test_the_first_of_several_canvases_equals_a_single_one():
     denoiser, canvas = start("alone", tokens_per_step=2)
     alone = steps_of(denoiser, canvas)[-1]
-    raced = list(race(denoiser, 0, [canvas] * 3, denoiser.spec.sampling, np.random.default_rng(0)))[-1][0]
-    assert raced.canvas_ids.tolist() == alone.canvas_ids.tolist()
+    together = list(denoise_together(denoiser, 0, [canvas] * 3, denoiser.spec.sampling, np.random.default_rng(0)))[-1][
+        0
+    ]
+    assert together.canvas_ids.tolist() == alone.canvas_ids.tolist()
 
 
 def test_uniform_noise_converges_to_the_scripted_text():

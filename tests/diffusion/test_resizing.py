@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
-from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.samplers import Stop, unmask
+from dg_lsp.diffusion.samplers import Stop, denoise, unmask
 
 from .conftest import canvas, predicts
 

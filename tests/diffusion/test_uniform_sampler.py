@@ -6,8 +6,7 @@ import pytest
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.loop import temperature
-from dg_lsp.diffusion.samplers import Stop, accept, renoise
+from dg_lsp.diffusion.samplers import Stop, accept, renoise, temperature
 
 from .conftest import canvas
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from language_client import span
 
 ALWAYS = {"context": {"enabled": "always"}}
 
@@ -34,11 +35,8 @@ def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened
     client.type(2, 0, 0, "clean = 'hunter2'\n", uri=hidden)
     client.type(2, 0, 0, "import sys\n", uri=other)
     client.type(2, 0, 0, "import os\n", uri=client.main)
-    client.notify("textDocument/didClose", {"textDocument": {"uri": hidden}})
-    where = {"start": {"line": 3, "character": 0}, "end": {"line": 3, "character": 5}}
-    context = {"diagnostics": [{"range": where, "message": "undefined name"}]}
-    params = {"textDocument": {"uri": client.main}, "range": where, "context": context}
-    client.result(client.request("textDocument/codeAction", params))
+    client.close_document(hidden)
+    client.actions(span(3, 0, 5), {"range": span(3, 0, 5), "message": "undefined name"}, uri=client.main)
     shown = snippets(client, 3)
     assert [source for source, *_ in shown] == ["imports", "open-files", "edits", "diagnostics"]
     assert all(str(tmp_path) not in path for _, path, _ in shown)
@@ -49,7 +47,7 @@ def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened
 def test_a_model_that_was_not_trained_with_snippets_gets_none_unless_the_user_turns_them_on(opened):
     client = opened()
     assert snippets(client) == []
-    client.notify("workspace/didChangeConfiguration", {"settings": ALWAYS})
+    client.configure(**ALWAYS)
     assert len(snippets(client, 1, 0)) == 1
 
 

@@ -22,17 +22,13 @@ def focus(client, uri):
     client.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
 
 
-def configure(client, **settings):
-    client.notify("workspace/didChangeConfiguration", {"settings": settings})
-
-
 def test_the_status_goes_from_loading_to_ready(editor):
     client = editor()
     ready = client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")
     first = client.received("didChangeStatus")[0]
     assert (first["busy"], first["dgLsp"]["state"]) == (True, "loading")
     assert (ready["kind"], ready["busy"], ready["dgLsp"]["model"]) == ("Normal", False, "scripted")
-    assert not client.received("window/showMessage")  # editorInfo is not an invalid setting
+    assert client.shown() == []  # editorInfo is not an invalid setting
 
 
 def test_a_client_without_a_status_bar_gets_no_status(session):
@@ -67,7 +63,7 @@ def test_an_excluded_file_is_inactive(editor):
     client.wait_status(lambda one: one["kind"] == "Normal")
     focus(client, client.URI)
     for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
-        configure(client, privacy={"exclude_languages": languages})
+        client.configure(privacy={"exclude_languages": languages})
         client.wait_status(lambda one, kind=kind: one["kind"] == kind)
 
 
@@ -117,7 +113,7 @@ def test_changed_settings_apply_to_the_next_request(editor):
         (1234, {"dg-lsp": {"completion": {"deadline_ms": 1234}}}),
         (4321, {"completion": {"deadline_ms": 4321}}),
     ):
-        configure(client, **pushed)
+        client.configure(**pushed)
         [text] = client.texts(0, 0)
         assert f'"settings": {expected}' in text
 
@@ -129,13 +125,6 @@ def test_settings_are_requested_from_a_client_that_sends_none(editor):
     assert request["params"]["items"] == [{"section": "dg-lsp"}]
     client.send_bytes(client.encode(id=request["id"], result=[{"privacy": {"exclude_languages": ["python"]}}]))
     client.wait_until(lambda: client.texts(0, 0) == [])
-
-
-def test_changed_model_settings_load_the_model_again(editor):
-    client = editor()
-    configure(client, model={"threads": 3})
-    client.wait_until(lambda: sum("ready" in one["message"] for one in client.received("window/logMessage")) == 2)
-    assert client.texts(0, 0) == ["return total"]
 
 
 def test_canvases_are_sent_on_request(editor):
@@ -158,7 +147,7 @@ def test_the_stats_of_a_session_contain_its_model_time(editor):
 
     def stats_with_model_time():
         # the model's thread adds its time after it has sent the result
-        stats = client.result(client.request("dg-lsp/stats", {}))
+        stats = client.stats()
         return stats if stats["modelSeconds"] > 0 else None
 
     stats = client.wait_until(stats_with_model_time)
@@ -174,8 +163,8 @@ def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path)
     [item] = client.items(client.complete(0, 0))
     client.type(2, 0, 0, item["insertText"])
     client.request("workspace/executeCommand", {k: item["command"][k] for k in ("command", "arguments")})
-    client.notify("textDocument/didClose", {"textDocument": {"uri": client.URI}})
-    today = client.result(client.request("dg-lsp/stats", {}))["today"]
+    client.close_document()
+    today = client.stats()["today"]
     assert (today["num"], today["useful_edits"]["num"], today["accepted"]["whole"]) == (1, 1, 1)
     assert today["ttfue_ms"]["p50"] == today["useful_edits"]["p50"] > 0
     assert client.wait_status(lambda one: one["dgLsp"]["today"]["usefulEdits"] == 1)["dgLsp"]["today"]["medianMs"] > 0

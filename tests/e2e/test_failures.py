@@ -26,7 +26,7 @@ def test_the_session_continues_without_a_model(session, scenario, message):
     [shown] = client.received("window/showMessage")
     assert shown["type"] == 1
     assert message in shown["message"]
-    assert len(client.received("window/logMessage")) == 1
+    assert len(client.logged()) == 1
     assert SECRET not in json.dumps(client.messages)
 
 
@@ -42,7 +42,7 @@ def test_a_failing_request_is_logged_and_answered_with_an_empty_list(session, sc
     assert client.texts(0, 14) == []
     assert client.wait_log(message)["type"] == 1
     assert client.texts(0, 14) == []
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
     assert SECRET not in json.dumps(client.messages)
     assert "secret_text" not in json.dumps(client.messages)
 
@@ -72,16 +72,16 @@ def test_a_request_waits_for_the_model_until_its_deadline(session, gate):
 @pytest.mark.parametrize("name", ["dg-mini", "nowhere"], ids=["loads", "is missing"])
 def test_a_model_that_was_replaced_while_it_loaded_is_not_reported(session, gate, name):
     client = session("fill", env=gate.env, model={"name": name}, editorInfo={"name": "test"})
-    client.notify("workspace/didChangeConfiguration", {"settings": {"model": {"name": "reviser"}}})
-    client.answer(client.request("dg-lsp/stats", {}))  # the settings have arrived
+    client.configure(model={"name": "reviser"})
+    client.stats()  # the settings have arrived
 
     def is_ready():
         with suppress(OSError):  # lets the model load that waits at the moment
             os.close(os.open(gate.env["DG_TEST_GATE"], os.O_WRONLY | os.O_NONBLOCK))
-        return "reviser ready after" in str(client.received("window/logMessage"))
+        return client.logged("reviser ready after")
 
     client.wait_until(is_ready)
-    assert [one["message"] for one in client.received("window/logMessage") if "reviser" not in one["message"]] == []
-    assert client.received("window/showMessage") == []
+    assert client.logged() == client.logged("reviser")
+    assert client.shown() == []
     states = [one["dgLsp"]["state"] for one in client.received("didChangeStatus")]
     assert states == sorted(states)  # loading, then ready

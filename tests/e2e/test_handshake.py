@@ -1,11 +1,9 @@
 """initialize and initialized with the capabilities of real editors."""
 
 import json
-from pathlib import Path
 
 import pytest
-
-CAPTURED = Path(__file__).parent / "capabilities"
+from language_client import capabilities, span
 
 
 @pytest.mark.parametrize(
@@ -18,21 +16,20 @@ CAPTURED = Path(__file__).parent / "capabilities"
 )
 def test_editors_get_inline_completion(start, editor, encoding):
     client = start("fill")
-    result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
-    capabilities = result["capabilities"]
-    assert capabilities["inlineCompletionProvider"] == {}
-    assert capabilities["positionEncoding"] == encoding
-    assert capabilities["textDocumentSync"] | {"openClose": True, "change": 2} == capabilities["textDocumentSync"]
+    result = client.handshake(capabilities(editor))
+    ours = result["capabilities"]
+    assert (ours["inlineCompletionProvider"], ours["positionEncoding"]) == ({}, encoding)
+    assert ours["textDocumentSync"] | {"openClose": True, "change": 2} == ours["textDocumentSync"]
     assert result["serverInfo"]["name"] == "dg-lsp"
     client.open("total = 1\n\n")
     [item] = client.items(client.complete(1, 0))
     assert item["insertText"] == "return total"
-    assert item["range"] == {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 0}}
-    assert item["command"]["command"] in capabilities["executeCommandProvider"]["commands"]
+    assert item["range"] == span(1, 0, 0)
+    assert item["command"]["command"] in ours["executeCommandProvider"]["commands"]
     ready = client.wait_log("ready")
     assert ready["type"] == 3
     assert "scripted" in ready["message"]
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
     client.check()
 
 
@@ -67,19 +64,11 @@ def test_requests_before_initialize_and_after_shutdown_are_rejected(start):
 def test_invalid_options_are_shown_once_and_the_others_are_used(session):
     client = session("echo", completion={"deadline_ms": 77, "deadline": 5}, model={"threads": "many"})
     client.wait_log("ready")
-    [message] = client.received("window/showMessage")
-    assert "completion.deadline = 5" in message["message"]
-    assert 'model.threads = "many"' in message["message"]
+    [message] = client.shown()
+    assert "completion.deadline = 5" in message
+    assert 'model.threads = "many"' in message
     [text] = client.texts(0, 0)
     assert json.loads(text)["settings"] == 77
-
-
-def test_the_settings_file_of_the_workspace_is_used(session, tmp_path):
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project/dg-lsp.toml").write_text(
-        "[completion]\nmax_tokens = 7\n[privacy]\nexclude_languages = ['python']\n"
-    )
-    assert session("fill", folder=(tmp_path / "project").as_uri()).texts(0, 0) == []
 
 
 HOSTILE = """
@@ -97,7 +86,7 @@ def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server_and_shows_
     (tmp_path / "dg-lsp.toml").write_text(HOSTILE)
     client = session("fill", folder=tmp_path.as_uri())
     assert client.texts(0, 0) == ["return total"]
-    [message] = [one["message"] for one in client.received("window/showMessage")]
+    [message] = client.shown()
     assert "ignored model.name, privacy.exclude_secrets, because this folder is not trusted" in message
     assert "ignored privacy.audit_log, remote.url, which a folder must not decide" in message
     (tmp_path / ".Env").write_text("KEY=")
@@ -113,8 +102,8 @@ def test_the_editors_trust_decides_about_the_settings_file(session, tmp_path):
     (tmp_path / "dg-lsp.toml").write_text("[privacy]\nexclude_languages = ['python']\n")
     client = session("fill", folder=tmp_path.as_uri(), isTrusted=False)
     assert client.texts(0, 0) == ["return total"]
-    [message] = [one["message"] for one in client.received("window/showMessage")]
+    [message] = client.shown()
     assert "the editor does not trust this folder" in message
     client = session("fill", folder=tmp_path.as_uri(), isTrusted=True)
     assert client.texts(0, 0) == []
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []

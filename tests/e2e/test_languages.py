@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from language_client import span
 
 EDITOR = {"editorInfo": {"name": "test", "version": "1"}}
 REASON = "scripted knows Python only; choose another model: dg-lsp setup"
@@ -34,9 +35,9 @@ def test_nothing_comes_in_another_language_and_the_reason_is_no_popup(python_onl
     assert client.texts(0, 0, uri=PYTHON) == ["total"]
     for kind in (client.AUTOMATIC, client.INVOKED):
         assert client.texts(0, 0, uri=SCRIPT, kind=kind) == []
-    [logged] = [one["message"] for one in client.received("window/logMessage") if REASON in one["message"]]
+    [logged] = client.logged(REASON)
     assert "typescript" in logged
-    assert client.received("window/showMessage") == []
+    assert client.shown() == []
 
 
 def test_the_status_names_the_reason_while_such_a_document_has_the_focus(python_only):
@@ -45,7 +46,7 @@ def test_the_status_names_the_reason_while_such_a_document_has_the_focus(python_
     focus(client, SCRIPT)
     status = client.wait_status(lambda one: one["dgLsp"]["state"] == "unsupported")
     assert (status["message"], status["kind"], status["busy"]) == (REASON, "Inactive", False)
-    stats = client.result(client.request("dg-lsp/stats", {}))
+    stats = client.stats()
     assert (stats["state"], stats["message"]) == ("unsupported", REASON)
     focus(client, PYTHON)
     assert client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")["message"] == ""
@@ -55,9 +56,9 @@ def test_a_client_that_reports_no_focus_finds_the_reason_after_its_request(pytho
     client = python_only()
     client.wait_log("ready")
     client.texts(0, 0, uri=SCRIPT)
-    assert client.result(client.request("dg-lsp/stats", {}))["message"] == REASON
+    assert client.stats()["message"] == REASON
     client.texts(0, 0, uri=PYTHON)
-    assert client.result(client.request("dg-lsp/stats", {}))["state"] == "ready"
+    assert client.stats()["state"] == "ready"
 
 
 def test_a_request_that_waits_for_the_model_gets_nothing_either(python_only, gate):
@@ -72,15 +73,13 @@ def test_a_request_that_waits_for_the_model_gets_nothing_either(python_only, gat
 def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
     client = python_only(capabilities=INPUT)
     client.wait_log("ready")
-    span = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
-    argument = {"uri": SCRIPT, "range": span, "position": span["start"]}
+    where = span(0, 0, 0, 1)
     for command in ("dg-lsp.rewrite", "dg-lsp.fillGaps", "dg-lsp.completeBlock"):
-        done = client.request("workspace/executeCommand", {"command": command, "arguments": [argument]})
+        done = client.command(command, SCRIPT, range=where, position=where["start"])
         assert client.result(done) == {"applied": False, "reason": REASON}
     shown = client.received("window/showMessage")
     assert [(one["type"], one["message"]) for one in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
-    params = {"textDocument": {"uri": SCRIPT}, "range": span, "context": {"diagnostics": []}}
-    assert client.result(client.request("textDocument/codeAction", params)) == []
+    assert client.actions(where, uri=SCRIPT) == []
 
 
 def test_a_model_that_knows_all_languages_completes_any(session):
@@ -91,15 +90,6 @@ def test_a_model_that_knows_all_languages_completes_any(session):
     assert json.dumps(client.received("didChangeStatus")).count("unsupported") == 0
 
 
-def test_a_binary_file_with_a_known_suffix_is_never_completed_and_that_is_logged_once(session):
-    client = session("fill", env={"DG_TEST_FILL": "total"})
-    client.open("\0" * 1000, uri="file:///project/x.py")
-    for kind in (client.AUTOMATIC, client.INVOKED):
-        assert client.texts(0, 500, uri="file:///project/x.py", kind=kind) == []
-    [logged] = [one["message"] for one in client.received("window/logMessage") if "x.py" in one["message"]]
-    assert logged.endswith("it is not text")
-
-
 def test_a_minified_file_of_one_long_line_is_completed(session):
     client = session("fill", env={"DG_TEST_FILL": "total"})
     piece = "var a=f(...b,{c:[1,2]}),d=`${a}`;"
@@ -107,8 +97,6 @@ def test_a_minified_file_of_one_long_line_is_completed(session):
     client.open(f"{half}x=();{half}", uri=SCRIPT, language="javascript")
     client.type(2, 0, len(half) + 3, "y,", uri=SCRIPT)
     assert client.texts(0, len(half) + 5, uri=SCRIPT, kind=client.INVOKED) == ["total"]
-    ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2 * len(half)}}
-    params = {"textDocument": {"uri": SCRIPT}, "range": ends, "context": {"diagnostics": []}}
-    titles = [one["title"] for one in client.result(client.request("textDocument/codeAction", params))]
+    titles = [one["title"] for one in client.actions(span(0, 0, 2 * len(half)), uri=SCRIPT)]
     assert "Replace selection with a fill" in titles
     assert "Fill the gaps in the selection" not in titles

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from language_client import span
 
 NOTEBOOK = "file:///project/a.ipynb"
 CAPABILITIES = {
@@ -61,10 +62,6 @@ def notebook(session):
     return make
 
 
-def span(line, start, end):
-    return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
-
-
 def edit(client, number):
     """Applies an edit of the server; returns the document that it changes, and ranges with new texts."""
     is_edit = lambda one: one.get("method") == "workspace/applyEdit"  # noqa: E731
@@ -108,7 +105,7 @@ def test_a_change_of_the_cells_above_changes_the_fill(notebook):
     assert client.texts(0, 4, uri=uri(1)) == ["total(4)"]
     type_into(client, 1, 4, "total(4)")
     close(client, 1, 2)
-    today = client.result(client.request("dg-lsp/stats"))["today"]
+    today = client.stats()["today"]
     assert today["accepted"]["whole"] == 1
 
 
@@ -119,8 +116,7 @@ def test_edits_stay_in_their_cell(notebook):
         ("dg-lsp.rewrite", 1, (span(1, 8, 13), "2 * a")),
         ("dg-lsp.fillGaps", 2, (span(2, 0, 3), "total = 2 * a")),
     ):
-        argument = {"uri": uri(1), "range": span(line, 0, 13)}
-        answers.append(client.request("workspace/executeCommand", {"command": name, "arguments": [argument]}))
+        answers.append(client.command(name, uri(1), range=span(line, 0, 13)))
         assert edit(client, len(answers)) == ({"uri": uri(1), "version": 1}, [changed])
     assert all(client.result(one)["applied"] for one in answers)
 

@@ -82,33 +82,11 @@ def _outside_crlf(text, offset):
     return offset - text.startswith("\r\n", max(offset - 1, 0)) * (offset > 0)
 
 
-def test_positions_after_the_end_and_before_the_start_are_clamped(client):
-    client.open("one\ntwo", uri=(uri := "file:///project/far.py"))
-    far, start = 2**32 - 1, {"line": 0, "character": 0}
-    end_of_line = {"line": 0, "character": far}
-    edits = [
-        {"range": {"start": end_of_line, "end": end_of_line}, "text": "!"},
-        {"range": {"start": {"line": far, "character": far}, "end": {"line": 2**70, "character": 0}}, "text": "?"},
-        {"range": {"start": {"line": -7, "character": 0}, "end": start}, "text": ">"},
-    ]
-    client.change(2, *edits, uri=uri)
-    assert seen(client, far, far, uri=uri)["text"] == ">one!\ntwo?"
-
-
-def test_changes_of_the_whole_text_and_invalid_ranges(client):
-    client.open("first")
-    client.change(2, {"text": "abc\ndef\n"})
-    backwards = {"start": {"line": 0, "character": 3}, "end": {"line": 0, "character": 1}}
-    beyond = {"start": {"line": 7, "character": 7}, "end": {"line": 9, "character": 9}}
-    client.change(3, {"range": backwards, "text": "-"}, {"range": beyond, "text": "end"})
-    assert seen(client, 2, 3)["text"] == "a-\ndef\nend"
-
-
 def test_a_document_can_be_closed_and_opened_again(client):
     client.open("one", language="toml")
     received = seen(client, 0, 0)
     assert (received["text"], received["language"]) == ("one", "toml")
-    client.notify("textDocument/didClose", {"textDocument": {"uri": client.URI}})
+    client.close_document()
     assert client.texts(0, 0) == []
     assert client.URI in client.wait_log("not open")["message"]
     client.change(2, {"text": "ghost"})

@@ -164,10 +164,19 @@ def test_an_editor_sees_a_failing_server_once_and_its_recovery(edit, response, n
     client.wait_until(lambda: client.texts(0, 16))
     client.wait_log("the server answers again")
     client.wait_status(lambda one: one["kind"] == "Normal")
-    failures = [one for one in client.received("window/logMessage") if "fill failed" in one["message"]]
-    assert len(failures) == 1
-    assert message in failures[0]["message"]
-    assert "secret_text" not in json.dumps(client.received("window/logMessage"))
+    [failure] = client.logged("fill failed")
+    assert message in failure
+    assert client.logged("secret_text") == []
+
+
+def test_the_status_names_the_languages_of_a_server_before_its_first_answer(edit):
+    server = LyingServer(reply(choice("total")), models=reply("{}", dg_lsp_languages="python"))
+    client = edit(server, editorInfo={"name": "e", "version": "1"})
+    client.wait_log("ready after")
+    client.open("x := ", "file:///x.go", "go")
+    assert client.texts(0, 5, uri="file:///x.go") == []
+    assert "knows Python only" in client.wait_status(lambda one: one["kind"] == "Inactive")["message"]
+    assert server.requests == []
 
 
 def test_a_newer_request_closes_the_connection_of_the_older_one(edit):

@@ -85,50 +85,12 @@ def test_cancellations_and_requests_in_one_write(session):
     client.cancel(3)  # too late
 
 
-def test_malformed_requests_are_answered_and_malformed_notifications_dropped(session):
-    client = session("fill", "secret_text\n")
-    for wrong in ({"position": {"line": 0, "character": -1}}, {"position": None}, {"context": {"triggerKind": 9}}):
-        msg_id = client.request(METHOD, client.completion(0, 0) | wrong)
-        assert client.answer(msg_id)["error"]["code"] == -32602
-    unknown = client.request("textDocument/unheardOf", {})
-    assert client.answer(unknown)["error"]["code"] == -32601
-    client.notify("textDocument/didChange", {"textDocument": {"uri": client.URI}, "contentChanges": "secret_text"})
-    client.notify("$/whatever", {})
-    assert len(client.texts(1, 0)) == 1
-    assert "secret" not in json.dumps(client.received("window/logMessage"))
-
-
-def test_bodies_that_are_no_messages_are_answered_with_errors(session):
+def test_a_header_that_is_not_one_of_lsp_closes_the_connection(session):
     client = session("fill")
-    client.send_bytes(b"content-length:5\r\nContent-Type: application/json\r\n\r\n{{{{{")
-    client.send_bytes(b"Content-Length: 2\r\n\r\n[]")
-    client.requested += [None, None]
-    assert len(client.texts(0, 0)) == 1
-    assert [one["error"]["code"] for one in client.answers(None)] == [-32700, -32600]
-    assert client.received("window/showMessage") == []
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"POST / HTTP/1.1\r\n",
-        b"Content-Length: 2\r\nX-Header: 1\r\n",
-        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-        b"Content-Length: 1000000000000\r\n\r\n",
-        b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"Content-Length: 1\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}",
-        b"\r\n",
-        b"Content-Type: " + b"x" * 100_000,
-        b"Content-Type: x\r\n" * 20,
-    ],
-    ids=["http", "other", "two lengths", "huge", "no number", "too short", "no length", "long line", "many lines"],
-)
-def test_a_header_that_is_not_one_of_lsp_closes_the_connection(session, sent):
-    client = session("fill")
-    client.send_bytes(sent)
+    client.send_bytes(b"Content-Length: 1\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}")  # an edit may be lost
     assert client.wait_end() == 1
     assert "the connection is closed" in client.received("window/logMessage")[-1]["message"]
-    client.requested += [None] * len(client.answers(None))  # of a body before the header
+    client.requested.append(None)  # of the body before the header
 
 
 def test_ids_that_are_no_ids_end_neither_the_session_nor_a_request(session, gate):

@@ -72,7 +72,7 @@ def test_without_its_grammar_no_fill_is_refused_for_its_syntax_and_the_wheel_is_
         assert fill("= = 1", "x = f(", ")\n", "lua").text == "= = 1"
     [message] = caplog.messages
     assert "tree-sitter-lua: syntax is not checked" in message
-    assert "pip install 'dg-lsp[languages]'" in message
+    assert "pip install '.[languages]'" in message
 
 
 def test_with_its_grammar_the_same_fill_is_refused():

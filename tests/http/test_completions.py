@@ -1,7 +1,7 @@
 """Completions for clients of OpenAI, Mistral, Tabby and Mercury, and reports of user actions."""
 
 import pytest
-from http_server import chunks, metric
+from http_server import choices, metric
 
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 
@@ -9,7 +9,7 @@ GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 def test_fim_completions_have_the_text_in_every_field_that_a_client_reads(complete):
     [choice] = complete("x", "/v1/fim/completions", GAP).tree["choices"]
     assert choice["text"] == choice["message"]["content"] == "x"
-    found = [one["choices"][0] for one in chunks(complete("x", "/v1/fim/completions", {**GAP, "stream": True}))]
+    found = choices(complete("x", "/v1/fim/completions", {**GAP, "stream": True}))
     # a missing `content` ends Tabby's server
     assert [one["delta"]["content"] for one in found] == [one["text"] for one in found] == ["x", ""]
 
@@ -46,7 +46,7 @@ def test_without_a_language_the_text_is_the_models_own_continuation(complete, mo
         return STORY.removeprefix(prefix)
 
     reply = complete(story, "/v1/completions", {"prompt": "Once upon", "stream": is_streamed, **more})
-    found = [one["choices"][0] for one in chunks(reply)] if is_streamed else reply.tree["choices"]
+    found = choices(reply) if is_streamed else reply.tree["choices"]
     assert ("".join(one["text"] for one in found), found[-1]["finish_reason"]) == (text, reason)
 
 
@@ -68,7 +68,7 @@ def test_a_completion_of_max_tokens_has_finish_reason_length(complete):
 def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judged(complete, path):
     body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
     body["language"] = "python"
-    found = [one["choices"][0] for one in chunks(complete("sum(items   ", path, body))]
+    found = choices(complete("sum(items   ", path, body))
     drafts = [one["text"] for one in found[:-1]]
     assert drafts[-1] == "sum(items   "
     assert all(drafts[-1].startswith(text) for text in drafts)
@@ -156,7 +156,7 @@ def test_an_edit_without_a_completion_is_none(complete, fill):
 
 
 def test_a_streamed_edit(complete):
-    found = [one["choices"][0] for one in chunks(complete("1", "/v1/edit/completions", edit(REGION, stream=True)))]
+    found = choices(complete("1", "/v1/edit/completions", edit(REGION, stream=True)))
     assert [one["delta"]["content"] for one in found] == ["```\nx = 1\n```", ""]
     assert [one["finish_reason"] for one in found] == [None, "stop"]
 

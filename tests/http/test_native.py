@@ -28,7 +28,8 @@ def test_a_text_goes_on_until_its_end(client, path):
     tree = client.post(path, BODY).tree
     assert (tree["content"], tree["stop"], tree["stop_type"]) == (STORY.removeprefix("Once upon"), True, "eos")
     assert (tree["tokens_predicted"], tree["tokens_evaluated"]) == (len(tree["content"]) + 1, len("Once upon"))
-    assert (tree["truncated"], tree["tokens"], tree["id_slot"]) == (False, [], tree["id_slot"])
+    assert (tree["truncated"], tree["tokens"]) == (False, [])
+    assert 0 <= tree["id_slot"] < 4
     assert tree["generation_settings"] == {"n_predict": -1, "seed": 0, "stop": [], "ignore_eos": False}
     assert tree["tokens_cached"] == len("Once upon") + 64  # the last canvas is not in the cache
 

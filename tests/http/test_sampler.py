@@ -1,12 +1,11 @@
 """Sampler options under the names of llama.cpp's DiffusionGemma server, and the thoughts of an answer."""
 
 import pytest
-from chatty import SPECIALS, chatty
-from http_server import GAP, chunks
+from chatty import HI, SPECIALS, chatty
+from http_server import GAP, choices
 
 from dg_lsp.backends.scripted import END_ID, UNIFORM_SPEC, ScriptedDenoiser
 
-QUESTION = {"messages": [{"role": "user", "content": "hi"}]}
 THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
 
 
@@ -19,7 +18,7 @@ def test_fields_change_how_a_canvas_is_denoised(start):
     text = {"prompt": "a = ", "max_tokens": 20, "canvas_length": 16}
     assert client.post("/v1/completions", text).tree["diffusion"]["canvas_length"] == 16
     chat = start(chatty("One line."))
-    assert chat.post("/v1/chat/completions", {**QUESTION, "canvas_length": 16}).tree["diffusion"]["canvas_length"] == 16
+    assert chat.post("/v1/chat/completions", {**HI, "canvas_length": 16}).tree["diffusion"]["canvas_length"] == 16
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,9 @@ def thinking(start, answer):
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_thought_is_returned_beside_the_answer(start, is_streamed):
     client = thinking(start, "<think>\nWhy not?\n</think>\n\nBecause.")
-    reply = client.post("/v1/chat/completions", {**QUESTION, **THINKING, "stream": is_streamed})
+    reply = client.post("/v1/chat/completions", {**HI, **THINKING, "stream": is_streamed})
     if is_streamed:
-        deltas = [one["choices"][0]["delta"] for one in chunks(reply)]
+        deltas = [one["delta"] for one in choices(reply)]
         thought = "".join(one.get("reasoning_content", "") for one in deltas)
         answer = "".join(one["content"] for one in deltas)
     else:

@@ -6,10 +6,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from chatty import chatty
+from chatty import HI, chatty
 from http_server import (
     GAP,
     TIMEOUT,
+    engine_of,
     metric,
     raw,
     wait_for_active,
@@ -18,7 +19,6 @@ from http_server import (
 )
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.service import client_address
@@ -98,7 +98,7 @@ def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     client = start(denoiser, rules=AccessRules(max_queued=1))
     [server] = start.started
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
-    body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "diffusing": True}
+    body = {**HI, "stream": True, "diffusing": True}
     with socket.socket() as stream:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stream.connect(("127.0.0.1", client.port))
@@ -139,13 +139,7 @@ def test_the_deadline_includes_waiting_for_the_model(start, gated, pool):
 
 def test_health_and_requests_return_503_while_the_model_loads(start):
     opened = threading.Event()
-
-    def open_engine(settings):
-        assert opened.wait(TIMEOUT)
-        denoiser = ScriptedDenoiser("x")
-        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-    client = start(open_engine=open_engine, is_waited=False)
+    client = start(open_engine=engine_of(ScriptedDenoiser("x"), opened), is_waited=False)
     loading = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
     for reply in (client.get("/health"), client.post("/infill", GAP), client.get("/v1/models")):
         assert (reply.status, reply.body, reply.headers["retry-after"]) == (503, loading, "1")

@@ -1,7 +1,5 @@
 """Endpoints that report on the server."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 from http_server import TIMEOUT, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
@@ -20,18 +18,17 @@ def test_models_and_props_describe_the_model(module_client):
     assert (props["total_slots"], props["model_alias"]) == (4, "scripted")
 
 
-def test_the_slot_of_a_running_request_is_processing(start, gated):
+def test_the_slot_of_a_running_request_is_processing(start, gated, pool):
     denoiser = gated("x", num_slots=3, context_length=400)
     client = start(denoiser)
-    with ThreadPoolExecutor() as pool:
-        reply = pool.submit(client.post, "/infill", {"input_prefix": "a = ", "id_slot": 1})
-        assert denoiser.is_inside.wait(TIMEOUT)
-        slots = client.get("/slots").tree
-        assert [(one["id"], one["is_processing"]) for one in slots] == [(0, False), (1, True), (2, False)]
-        assert [one["n_ctx"] for one in slots] == [400] * 3
-        assert slots[1]["n_prompt_tokens"] > slots[0]["n_prompt_tokens"] == 0
-        denoiser.go_on.set()
-        assert reply.result(TIMEOUT).tree["id_slot"] == 1
+    reply = pool.submit(client.post, "/infill", {"input_prefix": "a = ", "id_slot": 1})
+    assert denoiser.is_inside.wait(TIMEOUT)
+    slots = client.get("/slots").tree
+    assert [(one["id"], one["is_processing"]) for one in slots] == [(0, False), (1, True), (2, False)]
+    assert [one["n_ctx"] for one in slots] == [400] * 3
+    assert slots[1]["n_prompt_tokens"] > slots[0]["n_prompt_tokens"] == 0
+    denoiser.go_on.set()
+    assert reply.result(TIMEOUT).tree["id_slot"] == 1
     wait_until(lambda: not any(one["is_processing"] for one in client.get("/slots").tree))
 
 

@@ -1,16 +1,14 @@
 """A server with a small model for completions and a large one for chats."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from chatty import chatty
-from http_server import GAP, engine_of
+from chatty import HI, chatty
+from http_server import GAP, choices, engine_of
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import ModelNotFoundError
 
-MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 PAIR = {"model": {"name": "small"}, "rewrite": {"model": "large"}}
 
 
@@ -32,10 +30,10 @@ def test_chats_and_completions_have_their_own_model(client):
     completion = client.post("/infill", GAP).tree
     assert (completion["content"], completion["model"]) == ("filled", "small")
     assert client.post("/completion", {"prompt": "a"}).tree["model"] == "small"
-    answer = client.post("/v1/chat/completions", MESSAGES).tree
+    answer = client.post("/v1/chat/completions", HI).tree
     assert (answer["choices"][0]["message"]["content"], answer["model"]) == ("answered", "large")
-    reply = client.post("/v1/chat/completions", {**MESSAGES, "stream": True, "diffusing": True})
-    assert "answered" in "".join(json.loads(one)["choices"][0]["delta"]["content"] for one in reply.events[:-1])
+    reply = client.post("/v1/chat/completions", {**HI, "stream": True, "diffusing": True})
+    assert "answered" in "".join(one["delta"]["content"] for one in choices(reply))
 
 
 def test_reports_are_about_completions_unless_they_name_the_other_model(client):
@@ -58,7 +56,7 @@ def test_completions_go_on_while_the_model_of_chats_is_missing(start):
         return engine_of(ScriptedDenoiser("filled"))(settings)
 
     client = start(open_engine=open_engine, is_persistent=True, **PAIR)
-    reply = client.post("/v1/chat/completions", MESSAGES)
+    reply = client.post("/v1/chat/completions", HI)
     assert (reply.status, "no model named" in reply.error["message"]) == (503, True)
     assert client.post("/infill", GAP).tree["content"] == "filled"
     assert [one["id"] for one in client.get("/v1/models").tree["data"]] == ["scripted"]

@@ -21,29 +21,23 @@ qa!
 """
 
 
-@pytest.fixture
-def vim(changeable, tmp_path):
-    """Whether Vim accepts the response, its content, and whether it is an error."""
-    client, denoiser = changeable
-
-    def call(fill, **request):
-        denoiser._fill = fill
-        (tmp_path / "drive.vim").write_text(DRIVE)
-        (tmp_path / "request.json").write_text(
-            json.dumps({"input_prefix": "def f(a):\n", "input_suffix": "\n", **request})
-        )
-        command = ["vim", "-N", "-u", "NONE", "-i", "NONE", "-es", "-S", "drive.vim"]
-        environment = {"URL": f"http://127.0.0.1:{client.port}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-        subprocess.run(command, cwd=tmp_path, env=environment, timeout=30, check=False, stdin=subprocess.DEVNULL)
-        return json.loads((tmp_path / "seen.json").read_text())
-
-    return call
-
-
-def test_a_fill_of_several_lines_is_accepted(vim):
-    text = '    b = "é😋"\n    return [a, b]'
-    assert vim(text, response_fields=["content", "timings/prompt_n", "tokens_cached"]) == [1, text, 0]
-
-
-def test_vim_does_not_accept_an_error_as_a_completion(vim):
-    assert vim("x", n_cmpl=99) == [0, None, 1]
+@pytest.mark.parametrize(
+    ("fill", "request_", "seen"),
+    [
+        ('    b = "é😋"\n    return [a, b]', {"response_fields": ["content", "timings/prompt_n"]}, [1, True, 0]),
+        ("x", {"n_cmpl": 99}, [0, False, 1]),
+    ],
+    ids=["several lines", "error"],
+)
+def test_vim_reads_a_fill_and_does_not_accept_an_error(changeable, tmp_path, fill, request_, seen):
+    """Seen: whether llama.vim accepts the response, whether it has the fill, and whether it is an error."""
+    client, changeable[1]._fill = changeable[0], fill
+    (tmp_path / "drive.vim").write_text(DRIVE)
+    (tmp_path / "request.json").write_text(
+        json.dumps({"input_prefix": "def f(a):\n", "input_suffix": "\n", **request_})
+    )
+    command = ["vim", "-N", "-u", "NONE", "-i", "NONE", "-es", "-S", "drive.vim"]
+    environment = {"URL": f"http://127.0.0.1:{client.port}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, cwd=tmp_path, env=environment, timeout=30, check=False, stdin=subprocess.DEVNULL)
+    is_accepted, text, is_error = json.loads((tmp_path / "seen.json").read_text())
+    assert [is_accepted, text == fill, is_error] == seen

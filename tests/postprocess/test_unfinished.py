@@ -3,6 +3,8 @@
 import pytest
 
 from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.context.languages import language_of
+from dg_lsp.postprocess.syntax import Surroundings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
 
 JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
@@ -190,6 +192,14 @@ NESTED = (
     "namespace a {\ntemplate <typename T>\nT f(T &&b) {\n    return T();\n}\n\n"
     "¦\n} // namespace a\n\nTEST(b, m) {\n  c();\n}\n\nint e() {\n  return 1;\n}\n"
 )
+SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
+SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
+TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
+CASES = "".join(f"      case {i}: {{\n        f({i});\n        break;\n      }}\n" for i in range(200))
+SWITCH = "void g(int a) {\n  for (;;) {\n    switch (a) {\n      case 0: {\n        ¦\n"
+SWITCH += f"#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
+MEMBERS = "class A {\n public:\n  int f();\n  ¦\n\n#if B\n  int g();\n#endif\n};\n\nint h();\n"
+COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
 
 
@@ -205,11 +215,25 @@ NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
         pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
         pytest.param("cpp", NESTED, "struct A {};", id="the last statement of a namespace"),
+        pytest.param("typescript", SNAPSHOTS, "});", id="a call around each of the strings below"),
+        pytest.param(
+            "typescript",
+            f"{TESTS}test('a¦\n  const b = d();\n\n  expect(b).toBe(1);\n}});\n\n{TESTS}",
+            "b', () => {",
+            id="the end of a string, and the beginning of a block",
+        ),
+        pytest.param("typescript", f"{COMMENT}¦\n{COMMENT[4:]} */\nf();\n", " * e) `f` } (g", id="prose of a comment"),
         pytest.param("cpp", NAMESPACE_ENDS, "A_NAMESPACE_END", id="a macro alone on its line"),
     ],
 )
 def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
     assert judged(language, marked, fill) == Candidate(fill, 0.0)
+
+
+@pytest.mark.parametrize("marked", [SWITCH, MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
+def test_a_directive_at_the_margin_ends_no_block(marked):
+    before, _, after = marked.partition("¦")
+    assert Surroundings.of(before, after, language_of("cpp")).num_errors("") == 0
 
 
 def test_a_quote_that_ends_in_code_below_is_refused():

@@ -14,6 +14,7 @@ from dg_lsp.engine.audit import AuditLog, read_log
 from dg_lsp.engine.ttfue import Usage, Verdict, summarize_outcomes
 from dg_lsp.server import acceptance
 from dg_lsp.server.acceptance import Acceptance
+from dg_lsp.server.app import did_change
 from dg_lsp.server.documents import Change, DocumentStore
 from dg_lsp.server.session import Server
 from dg_lsp.settings import Settings
@@ -239,6 +240,23 @@ def test_records_follow_the_schema_of_the_specification_and_have_no_text(tmp_pat
     records, outcomes, num_bad = read_log(tmp_path / "a.jsonl")
     assert outcomes[0].verdict == editor.outcomes[0].verdict
     assert (records, num_bad) == ([], 0)
+
+
+def test_what_is_due_is_judged_by_the_text_before_the_next_change():
+    async def session():
+        server, now, outcomes = Server(lambda _settings: None, Settings()), [0.0], []
+        server.acceptance = Acceptance(server.documents, outcomes.append, lambda: now[0])
+        server.documents.open(types.TextDocumentItem(uri=URI, language_id="python", version=1, text=""))
+        server.acceptance.answer(server.acceptance.request(URI, 0, 0, is_invoked=False), [ITEM], "m")
+        for text in (ITEM, ""):
+            identifier = types.VersionedTextDocumentIdentifier(version=2, uri=URI)
+            change = types.TextDocumentContentChangeWholeDocument(text)
+            did_change(server, types.DidChangeTextDocumentParams(identifier, [change]))
+            now[0] += 31
+        server.close()
+        return outcomes
+
+    assert [one.verdict for one in asyncio.run(session())] == ["useful"]
 
 
 def test_no_timer_outlives_the_session():

@@ -25,7 +25,7 @@ def test_empty_options_change_nothing(options):
         pytest.param({"completion": None}, "completion = null", id="null for a group"),
         pytest.param({"model": {"name": {"x": 1}}}, "model.name.x = 1", id="a group for a value"),
         pytest.param({"model": {"name": {}}}, "model.name = {}", id="an empty group for a value"),
-        pytest.param({"remote": {"key_variable": "HOME"}}, "remote.key_variable is not used", id="a secret's name"),
+        pytest.param({"remote": {"key_source": "HOME"}}, "remote.key_source is not used", id="a secret's name"),
         pytest.param([], "must be an object", id="a list"),
         pytest.param("dg-mini", "must be an object", id="a string"),
     ],

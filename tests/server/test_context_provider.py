@@ -8,7 +8,7 @@ from lsprotocol import types
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
 SECRET = "hunter2"
@@ -225,15 +225,6 @@ def test_an_untitled_document_gets_snippets_with_newlines_and_spaces(session):
     snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
     [snippet] = session.provider.snippets(snapshot, 0, ContextSettings()).chunks
     assert (snippet.source, snippet.text) == (SnippetSource.OPEN_FILES, "total:\n    price = amount\n")
-
-
-def test_signatures_of_an_imported_file_are_shown_in_other_languages(session):
-    session.write("lib/tools.ts", "export function clean(text: string): string { return text }\n")
-    session.open("main.ts", "import { clean } from './lib/tools'\n\nclean(", "typescript")
-    [snippet] = session.snippets("main.ts").chunks
-    assert snippet.source is SnippetSource.IMPORTS
-    assert snippet.path.endswith("lib/tools.ts")
-    assert snippet.text == "export function clean(text: string): string"
 
 
 def test_only_the_beginning_of_a_minified_open_file_is_searched_and_shown(session):

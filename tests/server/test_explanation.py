@@ -9,8 +9,8 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.explanation import explain, not_requested
-from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import CompletionSettings, PrivacySettings
 
 ENGINE = SimpleNamespace(spec=SimpleNamespace(name="m"))
@@ -32,8 +32,12 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
             "unless you request it: it is a licence header",
         ),
         (replace(RESULT, rejections=(Rejection(Reason.SYNTAX_ERROR, "x"),)), "refused", "would add a syntax error"),
-        (replace(RESULT, rejections=(Rejection(Reason.EMPTY),)), "refused", "Nothing to show: the model ended"),
-        (RESULT, "refused", "Nothing to show"),
+        (
+            replace(RESULT, rejections=(Rejection(Reason.EMPTY),)),
+            "refused",
+            "There is no completion: the result is empty.",
+        ),
+        (RESULT, "refused", "There is no completion"),
         (
             replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),)),
             "deadline",
@@ -58,6 +62,8 @@ def test_every_reason_has_a_sentence(reason):
     [
         (".env", "A=", {}, "usually contain secrets"),
         ("a.py", "# a comment", {"exclude_comments": True}, "in a comment or string"),
+        ("a.py", "# a comment", {"exclude_strings": True}, None),
+        ("a.py", "x = 'a string ", {"exclude_strings": True}, "in a comment or string"),
         ("a.py", "value_of_something = other_value", {}, "inside a word"),
         ("a.py", "x = ", {"trigger": "manual"}, "only on request (completion.trigger is manual)"),
         ("a.py", "x = ", {}, None),

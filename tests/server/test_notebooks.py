@@ -1,34 +1,20 @@
 """Notebooks that a client synchronises: their cells in order, as documents with the other cells around them."""
 
-from concurrent.futures import Future
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.server import app
 from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.settings import ContextSettings, PrivacySettings, Settings
 
+from .conftest import FakeScheduler
+
 CODE, MARKUP = types.NotebookCellKind.Code, types.NotebookCellKind.Markup
 URI = "file:///project/a.ipynb"
-
-
-class FakeScheduler:
-    """Records the prompts that would be decoded in idle time."""
-
-    def __init__(self):
-        self.ready = Future()
-        self.ready.set_result(SimpleNamespace(spec=MASK_SPEC))
-        self.warmed = []
-
-    def warm_up(self, request):
-        self.warmed.append((request.snapshot.uri, request.snapshot.text[: request.offset]))
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""Prompts that are decoded before a completion is requested."""
+"""Prompts that are decoded before a completion is requested, and models that are replaced."""
 
 import asyncio
 import threading
@@ -11,26 +11,15 @@ from lsprotocol import types
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import FimOrder
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.resident_models import ResidentModels
-from dg_lsp.engine.ttfue import Usage
 from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.settings import Settings
 
-
-class FakeScheduler:
-    """Records the prompts that would be decoded in idle time."""
-
-    def __init__(self, spec):
-        self.ready = Future()
-        self.ready.set_result(SimpleNamespace(spec=spec))
-        self.usage = Usage()
-        self.warmed = []
-
-    def warm_up(self, request):
-        self.warmed.append(request.snapshot.text[: request.offset])
-
+from .conftest import FakeScheduler
 
 PREFIX_FIRST = replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST)
 
@@ -53,7 +42,7 @@ SUFFIX_FIRST = MASK_SPEC.fim
     ("opened", "length"), [(None, FIRST_CHARS), (PREFIX_FIRST, FIRST_CHARS), (SUFFIX_FIRST, 0)], indirect=["opened"]
 )
 def test_opening_a_document_prepares_its_first_completion(opened, length):
-    assert [len(text) for text in opened._models.completion.warmed] == [length]
+    assert [len(text) for _, text in opened._models.completion.warmed] == [length]
 
 
 @pytest.mark.parametrize("opened", [None], indirect=True)
@@ -65,14 +54,7 @@ def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next
     focus({"textDocument": {"uri": URI}})
     focus({"textDocument": {"uri": URI}, "position": {"line": 1, "character": 2}})
     focus({"textDocument": {"uri": "file:///other.py"}})
-    assert opened._models.completion.warmed[1:] == [TEXT[:19], TEXT[:19], TEXT[:8]]
-
-
-@pytest.mark.parametrize("opened", [None], indirect=True)
-def test_no_prompt_of_an_excluded_document_is_decoded(opened):
-    item = types.TextDocumentItem("file:///project/.env", "python", 1, "KEY=1\n")
-    did_open(opened, types.DidOpenTextDocumentParams(item))
-    assert len(opened._models.completion.warmed) == 1
+    assert [text for _, text in opened._models.completion.warmed[1:]] == [TEXT[:19], TEXT[:19], TEXT[:8]]
 
 
 def test_documents_are_edited_while_a_model_is_closed():
@@ -85,11 +67,28 @@ def test_documents_are_edited_while_a_model_is_closed():
         is_edited.set()
         await loading
 
-    server = create_server(lambda _: FakeScheduler(MASK_SPEC), Settings())
+    server = create_server(lambda _: FakeScheduler(), Settings())
     server.protocol.set_writer(SimpleNamespace(write=lambda _: None))
-    old = FakeScheduler(MASK_SPEC)
+    old = FakeScheduler()
     old.close = lambda: waited.append(is_edited.wait(10))
     server._models = ResidentModels(old, old)
     asyncio.run(replace_model(server))
     assert waited == [True]
     assert server._models.completion is not old
+
+
+def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile():
+    server, scheduler, request = (
+        create_server(None, Settings()),
+        FakeScheduler(),
+        RewriteRequest(Snapshot(URI, 1, TEXT), 0, 1),
+    )
+    server._models = ResidentModels(scheduler, scheduler)
+
+    def submit(*_):
+        server._models, done = None, Future()
+        done.set_result("rewritten")
+        return done
+
+    scheduler.submit = submit
+    assert asyncio.run(server.rewrite(request)) == "rewritten"

@@ -31,12 +31,12 @@ name = "mine.gguf"
 threads = 1
 [remote]
 url = "http://127.0.0.1:1"
-key_variable = "AWS_SECRET_ACCESS_KEY"
+key_source = "AWS_SECRET_ACCESS_KEY"
 [daemon]
-http = "127.0.0.1:0"
+use = "start"
 """
 """A folder's file with keys of all groups."""
-NEVER = "daemon.http, privacy.audit_log, privacy.trusted_folders, remote.key_variable, remote.url"
+NEVER = "daemon.use, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
 
 
 def settings_of(**groups):

@@ -239,7 +239,7 @@ class Reference:
         key = question.model, question.decoder
         if key not in self._engines:
             settings = parse_settings(settings_of(*key))
-            denoiser = open_denoiser(load_file(Path(question.model), settings), settings)
+            denoiser = open_denoiser(load_file(Path(question.model), settings))
             self._engines[key] = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
         return self._engines[key]
 

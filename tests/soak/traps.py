@@ -137,7 +137,6 @@ class Folder:
         self.program.write_text(f"#!{sys.executable}\n{PROGRAM}")
         self.program.chmod(0o755)
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = _free_port()
         self.write()
         self.opened = Opened(self.path, *{(self.path / name).parent for name in SECRETS})
         self.thread = threading.Thread(target=self._accept, daemon=True)
@@ -166,7 +165,6 @@ name = "obeyed-model.gguf"
 url = "http://127.0.0.1:{self.listener.getsockname()[1]}"
 [daemon]
 use = "start"
-http = "127.0.0.1:{self.port}"
 [privacy]
 exclude_secrets = false
 exclude_patterns = ["!.env*"]
@@ -255,9 +253,6 @@ max_tokens = 16
         for path in self.marks.iterdir():
             path.unlink()
         found += [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                found.append("obeyed daemon.http")
         return found
 
     def _accept(self):
@@ -301,12 +296,6 @@ class Opened:
 
     def close(self):
         os.close(self.number)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # figures

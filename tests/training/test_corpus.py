@@ -170,7 +170,7 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "standard_library", lambda: corpus.Package("stdlib", "3", "PSF-2.0", stdlib))
     monkeypatch.setattr(corpus, "TOKENIZER_STRIDE", 1)
     monkeypatch.setattr(corpus, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
-    manifest = corpus.prepare(tmp_path, offline=True, packages=packages, manifest_copy=None, num_processes=1)
+    manifest = corpus.prepare(tmp_path, packages=packages, manifest_copy=None, num_processes=1)
     assert [(s["package"], s["split"], s["files"]) for s in manifest["sources"]] == [
         ("good", "train", 1),  # b.py: a.py is also in the validation package
         ("stdlib", "train", 1),

@@ -171,7 +171,7 @@ def test_the_configuration_of_a_gpu_is_the_stated_recipe(tmp_path):
     network = DiffusionNetwork(MINI.network)
     assert 30e6 <= sum(weight.numel() for weight in network.parameters()) <= 40e6
     tokenizer = tokenizer_from_gguf(Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf")
-    write_model(tmp_path / "random.gguf", network, tokenizer, gpu_day.export_metadata(MINI, 0))
+    write_model(tmp_path / "random.gguf", network, tokenizer, MINI.metadata(0))
     assert (tmp_path / "random.gguf").stat().st_size <= 40e6
     assert read_header(tmp_path / "random.gguf").values["dg.snippets"].read() is True
     optimizers = train.build_optimizers(network, MINI.optimizer)
@@ -218,7 +218,8 @@ import torch
 torch.set_num_threads(1)
 torch.nn.Module.compile = lambda self, **options: None
 torch.compile = lambda function, **options: function
-command_line.app(sys.argv[2:])
+del sys.argv[1]
+sys.exit(command_line.main())
 """
 
 
@@ -290,6 +291,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, corpus, tmp_path,
     entry = (tmp_path / "entry.md").read_text()
     assert entry.startswith("## 2026-01-01 · a title · ")
     assert "line-end.causal" in entry
+    assert "| 0.0% |" in entry
     source = tmp_path / "a.py"
     source.write_text("total = 1\nprint()\n")
     fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(filled)]
@@ -312,7 +314,7 @@ def test_a_missing_wheel_is_named_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dg_lsp.training", "gpu-day", "run"])
     monkeypatch.setitem(command_line.WHEELS, "tokens-of-nothing", "tokens_of_nothing")
     assert command_line.main() == 2
-    assert capsys.readouterr().err == "`gpu-day run` needs the wheels tokens-of-nothing beside torch\n"
+    assert capsys.readouterr().err == "`gpu-day run` needs the wheels tokens-of-nothing\n"
 
 
 def test_batches_come_from_loader_processes_without_a_network(toy):

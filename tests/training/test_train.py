@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,6 +55,72 @@ def test_training_lowers_the_losses_and_reports_them(make_trainer, toy, work_fol
     json.dumps(validation)
     assert trainer.path.exists()
     assert not list(trainer.path.parent.glob("*.partial"))
+
+
+@pytest.fixture
+def timed_trainer(make_trainer, monkeypatch):
+    """A trainer on a clock of its own: the first step takes 70 s, the others 1 s, half of a validation 10 s."""
+    clock, events = SimpleNamespace(now=0.0), []
+    trainer = make_trainer(minutes=25.0, checkpoint_minutes=1.5)
+
+    def step(*_):
+        clock.now += 1.0 if trainer.progress.step else 70.0
+
+    def validate(*_):
+        clock.now += 10.0
+        events.append("validation")
+        return {}
+
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(train, "validate", validate)
+    monkeypatch.setattr(train, "REPORT_STEPS", 1000)
+    monkeypatch.setattr(trainer, "step", step)
+    monkeypatch.setattr(trainer, "save", lambda: events.append("save"))
+    return trainer, clock, events
+
+
+def test_a_command_ends_in_time_and_saves_before_it_validates(timed_trainer):
+    trainer, clock, events = timed_trainer
+    trainer.run(lambda _: None, minutes=5, on_save=lambda: events.append("export"))
+    assert clock.now == 300
+    assert events == ["save", "export", "validation", "validation"] * 3
+
+
+def test_a_command_that_only_compiles_saves_and_does_not_validate(timed_trainer):
+    trainer, clock, events = timed_trainer
+    trainer.run(lambda _: None, minutes=1)
+    assert clock.now == 70
+    assert events == ["save"]
+
+
+def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
+    trainer, clock, events = timed_trainer
+    trainer.run(lambda _: None, minutes=5, on_save=trainer.stop)
+    assert clock.now == 91
+    assert events == ["save", "save"]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_validation_compiles_nothing(make_trainer, monkeypatch):
+    graphs, counts, validate = [], [], train.validate
+
+    def backend(module, _inputs):
+        graphs.append(module)
+        return module.forward
+
+    def counted(*arguments):
+        counts.append(len(graphs))
+        losses = validate(*arguments)
+        counts.append(len(graphs))
+        return losses
+
+    monkeypatch.setattr(train, "validate", counted)
+    trainer = make_trainer(causal_share=0.0)
+    for block in trainer.network.blk:
+        block.compile(dynamic=False, backend=backend)
+    trainer.run(lambda _: None, max_steps=8)  # with canvases of both lengths
+    assert len(counts) == 4
+    assert len(set(counts)) == 1 < counts[0]
 
 
 def test_steps_without_canvases_are_spread_evenly_over_the_first_part(make_trainer):

@@ -38,14 +38,13 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
         return ExactDenoiser(model, spec, settings)
     if not model.has_cache:
         architecture = model.metadata.get("general.architecture", "")
-        raise ModelUnsupportedError(
-            f"{spec.name}: llama.cpp has no KV cache for {architecture}; set model.prompt_attention to auto"
-        )
+        problem = f"llama.cpp has no KV cache for {architecture}"
+        raise ModelUnsupportedError(f"{spec.name}: {problem}; set its prompt_attention (model.sampler) to auto")
     if settings.prompt_attention == "per_request":
         return PerRequestDenoiser(model, spec, settings)
     if not spec.is_shifted:
         raise ModelUnsupportedError(
             f"{spec.name} was never a causal model, so it cannot read a causal prompt; "
-            "set model.prompt_attention to per_request or auto"
+            "set its prompt_attention (model.sampler) to per_request or auto"
         )
     return CausalDenoiser(model, spec, settings)

@@ -107,12 +107,11 @@ class ContextDenoiser(ABC):
         self._budget = (context_budget if self._is_cached else exact_budget)(spec, settings, model.sizes)
         flash = model.on_gpu or (self._is_cached and min(spec.canvas_lengths, default=1) >= _FLASH_FROM)
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
-        self._reducer = Reducer(
-            spec.banned_ids, spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None
-        )
         self.threads = threads_for(settings.threads, self._run_step, on_gpu=model.on_gpu)
         """CPU threads of a step."""
         self._context.set_threads(self.threads)
+        expand_id = spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None
+        self._reducer = Reducer(spec.banned_ids, expand_id, self.threads)
 
     @property
     def num_decodes(self) -> int:

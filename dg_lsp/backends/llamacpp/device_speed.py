@@ -1,18 +1,22 @@
 """How fast a device reads weights and computes with them, measured by llama.cpp's own matrix product.
 
+Run as a program it prints the devices as JSON: a driver may end the process that loads it.
 No GPU has run this module: it is tested on ggml's CPU device.
 """
 
 import ctypes
+import json
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.device_feedback import DeviceGraph, GraphDevice, functions
-from dg_lsp.backends.llamacpp.library import ggml_functions, physical_cores
+from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceGraph, GraphDevice, functions
+from dg_lsp.backends.llamacpp.library import devices, ggml_functions, physical_cores
+from dg_lsp.errors import BackendError
 from dg_lsp.gguf import TENSOR_TYPES
 
 _Q8_0 = next(kind for kind in TENSOR_TYPES.values() if kind.name == "Q8_0")
@@ -83,3 +87,20 @@ def _best_seconds(device: GraphDevice, rows: int, num_tokens: int, clock: Callab
     finally:
         graph.close()
     return min(times)
+
+
+def main() -> None:
+    """With the argument `speed` it also measures."""
+    found: dict[str, object] = {"devices": [asdict(device) for device in devices()]}
+    if "speed" in sys.argv:
+        for name, kinds in {"cpu": ("cpu",), "gpu": GPU_KINDS}.items():
+            speed = measure(kinds)
+            found[name] = asdict(speed) if speed else None
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BackendError as error:
+        sys.exit(str(error))

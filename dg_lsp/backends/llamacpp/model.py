@@ -203,9 +203,8 @@ def _text(value: object) -> str:
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
     """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
     if needs_cache and not model.has_cache:
-        raise ModelUnsupportedError(
-            f"llama.cpp has no KV cache for {model.path}; set model.prompt_attention to exact, or use another model"
-        )
+        advice = "set its prompt_attention (model.sampler) to exact, or use another model"
+        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; {advice}")
     ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     if isinstance(sampling := spec.sampling, MaskSampling):
         ids += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
@@ -322,7 +321,7 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     Raises:
         ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
     """
-    path, advice = header.path, "set model.prompt_attention to exact"
+    path, advice = header.path, "set its prompt_attention (model.sampler) to exact"
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):

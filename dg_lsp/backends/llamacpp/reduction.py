@@ -1,6 +1,7 @@
 """The reduction of logits to predictions on the host, and parts of predictions."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any
 
@@ -11,12 +12,14 @@ from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 
+Uniforms = npt.NDArray[np.float64]
+"""Random numbers from 0 to 1, shape (N,)."""
 NEVER = np.float32(-1e9)
 """Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
 _LOWEST_TEMPERATURE = 1e-6
 _BLOCK = 128
-
-
+_SHARED_LOGITS = 1 << 20
+"""Logits from which on the threads share a reduction; fewer take a millisecond or less."""
 NO_NUMBERS = "the model computed no numbers; its file may be damaged, try another one"
 
 
@@ -28,10 +31,12 @@ def inverse_temperature(temperature: float) -> np.float32:
 class Reducer:
     """Reduces logits to predictions. Owns the memory for a step's probabilities."""
 
-    def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None) -> None:
+    def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None, threads: int = 1) -> None:
         """With `expand_id`, predictions also have the best token other than that one."""
         self._banned = np.array(banned_ids, dtype=np.intp)
         self._expand_id = expand_id
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "reduction")  # starts its threads with the first large reduction
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     def reduce(
@@ -41,19 +46,36 @@ class Reducer:
 
         `among` are the sets of `Prediction.among_ids`.
         """
+        uniforms, weights = rng.random(len(logits) if temperature else 0), self._reserved(logits.shape)
+        num_parts = min(self._threads, len(logits)) if logits.size >= _SHARED_LOGITS else 1
+        stops = [len(logits) * number // num_parts for number in range(num_parts + 1)]
+
+        def reduced(start: int, stop: int) -> Prediction:
+            rows = slice(start, stop)
+            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows], among)
+
+        if num_parts == 1:
+            return reduced(0, len(logits))
+        # numpy releases the GIL in its loops over numbers
+        return join(list(self._pool.map(reduced, stops[:-1], stops[1:])))
+
+    def _reduced(
+        self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms, among: Sequence[TokenIds]
+    ) -> Prediction:
+        """The same of a part of the rows."""
         if len(self._banned):
             logits[:, self._banned] = NEVER
         argmax = logits.argmax(axis=1)
         best = logits[np.arange(len(logits)), argmax]
         if not np.isfinite(best).all():
             raise BackendError(NO_NUMBERS)
-        weights = self.weigh(logits, best, temperature)
+        _weigh(logits, best, temperature, weights)
         total = weights.sum(axis=1)
         # -sum p log p with p = w / total and log p = logit - log total
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
-        sampled = ids if temperature == 0 else draw(weights, argmax, rng)
+        sampled = ids if temperature == 0 else draw(weights, argmax, uniforms)
         best_among = [_best_among(each, weights) for each in among]
         return Prediction(
             argmax_ids=ids,
@@ -72,17 +94,27 @@ class Reducer:
 
         Leaves the tempered logits less the best one in `logits`. Banned tokens must be so already.
         """
-        # each pass over (N, V) counts: they are most of a step's cost besides the decode
-        np.subtract(logits, best[:, None], out=logits)
-        if (scale := inverse_temperature(temperature)) != 1:
-            np.multiply(logits, scale, out=logits)
-        if self._scratch.shape[0] < logits.shape[0] or self._scratch.shape[1] != logits.shape[1]:
-            self._scratch = np.empty(logits.shape, dtype=np.float32)
-        return np.exp(logits, out=self.weights(len(logits)))
+        weights = self._reserved(logits.shape)
+        _weigh(logits, best, temperature, weights)
+        return weights
 
     def weights(self, num_rows: int) -> Floats:
         """Probabilities of the last reduction relative to the best token; shape (num_rows, V), until the next one."""
         return self._scratch[:num_rows]
+
+    def _reserved(self, shape: tuple[int, ...]) -> Floats:
+        """The memory of `weights`."""
+        if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:
+            self._scratch = np.empty(shape, dtype=np.float32)
+        return self.weights(shape[0])
+
+
+def _weigh(logits: Floats, best: Floats, temperature: float, weights: Floats) -> None:
+    # each pass over (N, V) counts: they are most of a step's cost besides the decode
+    np.subtract(logits, best[:, None], out=logits)
+    if (scale := inverse_temperature(temperature)) != 1:
+        np.multiply(logits, scale, out=logits)
+    np.exp(logits, out=weights)
 
 
 def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
@@ -103,16 +135,16 @@ def _best_among(ids: TokenIds, weights: Floats) -> tuple[TokenIds, Floats]:
     return ids[best], some[np.arange(len(some)), best] / np.maximum(some.sum(axis=1), np.finfo(np.float32).tiny)
 
 
-def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
-    """Draws one token for each row of weights, shape (N, V), in proportion to them.
+def draw(weights: Floats, argmax: npt.NDArray[np.intp], uniforms: Uniforms) -> TokenIds:
+    """Draws one token for each row of weights, shape (N, V), in proportion to them, by a random number for each row.
 
-    Inverts the cumulative sum, first over blocks of tokens, then inside one block. That takes one random number for
-    each row; Gumbel noise would take V.
+    Inverts the cumulative sum, first over blocks of tokens, then inside one block. Gumbel noise would take V random
+    numbers for each row.
     """
     num_rows, vocab_size = weights.shape
     starts = np.arange(0, vocab_size, _BLOCK)
     blocks = np.add.reduceat(weights, starts, axis=1).cumsum(axis=1, dtype=np.float64)
-    wanted = rng.random(num_rows) * blocks[:, -1]
+    wanted = uniforms * blocks[:, -1]
     drawn = argmax.astype(np.int32)
     for row in range(num_rows):
         block = int(blocks[row].searchsorted(wanted[row], side="right"))

@@ -136,12 +136,20 @@ class RemoteModel:
         self.continues_text = self._dialect.continues_text
         """Whether the server continues a text as it is."""
         self.languages: tuple[str, ...] = ()
-        """LSP ids of the languages that the model knows, from the last response; empty: any language."""
+        """LSP ids of the languages that the model knows, as far as the server has named them; empty: any language."""
         self._breaker = CircuitBreaker(pause_seconds)
         self._is_measured = is_measured
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
+
+    def learn_languages(self) -> None:
+        """Asks the server which languages its model of fills knows. A server that does not say may know any."""
+        if self.follows_instructions:  # one of two models: the first answer tells
+            return
+        asked = asyncio.run_coroutine_threadsafe(self._learn_languages(), self._loop)
+        with suppress(httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError, OSError):  # the first query reports it
+            asked.result()
 
     def stream(self, query: RemoteQuery, deadline: float) -> Generator[RemoteAnswer, None, None]:
         """Yields the answer so far whenever it grows, and every `HEARTBEAT` seconds; closing the generator cancels.
@@ -191,6 +199,15 @@ class RemoteModel:
         await self._client.aclose()
         await self._loop.shutdown_asyncgens()
 
+    async def _learn_languages(self) -> None:
+        request = self._client.stream("GET", self._url("/v1/models"), headers=self._authorization)
+        async with asyncio.timeout(CONNECT_SECONDS), request as response:
+            self._read_languages(response)
+
+    def _read_languages(self, response: httpx2.Response) -> None:
+        named = _LANGUAGES.fullmatch(response.headers.get(LANGUAGES, ""))
+        self.languages = tuple(named[0].split(",")) if named else ()
+
     async def _run(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         """Sends a query and records the outcome in the circuit breaker."""
         seconds = deadline - time.monotonic()
@@ -223,11 +240,12 @@ class RemoteModel:
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         try:
             body, headers = self._body(query, deadline), self._headers(query)
-            async with self._client.stream("POST", self._url(), content=body, headers=headers) as response:
+            async with self._client.stream(
+                "POST", self._url(self._dialect.path), content=body, headers=headers
+            ) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise await self._rejection(response)
-                named = _LANGUAGES.fullmatch(response.headers.get(LANGUAGES, ""))
-                self.languages = tuple(named[0].split(",")) if named else ()
+                self._read_languages(response)
                 async with aclosing(self._events(response, query)) as events:
                     async for event in events:
                         builder.add(event)
@@ -273,8 +291,8 @@ class RemoteModel:
             what = f"content of type {kind[:60]}" if kind else "content without a type"
             raise RemoteError(f"returns {what}; is remote.url the address of an API?")
 
-    def _url(self) -> str:
-        base, path = self._settings.url.rstrip("/"), self._dialect.path
+    def _url(self, path: str) -> str:
+        base = self._settings.url.rstrip("/")
         return base.removesuffix("/v1") + path if path.startswith("/v1/") else base + path
 
     def _headers(self, query: RemoteQuery) -> dict[str, str]:
@@ -287,7 +305,11 @@ class RemoteModel:
             "X-Session-Id": session,
             **({"Dg-Lsp-Trigger": "invoked"} if query.is_invoked else {}),
         }
-        return {**headers, "Authorization": f"Bearer {self._key}"} if self._key else headers
+        return {**headers, **self._authorization}
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _body(self, query: RemoteQuery, deadline: float) -> bytes:
         temperature = 0.0 if query.num_answers == 1 else SEVERAL_TEMPERATURE
@@ -321,13 +343,13 @@ def _printable(text: str) -> str:
 
 
 def _read_key(settings: RemoteSettings) -> str:
-    """The key in the environment variable, else in the system's keyring where the settings allow that."""
-    key = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
-    if not key and settings.keyring:
+    """The key in the environment variable, or in the system's keyring if the settings name that."""
+    key = os.environ.get(settings.key_source, "").strip()
+    if settings.key_source == "keyring":
         try:
             import keyring
         except ImportError as error:
-            message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
+            message = "remote.key_source = keyring needs the package keyring: install it, or name a variable"
             raise SettingsError(message) from error
         try:
             key = (keyring.get_password("dg-lsp", urlsplit(settings.url).hostname or "") or "").strip()

@@ -26,7 +26,7 @@ _REJECTED = "rejects the request (status {status}); try another remote.api, remo
 _MESSAGES = {
     300: "redirects to another address (status {status}); set remote.url to that address",
     400: _REJECTED,
-    401: "requires a key (status 401); put it into the environment variable of remote.key_variable",
+    401: "requires a key (status 401); put it into the environment variable of remote.key_source",
     403: "rejects the key (status 403); set another one",
     404: "has no {path} or no such model (status 404); check remote.url, remote.api and remote.model",
     405: "has no {path} (status 405); choose another remote.api",

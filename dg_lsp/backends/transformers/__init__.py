@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
-from dg_lsp.errors import BackendError
+from dg_lsp.errors import BackendError, with_extra
 from dg_lsp.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -29,6 +29,6 @@ def open_checkpoint(
     except ImportError as error:
         raise BackendError(
             f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
-            "run pip install 'dg-lsp[transformers]', or convert it to a GGUF with dg-lsp models convert"
+            f"{with_extra('transformers')}; or convert it to a GGUF with dg-lsp models convert"
         ) from error
     return load(checkpoint, spec, settings, report)

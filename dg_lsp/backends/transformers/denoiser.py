@@ -14,9 +14,8 @@ from dg_lsp.backends.transformers.network import (
     StepOptions,
     Stepper,
 )
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
     Footprint,

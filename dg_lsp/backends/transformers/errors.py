@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, with_extra
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
@@ -28,7 +28,7 @@ def map_load_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise BackendError(f"{one_line(error)}; run pip install 'dg-lsp[transformers]'") from error
+        raise BackendError(f"{one_line(error)}; {with_extra('transformers')}") from error
     except Exception as error:  # tokenizers raises bare `Exception`, transformers raises classes of its own
         if is_out_of_memory(error):
             raise ModelMemoryError(f"{path} does not fit into memory; use a quantized GGUF") from error

@@ -11,8 +11,7 @@ import numpy as np
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token

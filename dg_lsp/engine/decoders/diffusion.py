@@ -6,8 +6,7 @@ import numpy as np
 
 from dg_lsp.canvas.layout import Canvas, Layout, token_ids
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.diffusion.loop import race
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 Drafts = tuple[Draft, ...]
@@ -60,7 +59,9 @@ class DiffusionDecoder(Decoder):
         if limits.is_over():
             return drafts
         self._count_canvases(canvases)
-        for steps in race(task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=self._explores):
+        for steps in denoise_together(
+            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=self._explores
+        ):
             gaps = tuple(map(gap_of, steps))
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.infill import canvas_of, gap_lengths, grown, raced_length
+from dg_lsp.canvas.infill import canvas_of, gap_lengths, grown, shared_length
 from dg_lsp.canvas.layout import TokenIds, noise
 from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
@@ -30,7 +30,7 @@ class InfillDecoder(DiffusionDecoder):
         """See `Decoder.run`."""
         task, layout, length, block = self._task, self._task.layout, self._task.limits.canvas_length, 0
         self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
-        length = raced_length(layout, length, len(gap_lengths(layout, length, task.spec)))
+        length = shared_length(layout, length, len(gap_lengths(layout, length, task.spec)))
         gaps = gap_lengths(layout, length, task.spec)
         drafts = yield from self._fill_gaps(block, gaps, length)
         gap: int | None = gaps[-1]

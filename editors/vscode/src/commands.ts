@@ -78,12 +78,14 @@ function promptInstruction(): Thenable<string | undefined> {
   });
 }
 
-/** Changes the setting of the workspace if it has one, otherwise that of the user. */
+/** Changes the setting that decides in the active editor: of its language if it has one, of the workspace or the user. */
 async function toggle(): Promise<void> {
-  const settings = vscode.workspace.getConfiguration("dg-lsp");
-  const isWorkspaceSetting = settings.inspect("enable")?.workspaceValue !== undefined;
-  const target = isWorkspaceSetting ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
-  await settings.update("enable", !settings.get("enable", true), target);
+  const settings = vscode.workspace.getConfiguration("dg-lsp", vscode.window.activeTextEditor?.document);
+  const { workspaceLanguageValue, globalLanguageValue, workspaceValue } = settings.inspect("enable") ?? {};
+  const isOfLanguage = workspaceLanguageValue !== undefined || globalLanguageValue !== undefined;
+  const ofWorkspace = isOfLanguage ? workspaceLanguageValue : workspaceValue;
+  const target = ofWorkspace === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
+  await settings.update("enable", !settings.get("enable", true), target, isOfLanguage);
 }
 
 async function showMenu(): Promise<void> {

@@ -40,7 +40,7 @@ function searchPath(): string[] {
 
 function expand(text: string): string {
   const folder = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath ?? "";
-  const full = text.replace(/^~(?=[/\\]|$)/, os.homedir()).replaceAll("${workspaceFolder}", folder);
+  const full = text.replace(/^~(?=[/\\]|$)/, os.homedir()).replaceAll("${workspaceFolder}", () => folder);
   return path.isAbsolute(full) || !/[/\\]/.test(full) ? full : path.resolve(folder, full);
 }
 

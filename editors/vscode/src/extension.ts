@@ -43,7 +43,7 @@ export function activate({ extension, extensionUri, globalStorageUri, subscripti
     vscode.workspace.onDidChangeConfiguration((change) => {
       statusBar.update();
       if (["server.path", "languages"].some((key) => change.affectsConfiguration(`dg-lsp.${key}`))) {
-        void vscode.commands.executeCommand("dg-lsp.restart");
+        startIfNeeded(current, current.hasStarted);
         return;
       }
       const settings = changedOptions(change, extension);
@@ -52,7 +52,16 @@ export function activate({ extension, extensionUri, globalStorageUri, subscripti
       }
     }),
   );
-  startOnFirstDocument(subscriptions);
+  const waiting = vscode.workspace.onDidOpenTextDocument(() => {
+    startIfNeeded(current);
+    if (current.hasStarted) {
+      waiting.dispose();
+    }
+  });
+  // the server reads the workspace's dg-lsp.toml when it starts
+  const trusted = vscode.workspace.onDidGrantWorkspaceTrust(() => startIfNeeded(current, current.hasStarted));
+  subscriptions.push(waiting, trusted);
+  startIfNeeded(current);
 }
 
 /** Stops the server with the extension. */
@@ -60,25 +69,11 @@ export function deactivate(): Promise<void> | undefined {
   return session?.stop();
 }
 
-/** Starts the server with the first document that it completes, because a model needs memory. */
-function startOnFirstDocument(subscriptions: vscode.Disposable[]): void {
-  const restart = () => void vscode.commands.executeCommand("dg-lsp.restart");
-  const start = () => {
-    // the server reads the workspace's dg-lsp.toml when it starts
-    subscriptions.push(vscode.workspace.onDidGrantWorkspaceTrust(restart));
-    restart();
-  };
-  if (vscode.workspace.textDocuments.some(isSelected)) {
-    start();
-    return;
+/** Starts the server where a document is open that it completes, because a model needs memory; again with `again`. */
+function startIfNeeded(target: Session, again = false): void {
+  if (again || (!target.hasStarted && vscode.workspace.textDocuments.some(isSelected))) {
+    void vscode.commands.executeCommand("dg-lsp.restart");
   }
-  const waiting = vscode.workspace.onDidOpenTextDocument((document) => {
-    if (isSelected(document)) {
-      waiting.dispose();
-      start();
-    }
-  });
-  subscriptions.push(waiting);
 }
 
 function notifyFocus(target: Session): void {

@@ -42,14 +42,14 @@ export class Installation {
       .find(isExecutable);
   }
 
-  /** Offers to install the server or to choose its path; true if the user did one of them. */
+  /** Offers to install the server or to choose its path, whose setting starts it; true if it was installed. */
   async offer(): Promise<boolean> {
     const message = "dg-lsp is not installed: it is neither in the workspace's environment nor on PATH.";
     const choice = await vscode.window.showWarningMessage(message, INSTALL, CHOOSE);
-    if (choice === INSTALL) {
-      return this.install();
+    if (choice === CHOOSE) {
+      await chooseExecutable();
     }
-    return choice === CHOOSE ? chooseExecutable() : false;
+    return choice === INSTALL && this.install();
   }
 
   /** Installs again after a change of the extension's version or the package; once per window. True if it succeeded. */
@@ -267,11 +267,10 @@ function succeeds(file: string, args: string[]): Promise<boolean> {
   return new Promise((resolve) => execFile(file, args, { cwd: os.homedir() }, (error) => resolve(error === null)));
 }
 
-async function chooseExecutable(): Promise<boolean> {
+async function chooseExecutable(): Promise<void> {
   const [file] = (await vscode.window.showOpenDialog({ title: "Where is dg-lsp?", openLabel: "Use This" })) ?? [];
   if (file !== undefined) {
     const settings = vscode.workspace.getConfiguration("dg-lsp");
     await settings.update("server.path", file.fsPath, vscode.ConfigurationTarget.Global);
   }
-  return file !== undefined;
 }

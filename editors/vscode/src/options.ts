@@ -21,8 +21,8 @@ export function isSelected(document: vscode.TextDocument): boolean {
 }
 
 /** Whether it is a file in a language that the settings leave out. */
-export function isLeftOut(document: vscode.TextDocument): boolean {
-  return SCHEMES.includes(document.uri.scheme) && !isSelected(document);
+export function isLeftOut(document: vscode.TextDocument | undefined): boolean {
+  return document !== undefined && SCHEMES.includes(document.uri.scheme) && !isSelected(document);
 }
 
 /**

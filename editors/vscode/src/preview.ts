@@ -4,8 +4,8 @@ import * as vscode from "vscode";
 
 const SCHEME = "dg-lsp-preview";
 
-export const DISCARDED = "cancelled";
-export const CHANGED = "the document changed meanwhile, so nothing was changed";
+const DISCARDED = "cancelled";
+const CHANGED = "the document changed meanwhile, so nothing was changed";
 
 /** Why a rewrite was not accepted; undefined if it was. */
 type Verdict = string | undefined;

@@ -28,6 +28,7 @@ import type { Frame } from "./view/frame";
 export const ASK = "dg-lsp.askInstruction";
 
 const SHOW_TEXT = "Show the Completion";
+const SHOW_LOG = "Show Log";
 
 /** The answer to `dg-lsp/why`. */
 interface Explanation {
@@ -58,10 +59,12 @@ class QuietClient extends LanguageClient {
   }
 }
 
-export class Session implements vscode.Disposable {
+export class Session {
   private client: LanguageClient | undefined;
   private turn: Promise<unknown> = Promise.resolve();
   private exits: number[] = [];
+  /** A start was tried; the status bar shows whether it succeeded. */
+  hasStarted = false;
   private readonly frames = new vscode.EventEmitter<Frame>();
   private readonly starts = new vscode.EventEmitter<void>();
 
@@ -80,6 +83,7 @@ export class Session implements vscode.Disposable {
 
   /** Replaces the running server; false if dg-lsp is not installed. Concurrent starts run one after the other. */
   start(): Promise<boolean> {
+    this.hasStarted = true;
     const started = this.turn
       .then(() => this.replace())
       .catch((error: unknown) => {
@@ -116,6 +120,11 @@ export class Session implements vscode.Disposable {
     if (client === undefined || editor === undefined) {
       return;
     }
+    const reason = this.statusBar.reason(editor.document);
+    if (reason) {
+      void vscode.window.showInformationMessage(`dg-lsp: ${reason}`);
+      return;
+    }
     const convert = client.code2ProtocolConverter;
     const textDocument = { uri: convert.asUri(editor.document.uri) };
     const position = convert.asPosition(editor.selection.active);
@@ -127,8 +136,7 @@ export class Session implements vscode.Disposable {
         await vscode.window.showTextDocument(await vscode.workspace.openTextDocument({ language, content: text }));
       }
     } catch (error) {
-      this.log.error(`dg-lsp/why: ${error}`);
-      void vscode.window.showErrorMessage("dg-lsp: the server gave no explanation.");
+      await this.reportFailure("dg-lsp/why", error);
     }
   }
 
@@ -137,8 +145,7 @@ export class Session implements vscode.Disposable {
     try {
       await this.client?.sendRequest("workspace/executeCommand", { command, arguments: [argument] });
     } catch (error) {
-      this.log.error(`${command}: ${error}`);
-      void vscode.window.showErrorMessage(`dg-lsp: the server did not respond to ${command}.`);
+      await this.reportFailure(command, error);
     }
   }
 
@@ -149,10 +156,13 @@ export class Session implements vscode.Disposable {
     }
   }
 
-  dispose(): void {
-    void this.stop();
-    this.frames.dispose();
-    this.starts.dispose();
+  /** Shows that a request of the user failed. */
+  private async reportFailure(name: string, error: unknown): Promise<void> {
+    this.log.error(`${name}: ${error}`);
+    const reason = error instanceof Error ? error.message : String(error);
+    if ((await vscode.window.showErrorMessage(`dg-lsp: the command failed: ${reason}`, SHOW_LOG)) !== undefined) {
+      this.log.show();
+    }
   }
 
   /** The running client and the active editor; a missing one is reported to the user. */
@@ -229,7 +239,7 @@ export class Session implements vscode.Disposable {
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
           const isAutomatic = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
-          return isAutomatic && !this.statusBar.isEnabled(document) ? undefined : next(document, position, context, token);
+          return isAutomatic && this.statusBar.reason(document) ? undefined : next(document, position, context, token);
         },
         workspace: {
           handleApplyEdit: async (params, next) => {

@@ -33,11 +33,17 @@ const ICONS: Record<State, string> = {
 
 const WAITING: Status = {
   busy: false,
-  message: "The server starts with the first file of a language in dg-lsp.languages.",
+  message: "The server starts with the first file; dg-lsp.languages may limit the languages.",
   kind: "Inactive",
   dgLsp: { state: "off" },
 };
 const LOADING: Status = { busy: true, message: "The server is starting.", kind: "Normal", dgLsp: { state: "loading" } };
+
+/** Settings without which VS Code requests no automatic completions. */
+const SWITCHES = [
+  ["dg-lsp", "enable"],
+  ["editor.inlineSuggest", "enabled"],
+] as const;
 
 export class StatusBar implements vscode.Disposable {
   private readonly item: vscode.StatusBarItem;
@@ -86,23 +92,23 @@ export class StatusBar implements vscode.Disposable {
     this.item.text = words.join(" ");
     void vscode.commands.executeCommand("setContext", "dg-lsp.isServed", this.isServed());
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
-    // VS Code reports to its own extensions only how many completions were shown
     const other = rewriteModel ? `Rewrites: ${rewriteModel}` : "";
+    // VS Code does not report which completions it has shown
     const counts = accepted ? [`${accepted} accepted`] : [];
     if (today?.usefulEdits) {
       const edits = today.usefulEdits === 1 ? "1 useful edit" : `${today.usefulEdits} useful edits`;
       counts.push(`today ${edits}, median ${Math.round(today.medianMs ?? 0)} ms`);
     }
     const activity = isWorking ? "busy" : state;
-    const pause = state === "snoozed" ? `No automatic completions until ${this.snoozeEnd()}.` : "";
-    const sentences = [`dg-lsp: ${activity}`, pause, this.status.message, other, ...counts].filter(Boolean);
+    const reason = state === "off" || state === "snoozed" ? this.reason(vscode.window.activeTextEditor?.document) : "";
+    const sentences = [`dg-lsp: ${activity}`, reason, this.status.message, other, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");
     this.item.accessibilityInformation = { label: sentences.join(", ") };
   }
 
-  /** Whether automatic completions are enabled for a document. */
-  isEnabled(document: vscode.TextDocument): boolean {
-    return this.snooze.until === undefined && isSwitchedOn(document);
+  /** Why the editor requests no automatic completions in a document; empty if it does. The server has further reasons. */
+  reason(document: vscode.TextDocument | undefined): string {
+    return offReason(document) || (this.snooze.until === undefined ? "" : `No automatic completions until ${this.snoozeEnd()}.`);
   }
 
   dispose(): void {
@@ -122,7 +128,7 @@ export class StatusBar implements vscode.Disposable {
     if (state !== "ready") {
       return state;
     }
-    if (!isSwitchedOn(document) || (document !== undefined && isLeftOut(document))) {
+    if (offReason(document)) {
       return "off";
     }
     return this.snooze.until === undefined ? "ready" : "snoozed";
@@ -133,6 +139,11 @@ export class StatusBar implements vscode.Disposable {
   }
 }
 
-function isSwitchedOn(document: vscode.TextDocument | undefined): boolean {
-  return vscode.workspace.getConfiguration("dg-lsp", document).get("enable", true);
+/** The setting because of which automatic completions are off in a document; empty if they are on. */
+function offReason(document: vscode.TextDocument | undefined): string {
+  if (isLeftOut(document)) {
+    return `dg-lsp.languages does not name ${document?.languageId}.`;
+  }
+  const off = SWITCHES.find(([section, key]) => !vscode.workspace.getConfiguration(section, document).get(key, true));
+  return off ? `${off.join(".")} is false; Alt+\\ requests a completion.` : "";
 }

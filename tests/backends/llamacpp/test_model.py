@@ -204,7 +204,7 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(model, "write_gguf", fail)
-    with pytest.raises(ModelError, match=r"No space left.*model\.prompt_attention to exact"):
+    with pytest.raises(ModelError, match=r"No space left.*prompt_attention \(model\.sampler\) to exact"):
         LlamaModel.load(dream, CAUSAL)
     assert not list(folder.iterdir())
 
@@ -212,7 +212,7 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
 def test_copy_that_does_not_fit_into_memory_or_of_a_split_model_is_refused(dream, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "IN_MEMORY", True)
     monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
-    with pytest.raises(ModelMemoryError, match=r"0 are free; set model\.prompt_attention"):
+    with pytest.raises(ModelMemoryError, match=r"0 are free; set its prompt_attention"):
         LlamaModel.load(dream, CAUSAL)
     part = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
     with pytest.raises(ModelUnsupportedError, match="several parts"):

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.reduction import Reducer, draw
+from dg_lsp.backends.llamacpp import reduction
+from dg_lsp.backends.llamacpp.reduction import FIELDS, Reducer, draw
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.errors import BackendError
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
@@ -32,9 +35,29 @@ def test_lowest_temperature_gives_numbers():
     assert np.isfinite(cold.entropy).all()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("num_rows", [1, 2, 7])
+def test_threads_that_share_a_reduction_compute_the_same(monkeypatch, temperature, num_rows):
+    monkeypatch.setattr(reduction, "_SHARED_LOGITS", 1)
+    logits = np.random.default_rng(1).normal(0, 3, (num_rows, 1000)).astype(np.float32)
+    sets = [token_ids([5, 8, 13]), token_ids([2])]
+    found, weights = [], []
+    for threads in (1, 3):
+        reducer = Reducer((0, 3), expand_id=7, threads=threads)
+        found.append(reducer.reduce(logits.copy(), temperature, np.random.default_rng(0), sets))
+        weights.append(reducer.weights(num_rows).copy())
+    for name in FIELDS:
+        one, other = (getattr(each, name) for each in found)
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-6), name
+        assert one.dtype == other.dtype
+    assert np.allclose(*weights, rtol=1e-6)
+    with pytest.raises(BackendError, match="no numbers"):
+        reducer.reduce(np.full((num_rows, 1000), np.nan, np.float32), temperature, np.random.default_rng(0))
+
+
 def test_samples_follow_the_weights():
     weights = np.tile(np.array([0.0, 1.0, 3.0, 0.0, 4.0], dtype=np.float32), (20_000, 1))
-    drawn = draw(weights, weights.argmax(axis=1), np.random.default_rng(3))
+    drawn = draw(weights, weights.argmax(axis=1), np.random.default_rng(3).random(len(weights)))
     shares = np.bincount(drawn, minlength=5) / len(drawn)
     assert np.allclose(shares, [0, 1 / 8, 3 / 8, 0, 4 / 8], atol=0.015)
     assert shares[0] == shares[3] == 0

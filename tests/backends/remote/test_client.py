@@ -12,6 +12,7 @@ import pytest
 from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, reply, silent
 from remote_models import last_answer, remote_models
 
+from dg_lsp.backends.remote import client
 from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
@@ -27,9 +28,9 @@ TOO_LONG = "lower remote.max_prompt_tokens"
 
 @pytest.fixture
 def serve():
-    """Starts servers with `serve(*answers, tls=None)`."""
+    """Starts servers with `serve(*answers, models=None, tls=None)`."""
     with ExitStack() as servers:
-        yield lambda *answers, tls=None: servers.enter_context(closing(LyingServer(*answers, tls=tls)))
+        yield lambda *answers, **options: servers.enter_context(closing(LyingServer(*answers, **options)))
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (reply("This model's maximum context length is 8192 tokens.", "400 Bad Request"), TOO_LONG),
         (reply("The input is longer than the model's context length", "400 Bad Request"), TOO_LONG),
         (reply('{"error":{"code":"context_length_exceeded"}}', "400 Bad Request"), TOO_LONG),
-        (reply("", "401 Unauthorized"), "remote.key_variable"),
+        (reply("", "401 Unauthorized"), "remote.key_source"),
         (reply("", "404 Not Found"), "/v1/completions"),
         (reply("", "500 Oops"), "status 500"),
         (reply("", "503 Busy"), "not ready"),
@@ -183,6 +184,31 @@ def test_the_languages_of_the_model_are_read_from_the_response(serve, model_of, 
     assert model.languages == ()
     last_answer(model, QUERY)
     assert model.languages == languages
+
+
+def test_the_languages_of_the_model_are_asked_for_with_the_key(serve, model_of, monkeypatch):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
+    server = serve(GOOD, models=reply("{}", dg_lsp_languages="python"))
+    model = model_of(server.url + "/llm/v1/")
+    model.learn_languages()
+    assert (model.languages, server.requests) == (("python",), [])
+    [request] = server.asked
+    assert request.startswith(b"GET /llm/v1/models HTTP/1.1\r\n")
+    assert f"authorization: bearer {SECRET}".encode() in request.lower()
+    model = model_of(server.url, api="chat")  # of two models another one may chat
+    model.learn_languages()
+    assert (model.languages, len(server.asked)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "models", [reply("", "404 Not Found"), b"", b"no HTTP", silent], ids=("404", "nothing", "no HTTP", "silence")
+)
+def test_a_server_that_names_no_languages_is_no_error(serve, model_of, models, monkeypatch):
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.2)
+    model = model_of(serve(GOOD, models=models).url)
+    model.learn_languages()
+    assert model.languages == ()
+    assert last_answer(model, QUERY).texts == ("w * h",)
 
 
 def test_model_name_is_printable_and_short(serve, model_of):
@@ -290,7 +316,7 @@ def test_silence_is_a_failure_only_with_enough_time_for_an_answer(serve, model_o
 def test_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
     monkeypatch.setenv("MY_KEY", SECRET)
     server = serve(GOOD, reply("", "403 Forbidden"), tls=tls)
-    model = model_of(server.url, key_variable="MY_KEY", ca_file=TRUSTED)
+    model = model_of(server.url, key_source="MY_KEY", ca_file=TRUSTED)
     assert last_answer(model, QUERY).texts == ("w * h",)
     assert f"Authorization: Bearer {SECRET}".lower().encode() in server.requests[0].lower()
     with pytest.raises(RemoteError) as caught:
@@ -307,11 +333,11 @@ def test_key_is_read_from_the_keyring(serve, model_of, monkeypatch):
     monkeypatch.delenv("DG_LSP_REMOTE_KEY", raising=False)
     monkeypatch.setitem(sys.modules, "keyring", Keyring)
     server = serve(GOOD)
-    last_answer(model_of(server.url, keyring=True), QUERY)
+    last_answer(model_of(server.url, key_source="keyring"), QUERY)
     assert b"bearer dg-lsp/127.0.0.1" in server.requests[0].lower()
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(SettingsError, match="install it"):
-        model_of("http://127.0.0.1:1", keyring=True)
+        model_of("http://127.0.0.1:1", key_source="keyring")
 
 
 @pytest.mark.parametrize(

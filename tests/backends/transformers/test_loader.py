@@ -143,7 +143,7 @@ def test_the_device_is_the_gpu_with_the_most_free_memory_unless_the_settings_nam
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
     monkeypatch.delitem(sys.modules, "dg_lsp.backends.transformers.loader", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[transformers\]'"):
+    with pytest.raises(BackendError, match=r"pip install '\.\[transformers\]'"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
 
 

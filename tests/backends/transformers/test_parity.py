@@ -12,8 +12,7 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import Entro
 
 from dg_lsp.backends.transformers.network import reduce_logits, soft_cap
 from dg_lsp.canvas.layout import Canvas
-from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.samplers import accept
+from dg_lsp.diffusion.samplers import accept, denoise
 
 from .conftest import SPEC, WINDOW, RecordLogits
 

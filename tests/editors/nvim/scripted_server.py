@@ -11,7 +11,7 @@ from pathlib import Path
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.server.app import serve_stdio
-from dg_lsp.server.transport import Protocol
+from dg_lsp.server.protocol import Protocol
 from dg_lsp.settings import CompletionSettings, Settings
 
 LOG, HOLD = Path(sys.argv[1]), Path(sys.argv[2])

@@ -54,6 +54,21 @@ def test_checkhealth_reports_a_program_that_fails(launch, tmp_path):
     assert "exit code 1" in report
 
 
+def test_checkhealth_reports_options_that_do_not_exist(launch):
+    editor = launch("0.11")
+    editor.lua("vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, { gost = 1, keys = { acept = '<C-y>' } })")
+    editor.open()
+    editor.nvim.command("checkhealth dg_lsp")
+    report = "\n".join(editor.lines)
+    assert "unknown option: gost" in report
+    assert "unknown option: keys.acept" in report
+    editor.open()
+    editor.keys("idef hello<C-y>")
+    editor.rest()
+    assert not editor.notifications
+    editor.close()
+
+
 @pytest.mark.parametrize("kind", ["0.12", "0.12-own"])
 def test_neovims_own_inline_completion_causes_no_second_request(launch, kind):
     editor = launch(kind, more="vim.lsp.inline_completion.enable()\n")

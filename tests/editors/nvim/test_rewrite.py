@@ -105,6 +105,8 @@ def test_a_rewrite_can_be_cancelled(editor):
     assert not done(editor)["applied"]
     assert editor.lines == SOURCE.splitlines()
     assert "double it" not in editor.lua("return require('dg_lsp').status()")
+    editor.nvim.command("DgCancel")
+    assert editor.notifications[-1] == "dg-lsp: no rewrite is running"
 
 
 def test_a_command_without_a_server_is_an_error_message(editor):
@@ -113,6 +115,23 @@ def test_a_command_without_a_server_is_an_error_message(editor):
     for command in ("DgRewrite x", "DgFill", "DgStatus"):
         editor.nvim.command(command)
     assert ["not running" in message for message in editor.notifications] == [True] * 3
+
+
+def test_the_reason_for_ghost_text_at_the_cursor_and_for_none(editor):
+    editor.open()
+    editor.keys("idef hello<Esc>")
+    for where, part in (("A", "(name):"), ("0i", "")):
+        editor.keys(where)
+        editor.lua("notifications = {}")
+        editor.nvim.command("DgWhy")
+        [message] = editor.wait(lambda: editor.notifications)
+        assert message.startswith("dg-lsp: ")
+        assert part in message
+        editor.keys("<Esc>")
+    editor.nvim.command("DgToggle")
+    editor.nvim.command("DgWhy")
+    editor.nvim.command("DgToggle")
+    assert "dg-lsp: ghost text is off; :DgToggle turns it on" in editor.notifications
 
 
 def test_the_status_has_model_time_and_counts(editor):

@@ -22,6 +22,17 @@ def test_a_word_of_a_completion_can_be_accepted(open_window):
     window.until_saved("def f(a):\n    total = a\n    return")
 
 
+def test_tab_first_indents_where_a_completion_begins_with_the_indentation_of_its_line(open_window):
+    window = open_window("def f(a):\n    total = a\n", fill="    return total")
+    window.to_end()
+    window.press("\\", 220, alt=True)
+    assert window.until_ghost() == "    return total"
+    window.press("Tab", 9)
+    until(lambda: window.until_ghost() == "return total", lambda: window.ghost)
+    window.press("Tab", 9)
+    window.until_saved("def f(a):\n    total = a\n    return total")
+
+
 def test_commands_for_a_selection_are_listed_only_with_one(open_window):
     window = open_window("def f(a):\n    total = a\n", fill="return total")
     rows = ".quick-input-list .monaco-list-row"
@@ -58,6 +69,33 @@ def test_completions_that_are_off_can_be_requested(open_window):
     assert window.until_ghost() == "return total"
     window.command("dg-lsp: Turn Completions On or Off")
     window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
+
+
+OFF = {"[python]": {"dg-lsp.enable": False}}
+
+
+def test_the_setting_of_a_language_is_named_and_turned_on_by_the_command(open_window):
+    window = open_window("def f(a):\n    total = a\n", fill="return total", settings=OFF)
+    window.until_status("off")
+    assert "dg-lsp.enable is false" in window.status_label
+    window.to_end()
+    window.command("dg-lsp: Why Is There Nothing?")
+    window.until_text(".notification-list-item-message", "dg-lsp.enable is false")
+    window.command("dg-lsp: Turn Completions On or Off")
+    window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
+    changed = json.loads((window.file.parent / ".vscode/settings.json").read_text())
+    assert (changed["[python]"], "dg-lsp.enable" in changed) == ({"dg-lsp.enable": True}, False)
+    window.to_end()
+    window.type("    ")
+    assert window.until_ghost() == "return total"
+    window.command("dg-lsp: Why Is There Nothing?")
+    window.until_text(".notification-list-item-message", "probable, after")
+
+
+def test_vs_codes_own_switch_is_named(open_window):
+    window = open_window("def f(a):\n", fill="return total", settings={"editor.inlineSuggest.enabled": False})
+    window.until_status("off")
+    assert "editor.inlineSuggest.enabled is false" in window.status_label
 
 
 EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}

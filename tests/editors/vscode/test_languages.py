@@ -34,3 +34,4 @@ def test_the_status_is_off_where_the_settings_leave_out_every_open_language(open
     window = open_window("# Notes\n", name="notes.md", settings={"dg-lsp.languages": ["python"]}, has_server=False)
     window.until_status("off")
     assert "starts with the first file" in window.status_label
+    assert "dg-lsp.languages does not name markdown" in window.status_label

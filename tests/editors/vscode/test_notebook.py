@@ -4,6 +4,11 @@ import json
 
 from code_server import until
 
+VIEW = (
+    "[...document.querySelectorAll('iframe.webview')].map(one => one.contentDocument?.querySelector('iframe'))"
+    ".map(one => one?.contentDocument).find(one => one?.querySelector('#hint'))"
+)
+"""The denoising view; the outputs of a notebook are another one."""
 AS_NOTEBOOK = {"workbench.editorAssociations": {"*.ipynb": "jupyter-notebook"}}
 
 
@@ -37,3 +42,7 @@ def test_ghost_text_in_a_cell_depends_on_the_cells_above(open_window, take_pictu
         return "".join(json.loads(window.file.read_text() or "{}").get("cells", [{}])[-1].get("source", ""))
 
     until(lambda: last_cell() == f"average = mean{ghost}", last_cell, pause=0.3)
+    window.command("dg-lsp: Show Denoising")
+    window.until(f"{VIEW}?.readyState === 'complete'", "no view")
+    window.type("; print(av")
+    window.until(f"{VIEW}?.querySelector('#file').textContent === 'main.ipynb'", "no name of the notebook")

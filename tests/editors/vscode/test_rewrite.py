@@ -48,7 +48,7 @@ def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
 
 
 def test_a_discarded_rewrite_changes_nothing(window):
-    window.command("dg-lsp: Replace Selection With a Fill")
+    window.command("dg-lsp: Replace Selection With a Completion")
     until_preview(window, "Rewriting")
     window.press("Escape", 27)
     until_back(window, SUM)
@@ -69,7 +69,7 @@ def test_a_code_action_prompts_for_the_instruction(window):
 
 
 def test_a_document_that_changes_during_a_rewrite_is_not_edited(window):
-    window.command("dg-lsp: Replace Selection With a Fill")
+    window.command("dg-lsp: Replace Selection With a Completion")
     until_preview(window, "Rewriting")
     window.click_text(".tab", "main.py")
     window.until_focused()

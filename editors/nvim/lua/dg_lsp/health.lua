@@ -89,6 +89,12 @@ local function check_server()
   end
 end
 
+local function check_options()
+  for _, name in ipairs(options.unknown()) do
+    vim.health.warn(("vim.g.dg_lsp has an unknown option: %s"):format(name), { "see :help dg_lsp-options" })
+  end
+end
+
 local function check_keys()
   for action, key in pairs(options.get().keys or {}) do
     if key and key ~= "" and not require("dg_lsp.keys").is_free(key) then
@@ -110,6 +116,7 @@ function M.check()
   vim.health.info("ghost text is drawn by " .. (options.is_native() and "Neovim itself" or "this plugin"))
   check_program()
   check_server()
+  check_options()
   check_keys()
 end
 

@@ -35,7 +35,7 @@ function M.map(bufnr)
   local keys = options.get().keys
   vim.api.nvim_buf_call(bufnr, function()
     for action, key in pairs(keys or {}) do
-      if key and key ~= "" and M.is_free(key) then
+      if key and key ~= "" and require("dg_lsp")[action] and M.is_free(key) then
         vim.keymap.set("i", key, function()
           if not require("dg_lsp")[action]() then
             run_default(key)

@@ -4,7 +4,7 @@ local M = {}
 
 ---@class dg_lsp.Options
 ---@field enable boolean whether the server starts automatically
----@field ghost_text "auto"|"native"|"own" drawn by Neovim 0.12's inline completion, or by this plugin
+---@field ghost_text "auto"|"own" drawn by Neovim 0.12's inline completion, or by this plugin
 ---@field keys table<string, string>|false keys of insert mode by action
 local DEFAULTS = {
   enable = true,
@@ -25,10 +25,27 @@ function M.get()
   return vim.tbl_deep_extend("force", DEFAULTS, vim.g.dg_lsp or {})
 end
 
+--- The names in `vim.g.dg_lsp` that mean nothing.
+---@return string[]
+function M.unknown()
+  local given = vim.g.dg_lsp or {}
+  local names = {}
+  for name in pairs(given) do
+    if DEFAULTS[name] == nil and name ~= "config" then
+      table.insert(names, name)
+    end
+  end
+  for action in pairs(given.keys or {}) do
+    if not DEFAULTS.keys[action] then
+      table.insert(names, "keys." .. action)
+    end
+  end
+  return names
+end
+
 --- Whether Neovim draws the ghost text.
 function M.is_native()
-  local choice = M.get().ghost_text
-  return vim.lsp.inline_completion ~= nil and choice ~= "own"
+  return vim.lsp.inline_completion ~= nil and M.get().ghost_text ~= "own"
 end
 
 return M

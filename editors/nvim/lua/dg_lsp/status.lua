@@ -43,13 +43,18 @@ end
 
 --- Stops all rewrites.
 function M.cancel()
+  local num_running = 0
   for client_id, titles in pairs(running) do
     local client = vim.lsp.get_client_by_id(client_id)
     for token in pairs(titles) do
       if client then
+        num_running = num_running + 1
         client_of.notify(client, "window/workDoneProgress/cancel", { token = token })
       end
     end
+  end
+  if num_running == 0 then
+    vim.notify("dg-lsp: no rewrite is running", vim.log.levels.WARN)
   end
 end
 
@@ -116,13 +121,18 @@ function M.explain()
   if not client then
     return
   end
+  local off = require("dg_lsp.attachment").off()
+  if off then
+    vim.notify(("dg-lsp: ghost text is %s; :DgToggle turns it on"):format(off))
+    return
+  end
   local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
   client_of.request(client, "dg-lsp/why", params, function(err, found)
     if err then
       vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
       return
     end
-    vim.notify(found.sentence .. (found.text ~= "" and "\n" .. found.text or ""))
+    vim.notify("dg-lsp: " .. found.sentence .. (found.text ~= "" and "\n" .. found.text or ""))
   end, bufnr)
 end
 

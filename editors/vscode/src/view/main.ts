@@ -6,7 +6,7 @@ const byId = (id: string): HTMLElement => document.getElementById(id) as HTMLEle
 
 window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
   byId("hint").hidden = true;
-  byId("file").textContent = decodeURIComponent(data.uri.split("/").pop() ?? "");
+  byId("file").textContent = fileName(data.uri);
   byId("step").textContent = data.block ? `canvas ${data.block + 1}, step ${data.step}` : `step ${data.step}`;
   if (data.step <= 1 && data.block === 0) {
     byId("canvas").replaceChildren();
@@ -19,6 +19,11 @@ window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
   byId("canvas").append(row);
   row.scrollIntoView({ block: "nearest" });
 });
+
+/** Without the fragment, which names a cell of a notebook. */
+function fileName(uri: string): string {
+  return decodeURIComponent(uri.replace(/#.*/, "").replace(/.*[/:]/, ""));
+}
 
 function drawn(cell: Frame["cells"][number]): HTMLElement {
   const span = document.createElement("span");

@@ -4,19 +4,19 @@ import asyncio
 import json
 import socket
 from functools import partial
-from pathlib import Path
 
 import pytest
 from gates import TIMEOUT
+from language_client import CAPTURED, capabilities
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import transport
 from dg_lsp.server.app import _end_tasks, create_server
+from dg_lsp.server.transport import read_messages
 from dg_lsp.settings import Settings
 
-CAPABILITIES = Path(__file__).parents[1] / "e2e" / "capabilities"
 URI, BEFORE, AFTER = "file:///project/a.py", "def f(x):\n    ", "return x\n"
 TEXT = BEFORE + AFTER
 AT = {"line": 1, "character": 4}
@@ -82,6 +82,11 @@ def session():
         pytest.param({**ACTION, "range": {"start": {**AT, "line": 0.5}}}, "params.range.start.line", id="a fraction"),
         pytest.param({**ACTION, "context": {"diagnostics": {}}}, "params.context.diagnostics", id="an object"),
         pytest.param({**ACTION, "context": {"diagnostics": [1]}}, "params.context.diagnostics[0]", id="an element"),
+        pytest.param(
+            {**ACTION, "context": {"diagnostics": [], "triggerKind": 9}},
+            "context.triggerKind",
+            id="an enumeration",
+        ),
     ],
 )
 def test_a_parameter_of_a_wrong_type_is_named(session, params, field):
@@ -105,32 +110,39 @@ def change(session, *changes):
     ids=["number", "list", "position", "string", "null", "fraction"],
 )
 def test_a_notification_with_a_wrong_type_is_ignored_with_one_line(session, wrong):
-    change(session, {"text": "lost"}, wrong)
+    change(session, {"text": "secret"}, wrong)
     assert session.text == TEXT
     [line] = session.logged()
     assert "params.contentChanges[1]" in line
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize(
-    ("edit", "text"),
+    ("start", "end", "before", "after"),
     [
-        pytest.param({"range": None, "text": "new"}, "new", id="null for missing"),
-        pytest.param(
-            {"range": {"start": {"line": 1e9, "character": 0}, "end": AT}, "text": "#"}, TEXT[:14] + "#", id="1e9"
-        ),
-        pytest.param(
-            {"range": {"start": AT, "end": AT, "x": 1}, "text": "#"}, TEXT[:14] + "#" + TEXT[14:], id="fields"
-        ),
+        pytest.param((1, 4), (1e9, 0), 14, len(TEXT), id="1e9"),
+        pytest.param((1, 4), (2**70, 2**32), 14, len(TEXT), id="beyond the end"),
+        pytest.param((7, 7), (9, 9), len(TEXT), len(TEXT), id="after the end"),
+        pytest.param((0, 2**32 - 1), (0, 2**32 - 1), 9, 9, id="beyond the line"),
+        pytest.param((-7, 0), (0, 0), 0, 0, id="before the start"),
+        pytest.param((1, 4), (0, 3), 3, 14, id="backwards"),
     ],
 )
-def test_lenient_clients_lose_no_edit(session, edit, text):
-    change(session, edit)
-    assert (session.text, session.logged()) == (text, [])
+def test_positions_outside_of_the_text_lose_no_edit(session, start, end, before, after):
+    start, end = ({"line": line, "character": character} for line, character in (start, end))
+    change(session, {"range": {"start": start, "end": end, "x": 1}, "text": "#"})
+    assert (session.text, session.logged()) == (TEXT[:before] + "#" + TEXT[after:], [])
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CAPABILITIES.iterdir()))
+def test_lenient_clients_replace_the_whole_text_and_send_unknown_notifications(session):
+    change(session, {"text": "old"}, {"range": None, "text": "new"})
+    session.call("$/whatever", {})
+    assert (session.text, session.logged()) == ("new", [])
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CAPTURED.iterdir()))
 def test_the_capabilities_of_real_editors_have_the_right_types(name):
-    session = Session(capabilities=json.loads((CAPABILITIES / f"{name}.json").read_text())["capabilities"])
+    session = Session(capabilities=capabilities(name))
     assert "result" in session.answers("first")[0]
 
 
@@ -163,8 +175,9 @@ def test_a_request_of_no_method_is_answered(session, message, code):
         (b'{"jsonrpc": "2.0", "id": null, "method": "shutdown"}', INVALID_REQUEST),
         (b'{"jsonrpc": "2.0"}', INVALID_REQUEST),
         (b'[{"jsonrpc": "2.0", "id": 1, "method": "shutdown"}]', INVALID_REQUEST),
+        (b"{{{{{", PARSE_ERROR),
     ],
-    ids=["not a number", "null", "nothing", "batch"],
+    ids=["not a number", "null", "nothing", "batch", "no JSON"],
 )
 def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
     session.server.protocol.receive(body)
@@ -282,3 +295,44 @@ async def test_what_has_ended_is_forgotten():
         await session.until(lambda number=number: session.answers(number))
     await session.until(lambda: not session.server.protocol._request_futures)
     await session.close()
+
+
+def read(sent):
+    """The bodies that are read, and the problems that are reported."""
+
+    async def bodies():
+        reader, problems = asyncio.StreamReader(), []
+        reader.feed_data(sent)
+        reader.feed_eof()
+        return [body async for body in read_messages(reader, problems.append)], problems
+
+    return asyncio.run(bodies())
+
+
+def test_headers_may_have_any_case_and_a_content_type():
+    header = b"content-length:5 \r\nContent-Type: application/json\r\n\r\n"
+    assert read(header + b"{{{{{" + b"Content-Length: 0\r\n\r\n" + b"Content-Length: 2\r\n\r\n[]Content-") == (
+        [b"{{{{{", b"[]"],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\n",
+        b"Content-Length: 2\r\nX-Header: 1\r\n",
+        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"Content-Length: 300000000\r\n\r\n",
+        b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"Content-Length: 0\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}",
+        b"\r\n",
+        b"Content-Type: " + b"x" * 100_000,
+        b"Content-Type: x\r\n" * 20,
+    ],
+    ids=["http", "other", "two lengths", "huge", "no number", "too short", "no length", "long line", "many lines"],
+)
+def test_a_header_that_is_not_one_of_lsp_ends_the_messages(sent):
+    bodies, [problem] = read(sent)
+    assert bodies == []
+    assert problem.startswith("the connection is closed: ")

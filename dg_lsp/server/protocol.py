@@ -1,0 +1,354 @@
+"""Messages of JSON-RPC as typed requests, and the lifecycle of a session: what pygls does not check."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import Enum
+from functools import cache, partial
+from typing import Any, Literal, Union, get_args, get_origin
+from uuid import uuid4
+
+import attrs
+from cattrs import Converter
+from cattrs.errors import ClassValidationError
+from lsprotocol import types
+from pygls import exceptions
+from pygls.lsp.server import LanguageServer
+from pygls.protocol import JsonRPCNotification, JsonRPCRequestMessage, LanguageServerProtocol
+
+from dg_lsp.server.transport import MAX_POSITION, is_id
+
+# the log of pygls contains the text of buffers: it does not reach standard error
+logging.getLogger("pygls").addHandler(logging.NullHandler())
+logging.getLogger("pygls").propagate = False
+
+_CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
+_REPLACED = (
+    types.INITIALIZED,
+    types.TEXT_DOCUMENT_DID_OPEN,
+    types.TEXT_DOCUMENT_DID_CHANGE,
+    types.TEXT_DOCUMENT_DID_CLOSE,
+    types.NOTEBOOK_DOCUMENT_DID_OPEN,
+    types.NOTEBOOK_DOCUMENT_DID_CHANGE,
+    types.NOTEBOOK_DOCUMENT_DID_CLOSE,
+    types.EXIT,
+)
+"""Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, and pygls prints a
+traceback when an asynchronous `initialized` is cancelled."""
+
+
+class Protocol(LanguageServerProtocol):
+    """Parses messages and checks the lifecycle of the session."""
+
+    def __init__(self, server: LanguageServer, converter: Converter) -> None:
+        super().__init__(server, converter)
+        converter.register_structure_hook(_CHANGE, partial(_structure_change, converter))
+        self.on_error: Callable[[str], None] = lambda _: None
+        """Receives one line about each message that cannot be read, without its content."""
+        self._cancelled: set[str | int] = set()
+        """Pending requests that the client cancelled."""
+        self._sent: set[str | int] = set()
+        """Requests to the client that it has not answered."""
+        for method in _REPLACED:
+            del self.fm.builtin_features[method]
+
+    @property
+    def is_shut_down(self) -> bool:
+        """`shutdown` was received."""
+        return bool(self._shutdown)
+
+    def receive(self, body: bytes) -> None:
+        """Handles the body of one message."""
+        try:
+            data = json.loads(body, object_hook=_clamped, parse_constant=_reject_constant)
+        except (ValueError, RecursionError):
+            self._reject({}, exceptions.JsonRpcParseError())
+            return
+        if not isinstance(data, dict) or data.get("jsonrpc") != self.VERSION:
+            self._reject({}, exceptions.JsonRpcInvalidRequest())
+            return
+        if "method" not in data:
+            self._receive_response(data)
+            return
+        if "id" in data and not is_id(data["id"]):
+            # the answer to a request without an id has none
+            self._reject({}, exceptions.JsonRpcInvalidRequest("an id is a number or a string"))
+            return
+        try:
+            self._check_method(data["method"], is_request="id" in data)
+            message = self.structure_message(data)
+        except exceptions.JsonRpcMethodNotFound as error:
+            if "id" in data:  # servers ignore notifications that they do not know
+                self._reject(data, error)
+            return
+        except exceptions.JsonRpcException as error:
+            self._reject(data, error)
+            return
+        if data["method"] == types.SHUTDOWN:
+            # pygls does so while it iterates over the dictionary, which fails if a command is pending
+            for future in [*self._request_futures.values()]:
+                future.cancel()
+        self.handle_message(message)
+
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """The request or notification as an object. Parameters outside the specification stay JSON values.
+
+        Raises:
+            JsonRpcInvalidParams: a parameter is missing or has a wrong type.
+        """
+        kind, params = self.get_message_type(data["method"]), data.get("params")
+        head = {key: data[key] for key in ("id", "method", "jsonrpc") if key in data}
+        if kind is None:
+            return (JsonRPCRequestMessage if "id" in head else JsonRPCNotification)(params=params, **head)
+        declared = _type_of(kind, "params")
+        structured = declared and self.structured({} if params is None else params, declared, "params")
+        if isinstance(structured, types.InitializeParams):
+            _make_root_a_folder(structured)
+        return kind(params=structured, **head)
+
+    def structured(self, value: object, kind: Any, name: str) -> Any:
+        """A JSON value as an object of a type of lsprotocol.
+
+        Raises:
+            JsonRpcInvalidParams: a field of it is missing or has a wrong type; the message has `name` and the field.
+        """
+        if (where := check_of(kind)(value)) is not None:
+            raise exceptions.JsonRpcInvalidParams(f"{name}{where} is missing or has a wrong type")
+        try:
+            return self._converter.structure(value, kind)
+        except (ClassValidationError, ValueError) as error:
+            raise exceptions.JsonRpcInvalidParams(f"a value of {name} is not allowed") from error
+
+    def _receive_response(self, data: dict[str, Any]) -> None:
+        """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
+        msg_id: Any = data.get("id")
+        future = self._request_futures.get(msg_id) if is_id(msg_id) and msg_id in self._sent else None
+        if future is None or future.done():
+            # what is no response either gets an answer without an id
+            is_response = "id" in data or "result" in data or "error" in data
+            self._reject(data if is_response else {}, exceptions.JsonRpcInvalidRequest("there is no such request"))
+            return
+        self._sent.discard(msg_id)
+        del self._request_futures[msg_id]
+        declared = _type_of(self._result_types.pop(msg_id, None), "result")
+        try:
+            if data.get("error") is not None:
+                error = self.structured(data["error"], types.ResponseError, "error")
+                raise exceptions.JsonRpcException.from_error(error)
+            future.set_result(declared and self.structured(data.get("result"), declared, "result"))
+        except exceptions.JsonRpcException as error:
+            self._reject(data, error)
+            future.set_exception(error)
+
+    def send_request(
+        self,
+        method: str,
+        params: Any = None,
+        callback: Callable[[Any], None] | None = None,
+        msg_id: str | int | None = None,
+    ) -> Future[Any]:
+        """Sends a request, whose id differs from those of the client."""
+        msg_id = str(uuid4()) if msg_id is None else msg_id
+        self._sent.add(msg_id)
+        future: Future[Any] = super().send_request(method, params, callback, msg_id)
+        return future
+
+    def follow_cancellation(self) -> None:
+        """Cancels the current task when its request is cancelled: pygls runs a command in a task that it does not."""
+        request = self._request_futures.get(self.msg_id) if self.msg_id is not None else None
+        task = asyncio.current_task()
+        if request is not None and task is not None:
+            request.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+
+    def _execute_handler(self, msg_id: str | int, handler: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
+        """Runs a handler, and forgets it at its end: pygls keeps those of notifications and commands for ever."""
+
+        def end(future: Any) -> None:
+            if self._request_futures.get(msg_id) is future:
+                del self._request_futures[msg_id]
+            callback(future)
+
+        super()._execute_handler(msg_id, handler, end, *args, **kwargs)
+
+    def _handle_cancel_notification(self, msg_id: str | int) -> None:
+        if msg_id in self._request_futures and msg_id not in self._sent:
+            self._cancelled.add(msg_id)
+            super()._handle_cancel_notification(msg_id)
+
+    def _send_handler_result(self, future: Any, *, msg_id: str | int) -> None:
+        """Answers a request; one that the client did not cancel itself was replaced by a newer one, or by the end."""
+        is_by_client = msg_id in self._cancelled
+        self._cancelled.discard(msg_id)
+        if is_by_client or not future.cancelled():
+            super()._send_handler_result(future, msg_id=msg_id)
+            return
+        self._request_futures.pop(msg_id, None)
+        error = types.ResponseError(
+            types.LSPErrorCodes.ServerCancelled, "a newer request replaced this one, or the server ends"
+        )
+        self._send_response(msg_id, error=error)
+
+    def _check_method(self, method: object, *, is_request: bool) -> None:
+        """Raises `JsonRpcException` for a method that cannot be called, or not now."""
+        is_initialized = self._workspace is not None
+        if not isinstance(method, str):
+            raise exceptions.JsonRpcInvalidRequest("a method is a string")
+        if not is_initialized and method not in (types.INITIALIZE, types.EXIT):
+            raise exceptions.JsonRpcServerNotInitialized("send initialize first")
+        if is_initialized and method == types.INITIALIZE:
+            raise exceptions.JsonRpcInvalidRequest("initialize was received already")
+        if self._shutdown and method != types.EXIT:
+            raise exceptions.JsonRpcInvalidRequest("the server is shutting down")
+        if method != types.CANCEL_REQUEST:
+            self._get_handler(method)
+        kind = self.get_message_type(method)
+        if kind is not None and is_request != ("id" in attrs.fields_dict(kind)):
+            raise exceptions.JsonRpcInvalidRequest("a notification has no id" if is_request else "a request has an id")
+
+    def _reject(self, data: dict[str, Any], error: exceptions.JsonRpcException) -> None:
+        """Logs the error, and answers it if the message is a request."""
+        method, msg_id = data.get("method"), data.get("id")
+        if "method" in data and msg_id is None:
+            self.on_error(f"notification {str(method)[:80]!r} dropped: {error.message}")
+            return
+        self.on_error(f"message {str(method or '')[:80]!r} rejected: {error.message}")
+        if "method" in data or not data:
+            # the id is null if the request cannot be read: JSON-RPC 2.0, section 5; pygls leaves it out
+            answer = {"code": error.code, "message": error.message}
+            self._send_data({"jsonrpc": self.VERSION, "id": msg_id, "error": answer})
+
+
+def _make_root_a_folder(params: types.InitializeParams) -> None:
+    """Replaces the root of old clients by a folder: pygls fails at a root that is no valid URI or path."""
+    if not params.workspace_folders and params.root_uri:
+        params.workspace_folders = [types.WorkspaceFolder(params.root_uri, "")]
+    params.root_uri = params.root_path = None
+
+
+def _type_of(message: type | None, field: str) -> Any:
+    """The type of `params` or `result` of a message; None for no message, and where there is nothing."""
+    kind = attrs.fields_dict(message)[field].type if message is not None else None
+    return None if kind is type(None) else kind
+
+
+def _structure_change(converter: Converter, value: Any, _kind: Any) -> Any:
+    """A change of a part of the text, or of the whole text: its range is missing or null."""
+    is_part = value.get("range") is not None
+    return converter.structure(
+        value, types.TextDocumentContentChangePartial if is_part else types.TextDocumentContentChangeWholeDocument
+    )
+
+
+def _reject_constant(name: str) -> None:
+    """Raises `ValueError`: JSON has no NaN and no infinity."""
+    raise ValueError(name)
+
+
+def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object; a position has numbers that LSP allows, so that no edit is lost.
+
+    Lines and characters after the end mean the end, and a negative line means the first.
+    """
+    if "line" in tree and "character" in tree:
+        for key, lowest in (("line", 0), ("character", -MAX_POSITION)):
+            if is_integer(tree[key]):
+                tree[key] = min(max(tree[key], lowest), MAX_POSITION)
+    return tree
+
+
+# the converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields
+Check = Callable[[Any], str | None]
+"""Returns where a value differs from a type, such as `.range.start`: empty for the value itself, None for nowhere."""
+
+
+@cache
+def check_of(kind: Any) -> Check:
+    """The check of a type of lsprotocol, whose names must be resolved, as the converter does.
+
+    Null is a missing field. An empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Union:
+        return _union([one for one in arguments if attrs.has(one)], [one for one in arguments if not attrs.has(one)])
+    if origin is Sequence:
+        return _sequence(check_of(arguments[0]))
+    if origin is Literal:
+        return _simple(lambda value: value in arguments)
+    if attrs.has(kind):
+        return _object(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        values = [one.value for one in kind]
+        return _simple(lambda value: not isinstance(value, bool) and value in values)
+    return _simple(_PRIMITIVES.get(kind, lambda _: True))  # Any, and what no client sends
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value of JSON is a whole number; 3.0 is one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+
+
+_PRIMITIVES: dict[type, Callable[[Any], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int: is_integer,
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    str: lambda value: isinstance(value, str),
+    type(None): lambda value: value is None,
+    types.LSPObject: lambda value: isinstance(value, Mapping),
+}
+
+
+def _simple(holds: Callable[[Any], bool]) -> Check:
+    return lambda value: None if holds(value) else ""
+
+
+def _union(objects: Sequence[type], others: Sequence[Any]) -> Check:
+    def check(value: Any) -> str | None:
+        if isinstance(value, Mapping) and objects:
+            return check_of(max(objects, key=lambda one: _likeness(one, value)))(value)
+        return None if any(check_of(one)(value) is None for one in (*others, *objects)) else ""
+
+    return check
+
+
+def _likeness(kind: type, value: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of the required fields of a type an object has; of two types, the one that requires less is meant."""
+    names = [_json_name(one) for one in attrs.fields(kind) if one.default is attrs.NOTHING]
+    return sum(value.get(name) is not None for name in names), -len(names)
+
+
+def _sequence(element: Check) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list):
+            return ""
+        return next((f"[{at}]{where}" for at, one in enumerate(value) if (where := element(one)) is not None), None)
+
+    return check
+
+
+def _object(kind: type) -> Check:
+    fields: list[tuple[str, Check, bool]] = []  # some types contain themselves
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, Mapping) and value != []:
+            return ""
+        fields[:] = fields or [_field(one) for one in attrs.fields(kind)]
+        for name, element, is_required in fields:
+            one = value.get(name) if value else None
+            if (one is not None or is_required) and (where := element(one)) is not None:
+                return f".{name}{where}"
+        return None
+
+    return check
+
+
+def _field(field: "attrs.Attribute[Any]") -> tuple[str, Check, bool]:
+    """The name of a field in JSON, its check, and whether it is required."""
+    declared: Any = field.type
+    return _json_name(field), check_of(declared), field.default is attrs.NOTHING
+
+
+def _json_name(field: "attrs.Attribute[Any]") -> str:
+    first, *others = field.name.removesuffix("_").split("_")
+    return "".join([first, *map(str.title, others)])

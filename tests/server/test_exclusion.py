@@ -1,0 +1,113 @@
+"""Files that git ignores, as the rules of a workspace exclude them."""
+
+import os
+import tracemalloc
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from pathspec import GitIgnoreSpec
+
+from dg_lsp.context import exclusion as exclusion_module
+from dg_lsp.context.document import Snapshot
+from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.settings import PrivacySettings
+
+
+@pytest.fixture
+def exclusion(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".gitignore").write_text("*.log\nbuild/\n/only_here.py\n")
+    (tmp_path / "src/.gitignore").write_text("!keep.log\n")
+    return WorkspaceExclusion(PrivacySettings(), [tmp_path.as_uri()])
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("main.py", False),
+        ("src/a.log", True),
+        ("src/inner/keep.log", False),
+        ("keep.log", True),
+        ("build/main.py", True),
+        ("only_here.py", True),
+        ("src/only_here.py", False),
+        ("../a.log", False),
+    ],
+)
+def test_files_are_ignored_as_git_ignores_them(exclusion, tmp_path, path, expected):
+    assert exclusion.is_ignored(Path(os.path.normpath(tmp_path / path)).as_uri()) is expected
+
+
+def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
+    assert not exclusion.is_ignored("untitled:a.log")
+    exclusion.set_folders(["vscode-vfs://github/a"])
+    assert not exclusion.is_ignored("file:///a.log")
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "expected"),
+    [
+        ("file:///c%3A/Work", "file:///C:/work/Build/main.py", True),
+        ("file:///C:/Work", "file:///c%3A/work/src/A.LOG", True),
+        ("file:///C:/Work", "file:///D:/Work/a.log", False),
+        ("file:///C:/Work", "file:///C:a.log", False),
+        ("file://server/Share", "file://SERVER/share/a.log", True),
+        ("file://server/share", "file://other/share/a.log", False),
+        ("file:///C:/Work", "file:///C:/Work/main.py", False),
+    ],
+)
+def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
+    """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
+    monkeypatch.setattr(WorkspaceExclusion, "flavour", PureWindowsPath)
+    monkeypatch.setattr(exclusion_module, "IGNORES_CASE", True)
+    spec = GitIgnoreSpec.from_lines(["*.log", "build/"])
+    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda *_: spec)
+    assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(30_000, False), (2000, True), (200, False)])
+def test_a_path_of_many_folders_takes_little_memory(number, expected):
+    """No file has the longest of these paths."""
+    settings = PrivacySettings(exclude_secrets=False, exclude_gitignored=True)
+    document = Snapshot("file:///" + "a/" * number, 0, "x = 1")
+    tracemalloc.start()
+    try:
+        assert WorkspaceExclusion(settings, ["file:///"]).is_excluded(document) is expected
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
+    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
+    assert not exclusion.is_ignored(uri)
+    file.write_text("main.py\n")
+    os.utime(file, ns=(1, 1))
+    assert exclusion.is_ignored(uri)
+    file.unlink()
+    assert not exclusion.is_ignored(uri)
+
+
+def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda _, name: looked.append(name))
+    path = tmp_path.joinpath(*"a" * 200, "main.py")
+    assert not exclusion.is_ignored(path.as_uri())
+    assert len(looked) == len(set(looked)) == 201
+
+
+def test_invalid_patterns_of_a_gitignore_file_are_skipped(exclusion, tmp_path):
+    (tmp_path / ".gitignore").write_text("!\n[z-a]\nmain.py\n")
+    assert exclusion.is_ignored((tmp_path / "main.py").as_uri())
+    assert not exclusion.is_ignored((tmp_path / "other.py").as_uri())
+
+
+def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_path):
+    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
+    file.rename(tmp_path / "patterns")
+    (tmp_path / "patterns").write_text("main.py\n")
+    file.symlink_to(tmp_path / "patterns")
+    assert not exclusion.is_ignored(uri)
+    file.unlink()
+    os.mkfifo(file)
+    assert not exclusion.is_ignored(uri)
