@@ -1,6 +1,7 @@
 """The machine and this process: free and used memory, commands of child processes, the data folder."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import sys
@@ -18,6 +19,8 @@ _LIMITS = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
 """Files of both versions of Linux control groups: limit, use, and the reclaimable parts of the use."""
+_ARENA_MAX = -8
+"""glibc's name of the number of heaps."""
 _HIERARCHIES = {"": ("", "unified"), "memory": ("memory",)}
 """Mount points of a hierarchy with these controllers."""
 
@@ -53,6 +56,15 @@ def python_command(module: str, *arguments: str) -> list[str]:
 def python_environment() -> dict[str, str]:
     """The environment of a child process that imports the same dg-lsp as this one."""
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def share_heap() -> None:
+    """Lets all threads that start from now on allocate from one heap, where the C library is glibc.
+
+    Otherwise there are up to eight heaps for each core, and each keeps what a thread once used.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library; Windows
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def free_disk(folder: Path) -> int:

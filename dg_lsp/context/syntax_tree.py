@@ -26,7 +26,11 @@ _STEP, _NUM_STEPS = 3000, 100
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
 _LONGEST_TEXT = 4000
-_CHUNK = 4096  # bytes that the parser reads at a time
+_SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
+"""Bytes that the parser reads at a time: all that are left, or at least 4, so that no character is cut."""
+_FREE: list[dict[int, bytearray]] = []
+"""Chunks of these sizes that no parse uses. tree-sitter never frees what it has read through a function, in 0.25 and
+0.26: it gets the same objects again and again."""
 
 
 class LimitedParser:
@@ -46,8 +50,11 @@ class LimitedParser:
         self._num_tried = _STEP
         """Length of the longest text that was not too much, in bytes."""
 
-    def root(self, text: str) -> Node | None:
-        """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`."""
+    def root(self, text: str, *, is_quoted: bool = False) -> Node | None:
+        """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`.
+
+        With `is_quoted` `Node.text` may be read, also by a query. Otherwise its memory is never freed.
+        """
         data = text.encode("utf-8", "replace")
         began, tree = time.thread_time() - self._used, None
         end = began + MAX_SECONDS + SECONDS_PER_BYTE * len(data)
@@ -58,6 +65,8 @@ class LimitedParser:
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
+        if tree is not None and is_quoted:
+            tree = self._parser.parse(data, tree)  # with nothing to parse, but with the text
         return tree.root_node if tree is not None else None
 
     def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
@@ -85,8 +94,16 @@ class LimitedParser:
     def _tree(self, data: bytes, size: int, end: float, old: Tree | None = None) -> Tree:
         """The tree of the first `size` bytes. Raises `_TooLongError` at the processor time `end` of this thread."""
 
-        def read(at: int, _place: Point) -> bytes:
-            return data[at : min(size, at + _CHUNK)]
+        chunks = _free_chunks()
+        is_parsed = False
+
+        def read(at: int, _place: Point | None) -> bytes | bytearray:
+            left = size - at
+            if left <= 0 or is_parsed:  # by then another parse has the chunks
+                return data[at:size]
+            chunk = chunks[left if left < 4 else min(1 << (left.bit_length() - 1), _SIZES[-1])]
+            chunk[:] = data[at : at + len(chunk)]
+            return chunk
 
         def is_over(_at: int = 0, _has_error: bool = False) -> bool:
             return time.thread_time() > end
@@ -98,9 +115,18 @@ class LimitedParser:
                     tree = self._parser.parse(read, progress_callback=is_over)
                 else:
                     tree = self._parser.parse(read, old, progress_callback=is_over)
+        is_parsed = True
+        _FREE.append(chunks)
         if tree is None or is_over():
             raise _TooLongError
         return tree
+
+
+def _free_chunks() -> dict[int, bytearray]:
+    try:
+        return _FREE.pop()
+    except IndexError:
+        return {size: bytearray(size) for size in _SIZES}
 
 
 def _end_outside_text(data: bytes, start: int, end: int) -> int:
@@ -140,7 +166,7 @@ class Inside(StrEnum):
 
 def matches_of(query: Query, text: str, grammar: Grammar) -> list[dict[str, list[Node]]]:
     """The captures of each match of a query; none in a text that takes too long."""
-    root = LimitedParser(grammar).root(text)
+    root = LimitedParser(grammar).root(text, is_quoted=True)
     # tree-sitter 0.26 crashes if the progress of a query is watched
     if root is None or _is_rubble(root):
         return []
@@ -203,12 +229,12 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
 def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     if (root := parser.root(before + after)) is None:
         return None
-    place = len(before.encode("utf-8", "replace"))
+    data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
     # the node to the left: at its end a line comment goes on
     innermost = root.descendant_for_byte_range(max(0, place - 1), place)
     found, node = None, root if innermost is not None else None
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
-        if "comment" in node.type and node.start_byte < place and not _is_closed(node, place):
+        if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
             found = Inside.COMMENT
         elif node.start_byte < place < node.end_byte:
             # YAML's `string_scalar` has no quotes
@@ -220,6 +246,6 @@ def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     return found
 
 
-def _is_closed(comment: Node, place: int) -> bool:
-    text = comment.text or b""
+def _is_closed(data: bytes, comment: Node, place: int) -> bool:
+    text = data[comment.start_byte : comment.end_byte]
     return place >= comment.end_byte and text.endswith((b"\n", b"*/", b"-->", b"]]", b"=end"))

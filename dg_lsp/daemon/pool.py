@@ -125,6 +125,8 @@ class Pool:
         self._crash_log = crash_log
         self._usage = Usage()
         self._models: dict[tuple[object, ...], _OpenModel] = {}
+        self._closing: list[threading.Thread] = []
+        """Each closes a model."""
         self._lock = threading.Lock()
         self._device = SharedDevice()
 
@@ -141,7 +143,10 @@ class Pool:
         return SchedulerSession(model.scheduler, settings.completion, *callbacks, self._usage)
 
     def sweep(self) -> None:
-        """Closes models that no session has used for long enough; called about once a second."""
+        """Closes models that no session has used for long enough; called about once a second.
+
+        Does not wait for them: a model ends after its step, and the caller accepts clients.
+        """
         now = time.monotonic()
         with self._lock:
             for model in self._models.values():
@@ -149,10 +154,10 @@ class Pool:
                 if last is not None and last < now - _SETTLE_SECONDS and model.scheduler.is_idle:
                     model.last_request = None
             idle = [key for key in self._unused() if self._models[key].idle_since <= now - self._idle_seconds]
-            closing = [self._models.pop(key) for key in idle]
+            for model in [self._models.pop(key) for key in idle]:
+                self._closing.append(threading.Thread(target=model.scheduler.close, daemon=True))
+                self._closing[-1].start()
             self._update_crash_log()
-        for model in closing:
-            model.scheduler.close()
 
     def facts(self) -> list[dict[str, Any]]:
         """The models for `dg-lsp daemon status`, as JSON values."""
@@ -168,6 +173,7 @@ class Pool:
             closing, self._models = list(self._models.values()), {}
         for model in closing:
             model.scheduler.close()
+        self._wait_for_closing()
 
     def _scheduler(self, settings: Settings) -> Scheduler:
         return Scheduler.of(self._open, settings, self._device)
@@ -180,12 +186,22 @@ class Pool:
                 try:
                     return self._open_engine(settings)
                 except ModelMemoryError as error:
+                    if self._wait_for_closing():
+                        continue
                     with self._lock:
                         unused = [one for one in self._unused() if one != key]
                         closing = self._models.pop(unused[0]) if unused else None
                     if closing is None:
                         raise self._with_holders(error) from error
                     closing.scheduler.close()
+
+    def _wait_for_closing(self) -> bool:
+        """True if models were closed since the last call."""
+        with self._lock:
+            closing, self._closing = self._closing, []
+        for thread in closing:
+            thread.join()
+        return bool(closing)
 
     @contextmanager
     def _marked_as_opening(self, key: tuple[object, ...]) -> Iterator[None]:

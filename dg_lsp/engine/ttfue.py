@@ -21,8 +21,8 @@ CUTS = (50, 100, 250, 500, 1000)
 """Milliseconds at which the share of useful edits is reported."""
 FOLLOW_SECONDS = 30.0
 """Time after which an edit must still be there."""
-MAX_OUTCOMES = 20_000
-"""Requests of a day that the numbers of the day are computed from; the oldest go first."""
+MAX_TIMES = 20_000
+"""Useful requests of a day whose times are kept for its quantiles; the oldest go first."""
 
 
 class AcceptedPart(StrEnum):
@@ -189,26 +189,62 @@ def parsed(tree: Any, kind: type[Record]) -> Record:
         raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
 
 
+class Tally:
+    """Counts of followed requests, and the times of those with a useful item. Keeps none of the records."""
+
+    def __init__(self, max_times: int | None = None) -> None:
+        """With `max_times` the quantiles are those of the last times."""
+        self.num_edits = 0
+        self.edits: deque[float] = deque(maxlen=max_times)
+        """Milliseconds of displayed items that were useful."""
+        self._num = self._num_shown = self._num_finished = self._num_accepted = self._num_kept = 0
+        self._verdicts: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._useful_by: Counter[int] = Counter()
+        self._hits: deque[float] = deque(maxlen=max_times)
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts one request."""
+        self._num += 1
+        self._num_shown += outcome.num_items > 0
+        is_answered = outcome.verdict not in (Verdict.CANCELLED, Verdict.FAILED)
+        self._num_finished += is_answered and outcome.is_line_finished
+        self._num_accepted += outcome.accepted_chars
+        self._num_kept += outcome.kept_chars
+        self._verdicts[outcome.verdict] += 1
+        self._accepted[outcome.accepted] += 1
+        if (ms := outcome.ttfue_ms) is not None:
+            self._hits.append(ms)
+            self._useful_by.update(cut for cut in CUTS if ms <= cut)
+            if not outcome.is_rest:
+                self.num_edits += 1
+                self.edits.append(ms)
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, by the formulae of `bench replay`."""
+        num, num_hits, num_quiet = self._num, self._verdicts[Verdict.USEFUL], self._verdicts[Verdict.QUIET]
+        numbers: dict[str, Any] = {
+            "num": num,
+            "ttfue_ms": quantiles(self._hits),
+            "useful_by": {str(cut): share(self._useful_by[cut], num) for cut in CUTS},
+            "miss_rate": share(num - num_hits, num),
+            "show_rate": share(self._num_shown, num),
+            **summarize_edits(num, num_hits, num_quiet, self._num_finished, self.edits),
+            "kept_rate": share(self._num_kept, self._num_accepted) if self._num_accepted else None,
+            "verdicts": {one.value: self._verdicts[one] for one in Verdict},
+            "accepted": {part.value: self._accepted[part] for part in AcceptedPart},
+        }
+        numbers["useful_edits"]["num"] = self.num_edits
+        tree: dict[str, Any] = rounded(numbers)
+        return tree
+
+
 def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """The numbers of followed requests, by the formulae of `bench replay`."""
-    listed = list(outcomes)
-    hits = [one.ttfue_ms for one in listed if one.ttfue_ms is not None]
-    verdicts = Counter(one.verdict for one in listed)
-    answered = [one for one in listed if one.verdict not in (Verdict.CANCELLED, Verdict.FAILED)]
-    finished = sum(one.is_line_finished for one in answered)
-    edits = [one.ttfue_ms for one in listed if one.ttfue_ms is not None and not one.is_rest]
-    num, accepted = len(listed), sum(one.accepted_chars for one in listed)
-    numbers = {
-        "num": num,
-        **summarize_times(num, hits),
-        "show_rate": share(sum(one.num_items > 0 for one in listed), num),
-        **summarize_edits(num, len(hits), verdicts[Verdict.QUIET], finished, edits),
-        "kept_rate": share(sum(one.kept_chars for one in listed), accepted) if accepted else None,
-        "verdicts": {one.value: verdicts[one] for one in Verdict},
-        "accepted": {part.value: sum(one.accepted == part for one in listed) for part in AcceptedPart},
-    }
-    tree: dict[str, Any] = rounded(numbers)
-    return tree
+    """See `Tally.summary`."""
+    tally = Tally()
+    for outcome in outcomes:
+        tally.add(outcome)
+    return tally.summary()
 
 
 class Usage:
@@ -223,9 +259,7 @@ class Usage:
         self._today = today
         self._lock = threading.Lock()
         self._day = today()
-        self._outcomes: deque[Outcome] = deque(maxlen=MAX_OUTCOMES)
-        self._edits: deque[float] = deque(maxlen=MAX_OUTCOMES)
-        self._num_edits = 0
+        self._tally = Tally(MAX_TIMES)
         self._median: float | None = None
 
     LIMITS_MS = (10.0, 25.0, *map(float, CUTS), 2500.0, float("inf"))
@@ -234,32 +268,27 @@ class Usage:
         """Counts one outcome, for the day on which it is known."""
         with self._lock:
             self._start_day()
-            self._outcomes.append(outcome)
+            self._tally.add(outcome)
             self.verdicts[outcome.verdict] += 1
             if (ms := outcome.ttfue_ms) is not None:
                 self.hits_by[next(limit for limit in self.LIMITS_MS if ms <= limit)] += 1
                 self.hits_ms += ms
                 if not outcome.is_rest:
-                    self._num_edits += 1
-                    self._edits.append(ms)
-                    self._median = quantile(list(self._edits), 0.5)
+                    self._median = quantile(self._tally.edits, 0.5)
 
     def edits_today(self) -> dict[str, Any]:
         """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""
         with self._lock:
             self._start_day()
             median = None if self._median is None else round(self._median, 1)
-            return {"usefulEdits": self._num_edits, "medianMs": median}
+            return {"usefulEdits": self._tally.num_edits, "medianMs": median}
 
     def summary_today(self) -> dict[str, Any]:
-        """The numbers since midnight, see `summarize_outcomes`."""
+        """The numbers since midnight, see `Tally.summary`."""
         with self._lock:
             self._start_day()
-            outcomes = list(self._outcomes)
-        return summarize_outcomes(outcomes)
+            return self._tally.summary()
 
     def _start_day(self) -> None:
         if (day := self._today()) != self._day:
-            self._day, self._num_edits, self._median = day, 0, None
-            self._outcomes.clear()
-            self._edits.clear()
+            self._day, self._tally, self._median = day, Tally(MAX_TIMES), None

@@ -30,6 +30,7 @@ from dg_lsp.server.session import NOTHING, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
+from dg_lsp.system import share_heap
 
 OpenEngine = Callable[[Settings], Engine]
 NUM_INVOKED = 3
@@ -96,12 +97,13 @@ def on_exit(ls: Server, _params: None) -> None:
 def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
     """Opens a document, and prepares the first completion in it."""
     ls.documents.open(params.text_document)
+    ls.cancel_stale(params.text_document.uri)
     ls.update_status()
     ls.warm_up(params.text_document.uri)
 
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
-    """Edits a document, and cancels its rewrite."""
+    """Edits a document, and ends what was requested for the text before."""
     _change(ls, params.text_document, params.content_changes)
 
 
@@ -121,7 +123,7 @@ def _change(
         ls.settle()
     else:
         ls.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
-    ls.cancel_rewrite(identifier.uri)
+    ls.cancel_stale(identifier.uri)
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
@@ -134,7 +136,7 @@ def _close(ls: Server, *uris: str) -> None:
         ls.context_provider.close(uri)
         ls.acceptance.close(uri)
         ls.documents.close(uri)
-        ls.cancel_rewrite(uri)
+        ls.cancel_stale(uri)
     ls.settle()
 
 
@@ -186,6 +188,7 @@ def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams)
 def _open_cells(ls: Server, notebook: str, items: Sequence[types.TextDocumentItem]) -> None:
     for item in items:
         ls.documents.open(item, notebook)
+        ls.cancel_stale(item.uri)
     ls.update_status()
 
 
@@ -341,6 +344,7 @@ def serve_tcp(
 
 def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
     """A server whose models belong to this process alone."""
+    share_heap()
     device = SharedDevice()
     return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)
 

@@ -30,7 +30,7 @@ from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.protocol import Protocol
-from dg_lsp.server.status import State, Status, canvas_sender
+from dg_lsp.server.status import Once, State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
 
 NOTHING: Mapping[str, Any] = {}
@@ -64,10 +64,12 @@ class Server(LanguageServer):
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """Running rewrites by document."""
+        self._pauses: dict[str, asyncio.Future[None]] = {}
+        """The last pause before an automatic completion by document, which ends where its pause is cancelled."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
         self._cursors: dict[str, int] = {}  # last known offsets by document; one that is too large means the end
-        self._reported: set[str] = set()  # what is shown or logged once a session
+        self._reported = Once()
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels | None = None
@@ -86,15 +88,12 @@ class Server(LanguageServer):
         self.log(kind, message)
 
     def _log_once(self, message: str) -> None:
-        if message not in self._reported:
-            self._reported.add(message)
+        if self._reported.is_new(message):
             self.log(types.MessageType.Info, message)
 
     def show_settings_errors(self, errors: Sequence[str]) -> None:
         """Shows each error once a session."""
-        new = [error for error in errors if error not in self._reported]
-        self._reported.update(new)
-        if new:
+        if new := [error for error in errors if self._reported.is_new(error)]:
             self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
 
     def report_server_error(self, error: Exception, source: type[Exception]) -> None:
@@ -147,8 +146,8 @@ class Server(LanguageServer):
                 `completion.debounce_ms`; the engine stops too.
         """
         try:
-            if followed is not None and request.priority is Priority.TYPED:
-                await self._pause(request.snapshot)
+            if followed is not None:
+                await self._pause(request)
             result = await self._fill(request, None if followed is None else followed.id)
         except asyncio.CancelledError:
             if followed is not None:
@@ -160,15 +159,17 @@ class Server(LanguageServer):
             self.acceptance.drop(followed, Verdict.FAILED)
         return result
 
-    async def _pause(self, snapshot: Snapshot) -> None:
-        """Waits for `completion.debounce_ms`. Raises CancelledError if the document has changed by then."""
-        seconds = self.settings.completion.debounce_ms / 1e3
-        if not seconds:
-            return
-        await asyncio.sleep(seconds)
-        document = self.documents.get(snapshot.uri)
-        if document is None or document.version != snapshot.version:
-            raise asyncio.CancelledError
+    async def _pause(self, request: FillRequest) -> None:
+        """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""
+        uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
+        self._end_pause(uri)
+        if seconds and request.priority is Priority.TYPED:
+            pause = self._pauses[uri] = asyncio.ensure_future(asyncio.sleep(seconds))
+            await pause
+
+    def _end_pause(self, uri: str) -> None:
+        if (pause := self._pauses.pop(uri, None)) is not None:
+            pause.cancel()
 
     async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
         if self._models is None:
@@ -233,8 +234,9 @@ class Server(LanguageServer):
             raise RequestError(problem)
         return result
 
-    def cancel_rewrite(self, uri: str) -> None:
-        """Stops the rewrite of a document that has changed or was closed, if one runs."""
+    def cancel_stale(self, uri: str) -> None:
+        """Stops the rewrite of a document that has changed or was closed, and a completion that waits for a pause."""
+        self._end_pause(uri)
         if (job := self.rewrites.get(uri)) is not None:
             job.cancel()
 

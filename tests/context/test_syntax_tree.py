@@ -1,8 +1,11 @@
+import tracemalloc
+
 import pytest
+from tree_sitter import Parser, Query
 
 from dg_lsp.context import syntax_tree
 from dg_lsp.context.languages import grammar_of, language_of
-from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside
+from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside, matches_of
 
 TYPESCRIPT = grammar_of(language_of("typescript").grammar)
 RUST = grammar_of(language_of("rust").grammar)
@@ -64,10 +67,38 @@ def test_a_text_that_would_be_parsed_for_hours_is_given_up(before):
 
 def test_the_tree_is_that_of_the_whole_text():
     text = "fn é() { let a = [1, 2]; }\n" * 1000 + "fn g( {\n"
-    root = LimitedParser(RUST).root(text)
+    root = LimitedParser(RUST).root(text, is_quoted=True)
     assert root.text == text.encode()
     assert [node.type for node in root.named_children][:1000] == ["function_item"] * 1000
     assert root.has_error
+
+
+def test_no_character_is_cut_where_the_parser_reads_in_pieces():
+    for length in range(4080, 4110):
+        for tail in ("é", "€", "𝄞", "é€𝄞", "𝄞=", "é = 1"):
+            text = "#".ljust(length, "é") + f"\nlet x{tail}"
+            root = LimitedParser(RUST).root(text)
+            assert str(root) == str(Parser(RUST).parse(text.encode()).root_node)
+            assert root.end_byte == len(text.encode())
+
+
+def test_texts_that_were_parsed_are_freed():
+    """tree-sitter keeps every object that it has read through a function."""
+    query, num, length = Query(RUST, '((identifier) @a (#eq? @a "f"))'), 50, 100_000
+
+    def parse(number):
+        text = f"fn f{number}() {{ /* a */ }}\n".ljust(length, "\n") + f"let {number} = 'é"
+        assert matches_of(query, text, RUST) == []
+        assert inside(text, 15, "rust") is Inside.COMMENT
+
+    parse(0)
+    tracemalloc.start()
+    try:
+        for number in range(num):
+            parse(number)
+        assert tracemalloc.get_traced_memory()[0] < length
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("num", [1, 50, 100, 2000])

@@ -97,8 +97,22 @@ def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts, clock
     assert not scripts.denoisers[0].is_closed
     clock.now += 61
     pool.sweep()
-    assert scripts.denoisers[0].is_closed
+    wait_until(lambda: scripts.denoisers[0].is_closed)
     assert pool.facts() == []
+
+
+def test_a_model_that_takes_long_to_close_stops_nobody_and_the_next_one_gets_its_memory(scripts, clock, make_pool):
+    pool, may_close = make_pool(SmallMemory(scripts, 1)), threading.Event()
+    [share] = open_models(pool, "dg-mini")
+    close, scripts.denoisers[0].close = scripts.denoisers[0].close, lambda: may_close.wait(TIMEOUT) and close()
+    share.close()
+    clock.now += 61
+    pool.sweep()
+    other = pool.share(Settings(model=ModelSettings(name="other")))
+    assert not scripts.denoisers[0].is_closed
+    may_close.set()
+    other.ready.result(TIMEOUT)
+    assert [denoiser.is_closed for denoiser in scripts.denoisers] == [True, False]
 
 
 class SmallMemory:

@@ -108,10 +108,18 @@ def test_single_lines_on_request(session):
 
 def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(session):
     client = session("slow", "f\n", completion={**PATIENT["completion"], "debounce_ms": 3_600_000})
-    waiting = client.complete(0, 1)
-    assert client.texts(0, 1, kind=client.INVOKED) == ["ast"]
-    client.cancel(waiting)
-    assert client.is_cancelled(waiting)
+    cancelled = client.complete(0, 1)
+    client.cancel(cancelled)
+    assert client.is_cancelled(cancelled)
+    changed = client.complete(0, 1)
+    client.type(2, 0, 1, "a")
+    replaced = client.complete(0, 2)
+    assert client.texts(0, 2, kind=client.INVOKED) == ["ast"]
+    client.open("f\n", uri="file:///b.py")
+    closed = client.complete(0, 1, uri="file:///b.py")
+    client.notify("textDocument/didClose", {"textDocument": {"uri": "file:///b.py"}})
+    for stale in (changed, replaced, closed):  # at once, not after the hour
+        assert client.is_cancelled(stale, [client.SUPERSEDED])
     client = session("slow", "f\n", completion={**PATIENT["completion"], "debounce_ms": 1000})
     stale = client.complete(0, 1)
     client.type(2, 0, 1, "a")

@@ -98,6 +98,7 @@ class Client:
             types.VersionedTextDocumentIdentifier: lambda: {"uri": self._uri(), "version": self._version()},
             types.TextDocumentItem: self._item,
             types.NotebookCell: self._cell,
+            types.NotebookDocument: self._any_notebook,
             types.NotebookDocumentIdentifier: lambda: {"uri": rng.choice(NOTEBOOKS)},
             types.NotebookDocumentCellContentChanges: self._cell_change,
             types.ExecuteCommandParams: self._command,
@@ -233,6 +234,12 @@ class Client:
         if rng.random() < 0.7:
             changed["textContent"] = [self._cell_change() for _ in range(rng.choice((1, 1, 2)))]
         return CHANGE_NOTEBOOK, {"notebookDocument": head, "change": {"cells": changed}}
+
+    def _any_notebook(self):
+        """A notebook, which is closed or replaced some time: an editor does not open more and more of them."""
+        uri = self.rng.choice((*NOTEBOOKS, *values.URIS))
+        cells = [self._cell() for _ in range(self.rng.randint(0, 4))]
+        return {"uri": uri, "notebookType": values.text(self.rng, 1), "version": self._version(), "cells": cells}
 
     def _structure(self, cells):
         """Cells that are inserted, deleted or moved."""

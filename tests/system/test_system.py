@@ -1,6 +1,7 @@
 """Free memory under the limits of Linux control groups, and the data folder on every system."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,31 @@ def test_a_pinned_process_sees_one_gpu_of_those_that_it_saw():
     with pytest.raises(UsageError, match="lists 2"):
         pin_gpu(2, unchanged)
     assert unchanged == {"CUDA_VISIBLE_DEVICES": "2,3"}
+
+
+HEAPS = """
+import ctypes, sys, threading
+from dg_lsp.system import share_heap
+if sys.argv[1] == "shared":
+    share_heap()
+c, held = ctypes.CDLL(None), threading.Barrier(9)
+def use():
+    c.malloc(1000)
+    held.wait()
+for _ in range(8):
+    threading.Thread(target=use).start()
+held.wait()
+c.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(c.fdopen(1, b"w"))
+c.malloc_info(0, out)
+c.fflush(out)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heaps")
+def test_all_threads_of_a_server_share_one_heap():
+    def num_heaps(kind):
+        return subprocess.check_output([sys.executable, "-c", HEAPS, kind]).count(b"<heap nr=")
+
+    assert num_heaps("own") > 4
+    assert num_heaps("shared") == 1
