@@ -45,20 +45,40 @@ class LimitedParser:
         """Seconds so far."""
         self._num_tried = _STEP
         """Length of the longest text that was not too much, in bytes."""
+        self._last: tuple[bytes, Tree] | None = None
+        """The last text of `root`, and its tree."""
 
     def root(self, text: str) -> Node | None:
         """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`."""
         data = text.encode("utf-8", "replace")
+        tree = self._limited(data)
+        self._last = None if tree is None else (data, tree)
+        return None if tree is None else tree.root_node
+
+    def has_error(self, text: str) -> bool:
+        """True if the text has an error; False too if this text or one before took too long.
+
+        What the text has in common with the last one of `root` is taken from there. Errors elsewhere may become other
+        errors by that, but valid code remains valid.
+        """
+        data, tree = text.encode("utf-8", "replace"), None
+        if self._last:
+            tree = _edited(*self._last, data)
+        tree = self._limited(data, tree)
+        return tree is not None and tree.root_node.has_error
+
+    def _limited(self, data: bytes, old: Tree | None = None) -> Tree | None:
+        """The tree of `data`, from an old tree that was edited; None where the time is over."""
         began, tree = time.thread_time() - self._used, None
         end = began + MAX_SECONDS + SECONDS_PER_BYTE * len(data)
         try:
             is_new = len(data) > self._num_tried + _STEP
-            tree = self._tree_by_beginnings(data, end) if is_new else self._tree(data, len(data), end)
+            tree = self._tree_by_beginnings(data, end) if is_new else self._tree(data, len(data), end, old)
             self._num_tried = max(self._num_tried, len(data))
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
-        return tree.root_node if tree is not None else None
+        return tree
 
     def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
         """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
@@ -101,6 +121,28 @@ class LimitedParser:
         if tree is None or is_over():
             raise _TooLongError
         return tree
+
+
+def _edited(old: bytes, tree: Tree, new: bytes) -> Tree:
+    """A copy of the tree of `old`, whose nodes are where they are in `new`."""
+    start = _num_common(old, new)
+    num_behind = _num_common(old[start:][::-1], new[start:][::-1])
+    places = []
+    for data, at in ((old, start), (old, len(old) - num_behind), (new, len(new) - num_behind)):
+        places.append((at, Point(data.count(b"\n", 0, at), at - 1 - data.rfind(b"\n", 0, at))))
+    (_, first), (old_end, old_place), (new_end, new_place) = places
+    tree = tree.copy()
+    tree.edit(start, old_end, new_end, first, old_place, new_place)
+    return tree
+
+
+def _num_common(one: bytes, other: bytes) -> int:
+    """Number of bytes that two texts begin with in common."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
 
 
 def _end_outside_text(data: bytes, start: int, end: int) -> int:
