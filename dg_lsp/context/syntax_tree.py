@@ -4,6 +4,7 @@ Every syntax tree of dg-lsp comes from `LimitedParser`.
 """
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -18,14 +19,16 @@ from dg_lsp.context.languages import grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
-"""Processor time of the parses of one text. Real files took at most a third of it, most a tenth."""
+"""Processor time of all parses of a text and its variants. Real files took at most a third of it, most a tenth."""
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
+MAX_AT_ONCE = 6000
+"""Bytes of a text that is not parsed by beginnings. The slowest ones that are known take 1.1 (Rust) to 2.1 s (Java)."""
 _STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
-_LONGEST_TEXT = 4000
+_TOKEN = re.compile(rb"\s*(?:\w+|[^\w\s]+)\s")
 _CHUNK = 4096  # bytes that the parser reads at a time
 
 
@@ -34,17 +37,17 @@ class LimitedParser:
 
     tree-sitter's recovery from errors can take quadratic time: minutes for 40 kB of `a=>` in Java. Other threads wait
     meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed,
-    each with the tree of the last one, so that a text that would take too long shows it in time.
+    each with the tree of the last one, so that a text that would take too long shows it in time. No parse adds more
+    than `MAX_AT_ONCE` bytes that it cannot be stopped in.
     """
 
-    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize) -> None:
-        """A text whose beginning has more than `max_errors` errors takes too long."""
+    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize, seconds: float | None = None) -> None:
+        """A text whose beginning has more than `max_errors` errors takes too long; all have `seconds` together."""
         self._parser = Parser(grammar)
+        self._seconds = MAX_SECONDS if seconds is None else seconds
         self._max_errors = max_errors
         self._used = 0.0
         """Seconds so far."""
-        self._num_tried = _STEP
-        """Length of the longest text that was not too much, in bytes."""
         self._last: tuple[bytes, Tree] | None = None
         """The last text of `root`, and its tree."""
 
@@ -63,18 +66,23 @@ class LimitedParser:
         """
         data, tree = text.encode("utf-8", "replace"), None
         if self._last:
-            tree = _edited(*self._last, data)
+            old, tree = self._last
+            num_common = _num_common(old, data)
+            # a parser finds an error at the token behind it at the latest: no other text behind that mends it
+            end = min((node.end_byte for node in errors_in(tree.root_node)), default=len(old))
+            if (token := _TOKEN.match(old, end)) and token.end() <= num_common:
+                return True
+            tree = _edited(old, tree, data, num_common)
         tree = self._limited(data, tree)
         return tree is not None and tree.root_node.has_error
 
     def _limited(self, data: bytes, old: Tree | None = None) -> Tree | None:
         """The tree of `data`, from an old tree that was edited; None where the time is over."""
         began, tree = time.thread_time() - self._used, None
-        end = began + MAX_SECONDS + SECONDS_PER_BYTE * len(data)
+        end = began + self._seconds + SECONDS_PER_BYTE * len(data)
         try:
-            is_new = len(data) > self._num_tried + _STEP
-            tree = self._tree_by_beginnings(data, end) if is_new else self._tree(data, len(data), end, old)
-            self._num_tried = max(self._num_tried, len(data))
+            is_long = len(data) > MAX_AT_ONCE
+            tree = self._tree_by_beginnings(data, end) if is_long else self._tree(data, len(data), end, old)
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
@@ -123,9 +131,8 @@ class LimitedParser:
         return tree
 
 
-def _edited(old: bytes, tree: Tree, new: bytes) -> Tree:
-    """A copy of the tree of `old`, whose nodes are where they are in `new`."""
-    start = _num_common(old, new)
+def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
+    """A copy of the tree of `old`, whose nodes are where they are in `new`; the texts differ from `start` on."""
     num_behind = _num_common(old[start:][::-1], new[start:][::-1])
     places = []
     for data, at in ((old, start), (old, len(old) - num_behind), (new, len(new) - num_behind)):
@@ -153,8 +160,10 @@ def _end_outside_text(data: bytes, start: int, end: int) -> int:
     for opener, closer in _TEXTS:
         opening, closing = data.rfind(opener, start, end), data.rfind(closer, start, end)
         if opening > closing or (opener == closer and data.count(opener, 0, end) % 2):
-            at = data.find(closer, end, end + _LONGEST_TEXT)
-            return opening if opening > start else at + len(closer) if at >= 0 else end
+            at = data.find(closer, end, start + MAX_AT_ONCE)
+            if opening > start:  # what is no comment, though it looks like one, is not parsed with what precedes it
+                return opening
+            return at + len(closer) if at >= 0 else end
     return end
 
 

@@ -25,6 +25,7 @@ MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
 MAX_BROKEN = 2 * MAX_ERRORS  # the same where errors of the text around a gap count too
 NEAR = 10  # lines around a gap in which an error, or a bracket without its partner, is evidence against the fill
+MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
@@ -69,7 +70,7 @@ class Surroundings:
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
-        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN))
+        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN, MAX_SECONDS))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
