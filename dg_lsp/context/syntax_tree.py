@@ -22,13 +22,13 @@ MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Processor time of all parses of a text and its variants. Real files took at most a third of it, most a tenth."""
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
-MAX_AT_ONCE = 6000
-"""Bytes of a text that is not parsed by beginnings. The slowest ones that are known take 1.1 (Rust) to 2.1 s (Java)."""
+MAX_AT_ONCE = 7000
+"""Most bytes that a parse adds to the one before. The slowest 6000 that are known take 1.1 s in Rust, 2.1 in Java."""
 _STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
-_TOKEN = re.compile(rb"\s*(?:\w+|[^\w\s]+)\s")
+_TOKEN = re.compile(rb"\s*\S+\s")  # one, or several
 _CHUNK = 4096  # bytes that the parser reads at a time
 
 
@@ -48,6 +48,8 @@ class LimitedParser:
         self._max_errors = max_errors
         self._used = 0.0
         """Seconds so far."""
+        self._num_tried = _STEP
+        """Length of the longest text that was not too much, in bytes."""
         self._last: tuple[bytes, Tree] | None = None
         """The last text of `root`, and its tree."""
 
@@ -81,8 +83,9 @@ class LimitedParser:
         began, tree = time.thread_time() - self._used, None
         end = began + self._seconds + SECONDS_PER_BYTE * len(data)
         try:
-            is_long = len(data) > MAX_AT_ONCE
+            is_long = len(data) > 2 * _STEP
             tree = self._tree_by_beginnings(data, end) if is_long else self._tree(data, len(data), end, old)
+            self._num_tried = max(self._num_tried, len(data))
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
@@ -90,6 +93,7 @@ class LimitedParser:
 
     def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
         """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
+        max_errors = self._max_errors if len(data) > self._num_tried + _STEP else sys.maxsize  # else it is a variant
         size, place, tree, longest_step = 0, Point(0, 0), None, max(_STEP, len(data) // _NUM_STEPS)
         while size < len(data):
             step = min(max(_STEP, size // 10), longest_step, len(data) - size)
@@ -105,7 +109,7 @@ class LimitedParser:
             now = time.thread_time()
             if size == len(data):
                 break
-            too_many = islice(errors_in(tree.root_node), self._max_errors, None)
+            too_many = islice(errors_in(tree.root_node), max_errors, None)
             if (now - began) * ((size + step) / size) ** 2 > end - now or any(too_many):
                 raise _TooLongError
         return tree
@@ -161,9 +165,7 @@ def _end_outside_text(data: bytes, start: int, end: int) -> int:
         opening, closing = data.rfind(opener, start, end), data.rfind(closer, start, end)
         if opening > closing or (opener == closer and data.count(opener, 0, end) % 2):
             at = data.find(closer, end, start + MAX_AT_ONCE)
-            if opening > start:  # what is no comment, though it looks like one, is not parsed with what precedes it
-                return opening
-            return at + len(closer) if at >= 0 else end
+            return at + len(closer) if at >= 0 else opening if opening > start else end
     return end
 
 
