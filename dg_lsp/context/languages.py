@@ -39,7 +39,7 @@ class Language:
     block_comment: tuple[str, ...] = ()  # marks around a comment
     quotes: tuple[str, ...] = ()  # of strings that end on their line
     multiline: tuple[str, ...] = ()  # quotes of strings that may contain line ends
-    before_comment: str = ""  # pattern of what must precede the mark of a line comment, of no width
+    comment_start: str = ""  # pattern of the mark of a line comment where it is none everywhere
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
     has_tags: bool = False  # it consists of tags between < and >
@@ -56,7 +56,9 @@ class Language:
     block_closes: tuple[tuple[str, str], ...] = ()
     """Patterns of lines that open a block without a bracket, and the word that closes it; the first one counts."""
     block_ends: tuple[str, ...] = ()  # end the block that a line opens without a bracket
-    raw_string: str = ""  # pattern of a string that `quotes` do not describe
+    raw_string: str = ""
+    """Pattern of a string that `quotes` do not describe. It begins with a character, not with what must precede it: a
+    search for such patterns is three times as fast."""
     checks_broken: bool = False
     """Fills are checked where the text around them has errors; elsewhere they are valid there."""
     fillers: tuple[str, ...] = ("", "a", "a;", "a,")

@@ -4,6 +4,7 @@ Every syntax tree of dg-lsp comes from `LimitedParser`.
 """
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -18,19 +19,21 @@ from dg_lsp.context.languages import grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
-"""Processor time of the parses of one text. Real files took at most a third of it, most a tenth."""
+"""Processor time of all parses of a text and its variants. Real files took at most a third of it, most a tenth."""
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
+MAX_AT_ONCE = 7000
+"""Most bytes that a parse adds to the one before. The slowest 6000 that are known take 1.1 s in Rust, 2.1 in Java."""
 _STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
-_LONGEST_TEXT = 4000
 _SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
 """Bytes that the parser reads at a time: all that are left, or at least 4, so that no character is cut."""
 _FREE: list[dict[int, bytearray]] = []
 """Chunks of these sizes that no parse uses. tree-sitter never frees what it has read through a function, in 0.25 and
 0.26: it gets the same objects again and again."""
+_TOKEN = re.compile(rb"\s*\S+\s")  # one, or several
 
 
 class LimitedParser:
@@ -38,17 +41,21 @@ class LimitedParser:
 
     tree-sitter's recovery from errors can take quadratic time: minutes for 40 kB of `a=>` in Java. Other threads wait
     meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed,
-    each with the tree of the last one, so that a text that would take too long shows it in time.
+    each with the tree of the last one, so that a text that would take too long shows it in time. No parse adds more
+    than `MAX_AT_ONCE` bytes that it cannot be stopped in.
     """
 
-    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize) -> None:
-        """A text whose beginning has more than `max_errors` errors takes too long."""
+    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize, seconds: float | None = None) -> None:
+        """A text whose beginning has more than `max_errors` errors takes too long; all have `seconds` together."""
         self._parser = Parser(grammar)
+        self._seconds = MAX_SECONDS if seconds is None else seconds
         self._max_errors = max_errors
         self._used = 0.0
         """Seconds so far."""
         self._num_tried = _STEP
         """Length of the longest text that was not too much, in bytes."""
+        self._last: tuple[bytes, Tree] | None = None
+        """The last text of `root`, and its tree."""
 
     def root(self, text: str, *, is_quoted: bool = False) -> Node | None:
         """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`.
@@ -56,21 +63,48 @@ class LimitedParser:
         With `is_quoted` `Node.text` may be read, also by a query. Otherwise its memory is never freed.
         """
         data = text.encode("utf-8", "replace")
+        tree = self._limited(data)
+        self._last = None if tree is None else (data, tree)
+        if tree is None:
+            return None
+        if is_quoted:
+            tree = self._parser.parse(data, tree)  # with nothing to parse, but with the text
+        return tree.root_node
+
+    def has_error(self, text: str) -> bool:
+        """True if the text has an error; False too if this text or one before took too long.
+
+        What the text has in common with the last one of `root` is taken from there. Errors elsewhere may become other
+        errors by that, but valid code remains valid.
+        """
+        data, tree = text.encode("utf-8", "replace"), None
+        if self._last:
+            old, tree = self._last
+            num_common = _num_common(old, data)
+            # a parser finds an error at the token behind it at the latest: no other text behind that mends it
+            end = min((node.end_byte for node in errors_in(tree.root_node)), default=len(old))
+            if (token := _TOKEN.match(old, end)) and token.end() <= num_common:
+                return True
+            tree = _edited(old, tree, data, num_common)
+        tree = self._limited(data, tree)
+        return tree is not None and tree.root_node.has_error
+
+    def _limited(self, data: bytes, old: Tree | None = None) -> Tree | None:
+        """The tree of `data`, from an old tree that was edited; None where the time is over."""
         began, tree = time.thread_time() - self._used, None
-        end = began + MAX_SECONDS + SECONDS_PER_BYTE * len(data)
+        end = began + self._seconds + SECONDS_PER_BYTE * len(data)
         try:
-            is_new = len(data) > self._num_tried + _STEP
-            tree = self._tree_by_beginnings(data, end) if is_new else self._tree(data, len(data), end)
+            is_long = len(data) > 2 * _STEP
+            tree = self._tree_by_beginnings(data, end) if is_long else self._tree(data, len(data), end, old)
             self._num_tried = max(self._num_tried, len(data))
             self._used = time.thread_time() - began
         except _TooLongError:
             self._used = math.inf
-        if tree is not None and is_quoted:
-            tree = self._parser.parse(data, tree)  # with nothing to parse, but with the text
-        return tree.root_node if tree is not None else None
+        return tree
 
     def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
         """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
+        max_errors = self._max_errors if len(data) > self._num_tried + _STEP else sys.maxsize  # else it is a variant
         size, place, tree, longest_step = 0, Point(0, 0), None, max(_STEP, len(data) // _NUM_STEPS)
         while size < len(data):
             step = min(max(_STEP, size // 10), longest_step, len(data) - size)
@@ -86,7 +120,7 @@ class LimitedParser:
             now = time.thread_time()
             if size == len(data):
                 break
-            too_many = islice(errors_in(tree.root_node), self._max_errors, None)
+            too_many = islice(errors_in(tree.root_node), max_errors, None)
             if (now - began) * ((size + step) / size) ** 2 > end - now or any(too_many):
                 raise _TooLongError
         return tree
@@ -129,6 +163,27 @@ def _free_chunks() -> dict[int, bytearray]:
         return {size: bytearray(size) for size in _SIZES}
 
 
+def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
+    """A copy of the tree of `old`, whose nodes are where they are in `new`; the texts differ from `start` on."""
+    num_behind = _num_common(old[start:][::-1], new[start:][::-1])
+    places = []
+    for data, at in ((old, start), (old, len(old) - num_behind), (new, len(new) - num_behind)):
+        places.append((at, Point(data.count(b"\n", 0, at), at - 1 - data.rfind(b"\n", 0, at))))
+    (_, first), (old_end, old_place), (new_end, new_place) = places
+    tree = tree.copy()
+    tree.edit(start, old_end, new_end, first, old_place, new_place)
+    return tree
+
+
+def _num_common(one: bytes, other: bytes) -> int:
+    """Number of bytes that two texts begin with in common."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
 def _end_outside_text(data: bytes, start: int, end: int) -> int:
     """The end of a beginning that grows from `start` to about `end`: not inside of a comment or a long string.
 
@@ -137,8 +192,8 @@ def _end_outside_text(data: bytes, start: int, end: int) -> int:
     for opener, closer in _TEXTS:
         opening, closing = data.rfind(opener, start, end), data.rfind(closer, start, end)
         if opening > closing or (opener == closer and data.count(opener, 0, end) % 2):
-            at = data.find(closer, end, end + _LONGEST_TEXT)
-            return opening if opening > start else at + len(closer) if at >= 0 else end
+            at = data.find(closer, end, start + MAX_AT_ONCE)
+            return at + len(closer) if at >= 0 else opening if opening > start else end
     return end
 
 

@@ -94,9 +94,13 @@ def _long_piece(language: Language) -> re.Pattern[str]:
 
 @lru_cache(None)
 def _code_piece(language: Language) -> re.Pattern[str]:
-    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
-    quotes = map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
-    return re.compile("|".join([*_marked(language), *quotes, r"[()\[\]{}]"]), re.DOTALL | re.MULTILINE)
+    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, a short string."""
+    pieces = _marked(language)
+    for quote in sorted((*language.quotes, *language.multiline), key=len, reverse=True):
+        line_end = "" if quote in language.multiline else r"\n"
+        pieces += [rf"{quote}[^\\{quote[0]}{line_end}]*+{quote}", re.escape(quote)]
+    # no class of characters: where each alternative begins with a character, `re` looks for these alone
+    return re.compile("|".join([*pieces, *map(re.escape, (*OPENERS, *CLOSERS))]), re.DOTALL | re.MULTILINE)
 
 
 def _marked(language: Language) -> list[str]:
@@ -106,7 +110,7 @@ def _marked(language: Language) -> list[str]:
         start, end = map(re.escape, language.block_comment)
         parts.append(rf"{start}.*?(?:{end}|\Z)")
     if language.comment:
-        parts.append(rf"{language.before_comment}{re.escape(language.comment)}[^\n]*")
+        parts.append(rf"{language.comment_start or re.escape(language.comment)}[^\n]*")
     if language.raw_string:
         parts.append(language.raw_string)
     if language.has_chars:

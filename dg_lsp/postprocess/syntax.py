@@ -25,6 +25,7 @@ MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
 MAX_BROKEN = 2 * MAX_ERRORS  # the same where errors of the text around a gap count too
 NEAR = 10  # lines around a gap in which an error, or a bracket without its partner, is evidence against the fill
+MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
@@ -60,6 +61,7 @@ class Surroundings:
     language: Language
     parser: LimitedParser
     found: dict[str, list[Node]] = field(default_factory=dict)  # errors of the texts that were parsed
+    valid: dict[str, bool] = field(default_factory=dict)  # texts of which no more was asked
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -68,7 +70,7 @@ class Surroundings:
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
-        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN))
+        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN, MAX_SECONDS))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -109,11 +111,13 @@ class Surroundings:
             if is_excused or (not is_torn and (not self._is_known(distant) or self._can_be_finished(fill))):
                 return fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
+        if not num_allowed:
+            return next((text for text in versions if self._is_valid(self.excerpt.with_fill(text).text(text))), None)
         return next((text for text in versions if self.num_errors(text) <= num_allowed), None)
 
     def _is_own_line(self, num_before: int) -> bool:
         """True if the existing errors are on the cursor's line, which the fill should complete."""
-        return num_before > 0 and self._count(self._gap.without_line().text("")) == 0
+        return num_before > 0 and self._is_valid(self._gap.without_line().text(""))
 
     def _is_known(self, distant: Collection[tuple[str, int]]) -> bool:
         """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
@@ -137,7 +141,7 @@ class Surroundings:
             heads = self.language.fillers if not openers else ("", *self.language.headers)
             heads = (*heads[:num], *([part.unclosed("")] if self.language.block_ends else ()))
             texts = (quote + left.closers + text + openers for text in dict.fromkeys(heads))
-            if any(self._count(before + text + after) == 0 for text in texts):
+            if any(self._is_valid(before + text + after) for text in texts):
                 return True
         return False
 
@@ -280,11 +284,11 @@ class Surroundings:
             endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
         closers = part.unclosed(fill)
         texts = [line + ending + more for more in dict.fromkeys(("", closers)) for ending in endings]
-        return any(self._count(text if alone else part.without_line().text(text)) == 0 for text in texts)
+        return any(self._is_valid(text if alone else part.without_line().text(text)) for text in texts)
 
     def num_errors(self, fill: str) -> int:
         """Number of syntax errors of the text with `fill` at the cursor."""
-        return self._count(self.excerpt.with_fill(fill).text(fill))
+        return len(self._errors(self.excerpt.with_fill(fill).text(fill)))
 
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
@@ -316,9 +320,11 @@ class Surroundings:
         roots = [self.parser.root(dedent(self.excerpt.line_prefix + text)) for text in (old, new)]
         return [root is not None and _is_hollow(root) for root in roots] == [False, True]
 
-    def _count(self, text: str) -> int:
-        """Number of error and missing nodes in the syntax tree of `text`."""
-        return len(self._errors(text))
+    def _is_valid(self, text: str) -> bool:
+        """True if `text` has no error; faster than `_errors`, which counts them."""
+        if text not in self.found and text not in self.valid:
+            self.valid[text] = not self.parser.has_error(text)
+        return not self.found[text] if text in self.found else self.valid[text]
 
     def _errors(self, text: str) -> list[Node]:
         if text not in self.found:

@@ -1,3 +1,5 @@
+import itertools
+import random
 import tracemalloc
 
 import pytest
@@ -121,6 +123,51 @@ def test_variants_of_a_text_share_its_time(monkeypatch):
     monkeypatch.setattr(syntax_tree, "MAX_SECONDS", 0.0)
     monkeypatch.setattr(syntax_tree, "SECONDS_PER_BYTE", 0.0)
     assert LimitedParser(RUST).root("fn f() {}") is None
+
+
+def test_a_variant_has_an_error_if_its_own_tree_has_one():
+    rng = random.Random(0)
+    start = 'fn f() {\n    let a = [1, (2)];\n    g(a, "b");\n}\n'
+    text = start * 8
+    parser, num_errors = LimitedParser(RUST), 0
+    for _ in range(300):
+        at, end = sorted(rng.sample(range(len(text)), 2))
+        variant = text[:at] + rng.choice(["", "x", "{", "}", '"', "/*", "*/", "let b = 1;", "("]) + text[end:]
+        has_error = LimitedParser(RUST).root(variant).has_error
+        parser.root(rng.choice([text, start + "}" + text, variant[: len(variant) // 2]]))
+        assert parser.has_error(variant) == has_error
+        num_errors += has_error
+    assert 50 < num_errors < 300
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("before", ['let x = "/*";\n', "// /*\n", 'let x = "`";\n', "m! { /*\n", ""])
+def test_what_looks_like_a_long_comment_is_not_parsed_at_once(monkeypatch, before):
+    """The part of a parse that cannot be stopped takes quadratic time."""
+    added, parse = [], LimitedParser._tree
+
+    def recorded(self, data, size, end, old=None):
+        is_grown = old is not None and old.root_node.end_byte == size
+        added.append(size - (self.done if is_grown else 0))
+        self.done = size
+        return parse(self, data, size, end, old)
+
+    monkeypatch.setattr(LimitedParser, "_tree", recorded)
+    for num in (990, 2600):
+        parser, slow = LimitedParser(RUST, seconds=0.1), SLOW * num
+        parser.root(f"fn f() {{\n// {slow}\n{before}{slow}*/")
+        parser.has_error(f"fn f() {{\n{slow}\n{before}*/")
+    assert max(added) <= syntax_tree.MAX_AT_ONCE
+
+
+def test_a_judgement_has_one_budget_for_all_its_parses(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(syntax_tree.time, "thread_time", lambda: float(next(clock)))  # a second at each look
+    parser = LimitedParser(RUST, seconds=100.0)
+    results = [parser.root(f"fn f() {{ {num} }}") for num in range(200)]
+    assert 5 < sum(root is not None for root in results) < 50
+    assert results[-1] is None
+    assert not parser.has_error("fn f( {")  # nothing is known, so nothing is refused
 
 
 def test_a_place_in_deep_nesting_is_found():
