@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Escapes lone surrogates in captured logs: they cannot travel between the processes of pytest."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def pytest_unconfigure():
     """Closes files that llama_cpp leaves open, which would be lines of warnings below the result."""
     if (module := sys.modules.get("llama_cpp._utils")) is not None:
