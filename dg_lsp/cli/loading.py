@@ -269,16 +269,20 @@ def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | Tr
 
 def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
     """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`."""
-    from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import LocalEngine
-
     model, denoiser = open_local(settings)
     try:
-        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+        engine = _measured(denoiser, settings)
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
     return model, engine, denoiser.threads
+
+
+def _measured(denoiser: "ContextDenoiser | TransformersDenoiser", settings: "Settings") -> "LocalEngine":
+    from dg_lsp.engine.decoder_selection import measure_costs
+    from dg_lsp.engine.engine import LocalEngine
+
+    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 def open_engine(settings: "Settings") -> "Engine":
@@ -344,8 +348,6 @@ def _be_careful(seconds: float, nothing: Any) -> None:
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import LocalEngine
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.settings import ModelSettings, Settings
 
@@ -354,7 +356,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     before, after = TEST_CODE
     request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
     with suppress(RequestError):  # a context that is too short for the line
-        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+        engine = _measured(denoiser, settings)
         engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
 
 

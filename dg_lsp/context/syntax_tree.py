@@ -203,11 +203,15 @@ class _TooLongError(Exception):
 
 def errors_in(root: Node) -> Iterator[Node]:
     """The nodes of errors, and those that the parser missed."""
+    return (node for node in _with_errors(root) if node.is_error or node.is_missing)
+
+
+def _with_errors(root: Node) -> Iterator[Node]:
+    """The nodes that are or contain errors."""
     waiting = [root] if root.has_error else []
     while waiting:
         node = waiting.pop()
-        if node.is_error or node.is_missing:
-            yield node
+        yield node
         waiting.extend(child for child in node.children if child.has_error or child.is_missing)
 
 
@@ -230,13 +234,7 @@ def matches_of(query: Query, text: str, grammar: Grammar) -> list[dict[str, list
 
 def _is_rubble(root: Node) -> bool:
     """True if an error has so many nodes that a query, which takes quadratic time there, takes too long."""
-    waiting = [root] if root.has_error else []
-    while waiting:
-        node = waiting.pop()
-        if node.child_count > MAX_IN_ERROR:
-            return True
-        waiting.extend(child for child in node.children if child.has_error)
-    return False
+    return any(node.child_count > MAX_IN_ERROR for node in _with_errors(root))
 
 
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:

@@ -35,6 +35,9 @@ class Corrections:
         return PassCorrections(self, fills, names)
 
 
+NO_CORRECTIONS = Corrections()
+
+
 @dataclass(frozen=True, slots=True)
 class PassCorrections:
     """Corrections of one pass, by the number of the partial fill."""

@@ -13,7 +13,7 @@ from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, Token
 from dg_lsp.canvas.repetition import BufferTokens
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
-from dg_lsp.engine.corrections import Corrections
+from dg_lsp.engine.corrections import NO_CORRECTIONS, Corrections
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -28,7 +28,6 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
-NO_CORRECTIONS = Corrections()
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 

@@ -21,7 +21,7 @@ from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptForma
 from dg_lsp.context.languages import language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer
-from dg_lsp.engine.corrections import Corrections
+from dg_lsp.engine.corrections import NO_CORRECTIONS, Corrections
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
@@ -260,7 +260,7 @@ class LocalEngine(Engine):
     def _corrections(self, request: FillRequest, model: EngineModel) -> Corrections:
         """What the buffer knows, for a model that is small enough to need it."""
         if not (self.settings.repetition and self.spec.repetition_match):
-            return Corrections()
+            return NO_CORRECTIONS
         where = request.snapshot.text, request.offset, request.suffix_lines
         has_attributes = bool(language_of(request.snapshot.language).grammar)
         attributes = model.buffers.attributes(*where) if has_attributes else None

@@ -6,7 +6,7 @@
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from enum import StrEnum
@@ -88,12 +88,20 @@ def _head(text: str) -> list[str]:
     return next((lines[: i + 1] for i, line in enumerate(lines) if line), [])
 
 
-def summarize_times(num: int, hits: Sequence[float]) -> dict[str, Any]:
-    """The numbers of `num` requests of which some had a useful item after `hits` milliseconds."""
+def cuts_of(ms: float) -> list[int]:
+    """The `CUTS` by which a request with a useful item after `ms` milliseconds counts."""
+    return [cut for cut in CUTS if ms <= cut]
+
+
+def summarize_times(num: int, num_hits: int, num_by: Mapping[int, int], hits: Sequence[float]) -> dict[str, Any]:
+    """The numbers of `num` requests of which `num_hits` had a useful item, after `hits` milliseconds.
+
+    `num_by` counts the hits by `cuts_of`; of many hits, `hits` may have the last ones only.
+    """
     return {
         "ttfue_ms": quantiles(hits),
-        "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
-        "miss_rate": share(num - len(hits), num),
+        "useful_by": {str(cut): share(num_by.get(cut, 0), num) for cut in CUTS},
+        "miss_rate": share(num - num_hits, num),
     }
 
 
@@ -215,7 +223,7 @@ class Tally:
         self._accepted[outcome.accepted] += 1
         if (ms := outcome.ttfue_ms) is not None:
             self._hits.append(ms)
-            self._useful_by.update(cut for cut in CUTS if ms <= cut)
+            self._useful_by.update(cuts_of(ms))
             if not outcome.is_rest:
                 self.num_edits += 1
                 self.edits.append(ms)
@@ -225,9 +233,7 @@ class Tally:
         num, num_hits, num_quiet = self._num, self._verdicts[Verdict.USEFUL], self._verdicts[Verdict.QUIET]
         numbers: dict[str, Any] = {
             "num": num,
-            "ttfue_ms": quantiles(self._hits),
-            "useful_by": {str(cut): share(self._useful_by[cut], num) for cut in CUTS},
-            "miss_rate": share(num - num_hits, num),
+            **summarize_times(num, num_hits, self._useful_by, self._hits),
             "show_rate": share(self._num_shown, num),
             **summarize_edits(num, num_hits, num_quiet, self._num_finished, self.edits),
             "kept_rate": share(self._num_kept, self._num_accepted) if self._num_accepted else None,

@@ -134,7 +134,7 @@ class Surroundings:
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
         for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
-            before, after = part.head + part.above + part.line_prefix, part.after("")
+            before, after = part.before, part.after("")
             left = balance(before + after, self.language)
             openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
             quote = "" if openers else left.quote

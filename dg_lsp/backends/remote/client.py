@@ -144,12 +144,12 @@ class RemoteModel:
         self._thread.start()
 
     def learn_languages(self) -> None:
-        """Asks the server which languages its model of fills knows. A server that does not say may know any."""
-        if self.follows_instructions:  # one of two models: the first answer tells
+        """Requests the languages that the server's model of fills knows: any, if the server names none."""
+        if self.follows_instructions:  # one of two models: the first answer names them
             return
-        asked = asyncio.run_coroutine_threadsafe(self._learn_languages(), self._loop)
+        done = asyncio.run_coroutine_threadsafe(self._learn_languages(), self._loop)
         with suppress(httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError, OSError):  # the first query reports it
-            asked.result()
+            done.result()
 
     def stream(self, query: RemoteQuery, deadline: float) -> Generator[RemoteAnswer, None, None]:
         """Yields the answer so far whenever it grows, and every `HEARTBEAT` seconds; closing the generator cancels.

@@ -12,7 +12,7 @@ function M.of(bufnr)
   return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr })[1]
 end
 
---- The running server; without one the user is told where the reason is.
+--- The running server; without one a warning names the command that shows the reason.
 ---@param bufnr integer
 ---@return vim.lsp.Client?
 function M.running(bufnr)
