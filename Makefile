@@ -26,6 +26,8 @@ EXTENSION := editors/vscode
 VSIX := $(EXTENSION)/dist/dg-lsp.vsix
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' dg_lsp/__init__.py)
 WHEEL := $(EXTENSION)/dist/dg_lsp-$(VERSION)-py3-none-any.whl
+DIGEST := import hashlib, pathlib, sys; wheel = pathlib.Path(sys.argv[1]); \
+  wheel.with_name(wheel.name + ".sha256").write_text(hashlib.sha256(wheel.read_bytes()).hexdigest())
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
@@ -175,8 +177,9 @@ $(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(N
 
 # The extension installs the server from this file; folders are among the sources so that a deleted file counts as a change.
 $(WHEEL): $(shell find dg_lsp -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE $(CREATED)
-	@rm -f $(EXTENSION)/dist/*.whl $(VSIX)
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) . && touch $@ || \
+	@rm -f $(EXTENSION)/dist/*.whl* $(VSIX)
+	@{ $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) . && \
+	    $(BIN)/python -c '$(DIGEST)' $@ && touch $@; } || \
 	  { echo 'The wheel of the server could not be built: the VS Code extension is not packed.' >&2; $(MISSING); }
 
 $(VSIX): $(WHEEL) $(EXTENSION)/.vscodeignore $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) \

@@ -6,6 +6,7 @@ Python objects of them in 20 s, this module reads the file in 0.4 s.
 
 import contextlib
 import mmap
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,8 @@ _READ_VERSIONS, _WRITE_VERSION = (2, 3), 3
 _DEFAULT_ALIGNMENT = 32
 _ALIGNMENT_KEY = "general.alignment"
 _MAX_DIMENSIONS = 4
+_MAX_HEADER, _MAX_ENTRIES = 64 << 20, 1 << 16
+"""Bytes, and values or tensors: the largest vocabularies take 15 MB. A sparse file could claim any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +206,9 @@ def read_header(path: Path) -> GGUFHeader:
     with map_file_errors(path), path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return _parse(path, _Cursor(path, view))
+        size = os.fstat(file.fileno()).st_size
+        with mmap.mmap(file.fileno(), min(size, _MAX_HEADER), access=mmap.ACCESS_READ) as view:
+            return _parse(path, _Cursor(path, view), size)
 
 
 @contextlib.contextmanager
@@ -232,7 +236,7 @@ class _Cursor:
 
     def check(self, end: int) -> None:
         if end > len(self.view):
-            raise self.broken("is cut short")
+            raise self.broken("is damaged (its header)" if len(self.view) == _MAX_HEADER else "is cut short")
 
     def number(self, letter: str) -> int:
         size = struct.calcsize(f"<{letter}")
@@ -270,12 +274,14 @@ class _Cursor:
             self.at += size
 
 
-def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
+def _parse(path: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     version = cursor.number("I")
     if version not in _READ_VERSIONS:
         problem = "of the other byte order" if version >> 16 else f"of version {version}"
         raise ModelUnsupportedError(f"{path} is a GGUF {problem}, which dg-lsp cannot read: use another file")
     num_tensors, num_values = cursor.number("Q"), cursor.number("Q")
+    if max(num_tensors, num_values) > _MAX_ENTRIES:
+        raise cursor.broken("is damaged (its header)")
     values = {}
     for _ in range(num_values):
         key = cursor.string().decode("utf-8", "replace")
@@ -286,8 +292,8 @@ def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
         raise cursor.broken(f"is damaged ({_ALIGNMENT_KEY})")
     start = -(-cursor.at // alignment) * alignment
     tensors = {name: StoredTensor(name, shape, kind, start + offset) for name, shape, kind, offset in found}
-    for tensor in tensors.values():
-        cursor.check(tensor.start + tensor.size)
+    if any(tensor.start + tensor.size > size for tensor in tensors.values()):
+        raise cursor.broken("is cut short")
     return GGUFHeader(path, values, tensors)
 
 

@@ -61,6 +61,7 @@ SAMPLER_NAMES = tuple(name for name in MODEL_NAMES if name != "prompt_attention"
 """Options of a request."""
 _KINDS = {"thinking": bool, "prompt_attention": str}
 _FLOATS = ("entropy_bound", "t_max", "t_min", "confidence_threshold")
+KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 SAMPLER_KEY = "model.sampler"
 """The table of the user's settings file that has a table of options for each model."""
 Samplers = tuple[tuple[str, SamplerOptions], ...]
@@ -83,8 +84,7 @@ def parse_option(name: str, text: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        what = "a number" if kind is float else "a whole number"
-        raise ValueError(f"{name} must be {what}, not {text!r:.80}") from None
+        raise ValueError(f"{name} must be {KIND_WORDS[kind]}, not {text!r:.80}") from None
 
 
 def parse_samplers(value: Any) -> Samplers:
@@ -104,7 +104,7 @@ def _parse_table(key: str, table: Mapping[str, Any]) -> SamplerOptions:
             raise ValueError(f"unknown setting {key}.{ascii(name)[1:-1]:.80}: use {', '.join(MODEL_NAMES)}")
         kinds = (float, int) if name in _FLOATS else (_KINDS.get(name, int),)
         if type(one) not in kinds:
-            raise ValueError(f"{key}.{name}: expected {kinds[0].__name__}, got {one!r:.80}")
+            raise ValueError(f"{key}.{name} must be {KIND_WORDS[kinds[0]]}, not {one!r:.80}")
     try:
         return SamplerOptions(**table)
     except ValueError as error:

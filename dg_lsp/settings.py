@@ -8,6 +8,7 @@ other values stay.
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -18,7 +19,15 @@ from attrs import field, validators
 from pathspec import GitIgnoreSpec
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.sampler_options import NO_OPTIONS, PROMPT_ATTENTIONS, SAMPLER_KEY, SamplerOptions, Samplers, parse_samplers
+from dg_lsp.sampler_options import (
+    KIND_WORDS,
+    NO_OPTIONS,
+    PROMPT_ATTENTIONS,
+    SAMPLER_KEY,
+    SamplerOptions,
+    Samplers,
+    parse_samplers,
+)
 
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 FIMS = (
@@ -34,6 +43,8 @@ MAX_SECONDS, MAX_MS = 1e6, 1e9
 """Longest times, eleven days: the system cannot wait for all longer ones."""
 
 _INTERNAL = {"internal": True}
+
+warnings.filterwarnings("ignore", category=FutureWarning, module="pathspec")  # a pattern could print thousands
 
 
 @attrs.frozen
@@ -104,7 +115,7 @@ def is_pattern(line: str) -> bool:
 
 def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
     if any(not pattern or "\n" in pattern or not is_pattern(pattern) for pattern in value):
-        raise ValueError(f"{attribute.name} must be lines of a .gitignore file")
+        raise ValueError(f"'{attribute.name}' must be a list of lines of a .gitignore file")
 
 
 @attrs.frozen
@@ -143,7 +154,11 @@ class ModelSettings:
     """Tokens of the KV cache, shared by all slots and allocated at once; 0 begins small and grows."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Number of prompts (documents) in the KV cache."""
-    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"))
+    device: str = field(
+        default="auto",
+        validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"),
+        metadata={"allowed": "auto, cpu, gpu, or numbers of GPUs such as gpu:1 or gpu:0,1"},
+    )
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
@@ -185,7 +200,7 @@ def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: st
     except ValueError:
         is_object = False
     if not is_object:
-        raise ValueError(f"{attribute.name} must be a JSON object, or empty")
+        raise ValueError(f"'{attribute.name}' must be a JSON object, or empty")
 
 
 def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -197,7 +212,11 @@ def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str)
 class RemoteSettings:
     """A server that runs the model instead of this process."""
 
-    url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
+    url: str = field(
+        default="",
+        validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"),
+        metadata={"allowed": "an address such as http://127.0.0.1:8000, without @, ? and #"},
+    )
     """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""
     allow_http: bool = False
     """Use an `http` address of another machine too, although others on the way can read code and key."""
@@ -301,13 +320,13 @@ def _strict(value: Any, kind: type) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise ValueError(f"expected {kind.__name__}, got {value!r}")
+        raise ValueError(f"must be {KIND_WORDS[kind]}, not {value!r:.80}")
     return value
 
 
 def _strings(value: Any, _kind: type) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise ValueError(f"expected a list of strings, got {value!r:.80}")
+        raise ValueError(f"must be a list of texts, not {value!r:.80}")
     return tuple(value)
 
 
@@ -334,7 +353,7 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         return _CONVERTER.structure(_merge(base, tree), Settings)
     except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
         reasons = cattrs.transform_error(error, path="settings", format_exception=_reason)
-        raise SettingsError("; ".join(reasons)) from error
+        raise SettingsError("; ".join(map(_sentence, reasons))) from error
 
 
 def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
@@ -358,10 +377,25 @@ def _unknown_setting(key: str) -> str:
 
 
 def _reason(error: BaseException, kind: type | None) -> str:
-    """The message of a validator, which names the field and the bound."""
-    if isinstance(error, ValueError) and error.args:
-        return str(error.args[0])
-    return cattrs.v.format_exception(error, kind)
+    """The message of a validator or of a conversion."""
+    match error.args:
+        case (str(), attrs.Attribute(name=name), tuple(allowed), value):
+            return f"'{name}' must be one of {', '.join(allowed)}, not {value!r:.80}"
+        case (str(), attrs.Attribute(name=name, metadata={"allowed": allowed}), *_):
+            return f"'{name}' must be {allowed}"
+        case (str(message), *_) if isinstance(error, ValueError):
+            return message
+    return "must be a table" if attrs.has(kind or type) else cattrs.v.format_exception(error, kind)
+
+
+def _sentence(reason: str) -> str:
+    """A message of cattrs with the whole key, which it appends, or that of the group where the message has the name."""
+    message, _, path = reason.rpartition(" @ settings")
+    key = path.removeprefix(".")
+    if message.startswith("'"):
+        name, _, rest = message[1:].partition("'")
+        return f"{key}.{name}{rest}"
+    return f"{key} {message}" if message.startswith("must be") else message
 
 
 def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from dg_lsp.settings import Settings, parse_settings, unknown_keys
 from dg_lsp.system import config_folder, expanded
 
 FILE_NAME = "dg-lsp.toml"
-MAX_BYTES = 1_000_000
-"""Longer files are refused."""
+MAX_BYTES = 20_000
+"""Longer files are refused: a parser of TOML takes quadratic time for one long key."""
 USER_KEYS = ("daemon.", "remote.", "privacy.audit_log", "privacy.trusted_folders", SAMPLER_KEY)
 """Keys that no folder may set, trusted or not.
 
@@ -165,7 +165,7 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str]]:
     """The settings of a file, and the keys that it sets. The message of an error names file, line and key."""
     try:
         tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise SettingsError(f"{path}: {error}") from error
     try:
         settings = parse_settings(tree, over)

@@ -2,11 +2,13 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 from dg_lsp.errors import UsageError
@@ -19,8 +21,9 @@ _LIMITS = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
 """Files of both versions of Linux control groups: limit, use, and the reclaimable parts of the use."""
-_ARENA_MAX = -8
-"""glibc's name of the number of heaps."""
+_MALLOC_OPTIONS = {-8: 1, -3: 128 << 10, -1: 128 << 10}
+"""glibc's `M_ARENA_MAX`, `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, from malloc.h."""
+_TRIM_SECONDS = 10.0
 _HIERARCHIES = {"": ("", "unified"), "memory": ("memory",)}
 """Mount points of a hierarchy with these controllers."""
 
@@ -58,13 +61,28 @@ def python_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def share_heap() -> None:
-    """Lets all threads that start from now on allocate from one heap, where the C library is glibc.
+@functools.cache
+def keep_heap_small() -> None:
+    """Lets a process that runs for days return freed memory to the system, where the C library is glibc.
 
-    Otherwise there are up to eight heaps for each core, and each keeps what a thread once used.
+    All threads that start from now on share one heap: otherwise there are up to eight for each core, and each keeps
+    what a thread once used. Large blocks are mapped one by one: glibc would keep up to 64 MiB of them. A thread returns
+    the free pages between blocks in use.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library; Windows
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        libc = ctypes.CDLL(None)
+        for option, value in _MALLOC_OPTIONS.items():
+            libc.mallopt(option, value)
+        threading.Thread(target=_trim_heap, args=(libc.malloc_trim,), name="heap-trimmer", daemon=True).start()
+
+
+def _trim_heap(trim: Callable[[int], object]) -> None:
+    used = 0.0
+    while True:
+        time.sleep(_TRIM_SECONDS)
+        if (now := time.process_time()) > used + 0.1:  # else the process is idle
+            used = now
+            trim(0)
 
 
 def free_disk(folder: Path) -> int:

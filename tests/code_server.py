@@ -103,9 +103,10 @@ class CodeServer:
         until(self._is_up, "code-server does not answer")
 
     def url(self, folder, file=None):
-        """The address of a folder, with one open file or none."""
+        """The address of a folder or a `.code-workspace` file, with one open file or none."""
+        kind = "workspace" if folder.suffix == ".code-workspace" else "folder"
         payload = json.dumps([["openFile", f"vscode-remote://127.0.0.1:{self._port}{file}"]] if file else [])
-        return f"http://127.0.0.1:{self._port}/?folder={folder}&payload={payload}"
+        return f"http://127.0.0.1:{self._port}/?{kind}={folder}&payload={payload}"
 
     @property
     def pid(self):
@@ -183,7 +184,10 @@ class Window:
         return self.run(f"{self.STATUS}?.querySelector('a')?.getAttribute('aria-label') ?? ''")
 
     def until_status(self, part):
-        return until(lambda: part in self.status, lambda: f"{part!r} is not in {self.status!r}")
+        return until(lambda: part in self.status, lambda: f"{part!r} is not in {self.status!r}, {self.status_label!r}")
+
+    def until_label(self, part):
+        return until(lambda: part in self.status_label, lambda: f"{part!r} is not in {self.status_label!r}")
 
     def until_tab(self, name):
         self.until(f"document.querySelector('.tab.active[data-resource-name={json.dumps(name)}]')", f"no tab {name}")

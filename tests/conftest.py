@@ -1,6 +1,7 @@
 """Settings and fixtures for the tests of several packages."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 # nor do they read the developer's settings
 os.environ["DG_LSP_CONFIG_DIR"] = os.devnull
+
+# a shell ignores Ctrl-C in what it starts in the background, and so would the programs of the tests
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # property tests never fail because the machine is busy
 settings.register_profile("dg-lsp", deadline=None)

@@ -18,6 +18,8 @@ SECRETS = (
     ".Docker/Config.json", "secrets.yaml", "Secrets.YML", "client_secret_42.apps.json", "service-account-1.json",
     "application_default_credentials.json", "accessKeys.csv", ".git-credentials", ".bash_history",
     ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv", "huggingface/token", ".vault-token",
+    "secrets (1).yaml", "id_rsa - Copy", "server.key.txt", "server.pem.1", "secrets.yaml.git", "serviceAccountKey.json",
+    "google-credentials.json", "etc/ssh/ssh_host_ed25519_key", "etc/shadow", ".dev.vars", ".kaggle/kaggle.json",
 )  # fmt: skip
 """Spellings of files that usually contain secrets."""
 

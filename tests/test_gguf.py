@@ -1,5 +1,9 @@
 """GGUF files, compared with the package of llama.cpp's own tools."""
 
+import resource
+import struct
+import time
+
 import gguf
 import numpy as np
 import pytest
@@ -106,6 +110,27 @@ def test_damaged_header_is_refused(small, place, at, replacement, error, message
     small.write_bytes(data)
     with pytest.raises(error, match=message):
         read_header(small)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        struct.pack("<IQQQcIIQ", 3, 1, 1, 1, b"k", v.ARRAY, 0, 3 << 30),
+        struct.pack("<IQQQ", 3, 1, 1, 3 << 30),
+        struct.pack("<IQQ", 3, 1, 1 << 62),
+        struct.pack("<IQQ", 3, 1 << 62, 0),
+    ],
+    ids=["array", "key", "values", "tensors"],
+)
+def test_a_sparse_file_that_claims_gigabytes_takes_neither_memory_nor_time(tmp_path, start):
+    with (tmp_path / "sparse.gguf").open("wb") as file:
+        file.write(b"GGUF" + start)
+        file.truncate(4 << 30)
+    began, most = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelBrokenError, match="is damaged"):
+        read_header(tmp_path / "sparse.gguf")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 200_000  # kB
+    assert time.process_time() - began < 5
 
 
 def test_missing_file_and_directory_are_refused(tmp_path):

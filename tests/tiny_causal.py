@@ -7,7 +7,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
-from dg_lsp.training.vocabulary import PRE_TOKENIZERS
+from dg_lsp.training.tokenizer import PRE_TOKENIZERS
 
 SIZES = {
     "hidden_size": 64,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import Attempt, ShownItem
+from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
@@ -142,11 +142,9 @@ class EngineContender:
 
 
 def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: float, **costs: Any) -> Attempt:
-    """Attempt with one item, or none for an empty text."""
+    """Attempt with this text, empty for none."""
     facts: dict[str, Any] = {"case": case.id, "kind": case.kind, "reference": case.reference, "latency_ms": ms, **costs}
-    facts["language"] = case.language
-    shown = (ShownItem(ms, text),) if text else ()
-    return Attempt(contender=contender, decoder=decoder, shown=shown, **facts)
+    return Attempt(contender=contender, decoder=decoder, text=text, language=case.language, **facts)
 
 
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:

@@ -178,7 +178,9 @@ def read_positions(path: Path) -> tuple[SamplePosition, ...]:
             raise ValueError("a place without an expected text")
         return found
     except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
-        raise InputFileError(f"cannot read cursor positions from {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        advice = "name a TOML file of cursor positions, or run this in a clone of dg-lsp"
+        raise InputFileError(f"cannot read cursor positions from {path} ({reason}): {advice}") from error
 
 
 def sample_table(positions: Iterable[SamplePosition], fill: Callable[[SamplePosition], FillResult]) -> Table:

@@ -29,21 +29,13 @@ ALL = "all"
 """Label of the summary over all kinds."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownItem:
-    """One suggestion, and the milliseconds from the request to its departure."""
-
-    ms: float
-    text: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """The answer of one contender to one test case; a cost is None if a server does not report it.
 
-    The shown items are in the order of their departure; the last one is final. The latency ends with the final answer,
-    shown or not. Steps are forward passes after the prefill, tokens include the end token, and the confidence is the
-    estimated probability that the first line is right. The model time includes the prefill.
+    The latency ends with the departure of the answer, shown or not. Steps are forward passes after the prefill, tokens
+    include the end token, and the confidence is the estimated probability that the first line is right. The model time
+    includes the prefill.
     """
 
     case: str
@@ -52,7 +44,7 @@ class Attempt:
     decoder: str
     reference: str
     language: str = ""  # LSP language id; empty in runs of older versions
-    shown: tuple[ShownItem, ...] = ()
+    text: str = ""  # empty if nothing was shown
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
     steps: int | None = None
@@ -63,32 +55,19 @@ class Attempt:
     model_ms: float | None = None
 
     @property
-    def text(self) -> str:
-        """The final text; empty if nothing was shown."""
-        return self.shown[-1].text if self.shown else ""
-
-    @property
     def is_exact(self) -> bool:
-        """True if the final text equals the reference, see `texts_match`."""
-        return bool(self.shown) and texts_match(self.text, self.reference)
+        """True if the text equals the reference, see `texts_match`."""
+        return bool(self.text) and texts_match(self.text, self.reference)
 
     @property
     def is_first_line(self) -> bool:
-        """True if the final text starts with the first line of the reference."""
-        return bool(self.shown) and first_lines_match(self.text, self.reference)
+        """True if the text starts with the first line of the reference."""
+        return bool(self.text) and first_lines_match(self.text, self.reference)
 
     @property
     def ttfue_ms(self) -> float | None:
-        """Departure of the first useful item; None for a miss."""
-        useful = [item.ms for item in self.shown if first_lines_match(item.text, self.reference)]
-        if self.passes and self.shown:
-            useful.append(self.shown[-1].ms)
-        return min(useful, default=None)
-
-    @property
-    def is_reversed(self) -> bool:
-        """True if an earlier item started differently from the final one."""
-        return any(not first_lines_match(item.text, self.text) for item in self.shown[:-1])
+        """Departure of a useful text; None for a miss."""
+        return self.latency_ms if self.is_first_line or (self.passes and self.text) else None
 
 
 def summarize(attempts: Iterable[Attempt]) -> Summary:
@@ -96,13 +75,12 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
 
     Times and costs are milliseconds, shares are between 0 and 1. A miss is an attempt without a useful item; it counts
     in every share. `useful_by` has the share of useful attempts by milliseconds since the request. These values do not
-    relate to all attempts: `ttfue_ms` (the hits), `pass_at_1` (tested ones), `reversal_rate` (those that showed
-    something), `steps_mean` and `tokens_per_forward` (those with known steps). `model_ms_per_useful` is the model time
-    of all attempts over the number of hits. A value without attempts is 0 or None.
+    relate to all attempts: `ttfue_ms` (the hits), `pass_at_1` (tested ones), `steps_mean` and `tokens_per_forward`
+    (those with known steps). `model_ms_per_useful` is the model time of all attempts over the number of hits. A value
+    without attempts is 0 or None.
     """
     listed = list(attempts)
     hits = [attempt.ttfue_ms for attempt in listed if attempt.ttfue_ms is not None]
-    shown = [attempt for attempt in listed if attempt.shown]
     tested = [attempt.passes for attempt in listed if attempt.passes is not None]
     counted = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
     model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
@@ -115,8 +93,7 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
             "first_line_match": share(sum(attempt.is_first_line for attempt in listed), num),
             "pass_at_1": sum(tested) / len(tested) if tested else None,
             **summarize_times(num, len(hits), Counter(cut for ms in hits for cut in cuts_of(ms)), hits),
-            "show_rate": share(len(shown), num),
-            "reversal_rate": share(sum(attempt.is_reversed for attempt in shown), len(shown)),
+            "show_rate": share(sum(bool(attempt.text) for attempt in listed), num),
             "latency_ms": {**quantiles(latencies), "p95": quantile(latencies, 0.95)},
             "steps_mean": num_steps / len(counted) if counted else None,
             "tokens_per_forward": share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
@@ -262,7 +239,7 @@ class CalibrationBin:
 
 def calibration(attempts: Iterable[Attempt]) -> list[CalibrationBin]:
     """Ranges of confidence that have fills, ascending; empty if no fill has one."""
-    known = [(one.confidence, one.is_first_line) for one in attempts if one.confidence is not None and one.shown]
+    known = [(one.confidence, one.is_first_line) for one in attempts if one.confidence is not None and one.text]
     hits, bins = sum(is_right for _, is_right in known), []
     for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
         inside = [one for one in known if least <= one[0] < end]
@@ -358,7 +335,6 @@ def _summary_texts(summary: Summary) -> Texts:
             "first line": _share(summary["first_line_match"], num),
             "pass@1": percent(summary["pass_at_1"]),
             "shown": _share(summary["show_rate"], num),
-            "reversed": _share(summary["reversal_rate"], num * summary["show_rate"]),
         },
         "Cost": {
             "latency, median": milliseconds(latency["p50"]),

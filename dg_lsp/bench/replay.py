@@ -69,7 +69,7 @@ class RequestEvent:
         """The outcome, as docs/ttfue.md defines it; whether words of a wrong item were accepted is not known yet."""
         if self.is_cancelled:
             return ttfue.Verdict.CANCELLED
-        return ttfue.judge((item.text for item in self.attempt.shown), self.attempt.reference)
+        return ttfue.judge(filter(None, [self.attempt.text]), self.attempt.reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class _Session:
         case = TestCase(f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}", kind, text, task.tail, coming)
         request = FillRequest(snapshot, len(text), decoder=self._replay.decoder, seed=self._replay.seed)
         attempt = self._completer.answer(case, request, at_ms, stale_ms)
-        is_shown = bool(attempt.shown)
+        is_shown = bool(attempt.text)
         return RequestEvent(
             attempt,
             at_ms,
@@ -285,7 +285,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     presses = sum(event.presses for event in accepts)
     chars_accepted = sum(len(event.text) for event in accepts)
     chars = sum(len(event.key) for event in keys) + chars_accepted
-    num_displayed, num_quiet = sum(event.is_displayed for event in requests), sum(not e.attempt.shown for e in finished)
+    num_displayed, num_quiet = sum(event.is_displayed for event in requests), sum(not e.attempt.text for e in finished)
 
     def model_ms(chosen: Iterable[RequestEvent]) -> float:
         return sum(event.attempt.model_ms or 0.0 for event in chosen)

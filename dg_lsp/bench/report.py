@@ -77,18 +77,16 @@ class Film:
 
     def steps(self) -> Iterator[FilmStep]:
         """All steps, ready for display; a step ends before its first end token."""
-        settled, previous = "", Frame(0, 0, (), "")
+        previous = Frame(0, 0, (), "")
         for frame in self.frames:
-            if previous.block != frame.block:
-                settled, previous = previous.settled_text, Frame(frame.block, 0, (), "")
-            old = [cell.is_committed for cell in previous.cells]
+            old = [cell.is_committed for cell in previous.cells if previous.block == frame.block]
             tokens = [_token(cell, is_new=not any(old[i : i + 1])) for i, cell in enumerate(frame.cells)]
             has_gaps = any(cell.is_frozen for cell in frame.cells)  # an end token ends its gap only
             end = next((i for i, cell in enumerate(frame.cells) if cell.is_end and not has_gaps), len(tokens))
             free = [cell for cell in frame.cells if not cell.is_frozen]
             accepted = sum(cell.is_committed for cell in free)
             caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(free)} positions accepted"
-            yield FilmStep(caption, settled, tuple(tokens[:end]))
+            yield FilmStep(caption, frame.earlier_text, tuple(tokens[:end]))
             previous = frame
 
 
@@ -233,7 +231,7 @@ def _miss_reason(attempt: metrics.Attempt) -> str | None:
     """None for an attempt that was useful in time."""
     if attempt.ttfue_ms is not None:
         return "late" if attempt.ttfue_ms > ttfue.CUTS[-1] else None
-    return "wrong" if attempt.shown else attempt.rejection or "nothing"
+    return "wrong" if attempt.text else attempt.rejection or "nothing"
 
 
 def _misses(attempts: Attempts) -> Iterator[metrics.Table | Examples]:

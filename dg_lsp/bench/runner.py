@@ -95,7 +95,7 @@ class Machine:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
-    dg_lsp_run: Literal[2] = field(default=2, kw_only=True)  # version of the format
+    dg_lsp_run: Literal[3] = field(default=3, kw_only=True)  # version of the format
     command: str
     machine: Machine
     model: str
@@ -266,7 +266,7 @@ def infill_tables(run: Run) -> list[Table]:
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
     """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
-    return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes) if program else attempt
+    return replace(attempt, passes=bool(attempt.text) and sandbox.run(program).passes) if program else attempt
 
 
 def file_sha256(path: Path) -> str:

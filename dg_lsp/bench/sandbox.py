@@ -86,8 +86,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of one program."""
+class ProgramResult:
+    """What became of one program."""
 
     passes: bool  # true if the program ran to its end
     reason: str = ""  # the exception, the signal, or another reason why the program failed
@@ -112,7 +112,7 @@ class Sandbox:
             message = "--execute needs a bubblewrap 0.7 or later that can create namespaces"
             raise SandboxError(f"{message}: {outcome.reason}")
 
-    def run(self, program: str) -> Outcome:
+    def run(self, program: str) -> ProgramResult:
         """Runs a program to its end. None of its processes is left afterwards.
 
         Raises:
@@ -133,7 +133,7 @@ class Sandbox:
                     check=False,
                 ).returncode
             except subprocess.TimeoutExpired:
-                return Outcome(False, "timeout")
+                return ProgramResult(False, "timeout")
             except OSError as error:
                 raise SandboxError(f"cannot start bubblewrap ({error}): {INSTALL}") from error
             report.seek(0)
@@ -143,8 +143,8 @@ class Sandbox:
         if code:
             # bubblewrap returns 128 + N after signal N
             is_signal = code - 128 in set(signal.Signals)
-            return Outcome(False, signal.Signals(code - 128).name if is_signal else message or "crashed")
-        return Outcome(verdict == _PASSED, "" if verdict == _PASSED else verdict or "no result")
+            return ProgramResult(False, signal.Signals(code - 128).name if is_signal else message or "crashed")
+        return ProgramResult(verdict == _PASSED, "" if verdict == _PASSED else verdict or "no result")
 
     def _command(self) -> list[str]:
         # the limit on processes does not apply to root: as root the program runs as a temporary user

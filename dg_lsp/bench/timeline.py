@@ -145,9 +145,9 @@ class _Recorder:
         after = f"after {metrics.milliseconds(attempt.latency_ms)}"
         if event.is_cancelled:
             sentence = f"The request was cancelled {after} by the next key."
-        elif attempt.shown and not event.is_displayed:
+        elif attempt.text and not event.is_displayed:
             sentence = f"Answered {after}: {_quoted(attempt.text)}; the text on the screen stayed."
-        elif attempt.shown:
+        elif attempt.text:
             sentence = f"Shown {after}."
         else:
             sentence = f"Answered {after}: nothing ({attempt.rejection or 'no text'})."

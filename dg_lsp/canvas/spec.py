@@ -181,6 +181,10 @@ class SideFile:
     sha256: str  # checksum of its content, in hexadecimal digits
 
 
+MIN_MATCH = 3
+"""Shortest n-gram of the buffer, in tokens, whose continuation overrides a prediction."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model, as far as canvas and denoising loop depend on it."""

@@ -51,7 +51,8 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)  # of the command that was misused
         command = context.command_path if context else "dg-lsp"
-        return _print_error(f"{error.format_message().rstrip('.')} (see {command} --help)", error.exit_code)
+        problem = error.format_message().replace("Value error, ", "").rstrip(".")
+        return _print_error(f"{problem} (see {command} --help)", error.exit_code)
     except DgLspError as error:
         return _print_error(str(error), error.exit_code)
     except typer.Abort:

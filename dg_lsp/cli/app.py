@@ -8,11 +8,10 @@ from typer.core import TyperGroup, TyperOption
 
 from dg_lsp.cli.bench import app as bench
 from dg_lsp.cli.bench import report
-from dg_lsp.cli.chat import chat
+from dg_lsp.cli.chat import chat, generate
 from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
-from dg_lsp.cli.generate import generate
 from dg_lsp.cli.models import app as models
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve

@@ -1,27 +1,36 @@
-"""`dg-lsp bench` and `dg-lsp report`: their options. `measurements` does the work."""
+"""`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types, `server_load` sends requests."""
 
+import inspect
+import json
+import math
+import shlex
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import (
     Deadline,
     Decoder,
-    GpuLayers,
     Json,
-    Model,
-    Remote,
     Seed,
     SuffixLines,
-    Threads,
-    overrides,
+    with_group,
+    with_local_model_options,
+    with_model_options,
     with_sampler_options,
 )
+from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
+
+if TYPE_CHECKING:
+    from dg_lsp.cli.measurements import Cases
 
 app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 
@@ -36,11 +45,33 @@ Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every att
 Html = Annotated[Path | None, Option(metavar="OUT.html", help="Also write a page.")]
 
 
+def _cases(values: dict[str, Any]) -> "Cases":
+    from dg_lsp.cli.measurements import Cases
+
+    return Cases(**values)
+
+
+with_cases = with_group(
+    "cases",
+    {
+        "data": (Data, inspect.Parameter.empty),
+        "limit": (Limit, None),
+        "seed": (Seed, 0),
+        "execute": (Execute, False),
+        "as_json": (Json, False),
+        "output": (Output, None),
+        "html": (Html, None),
+    },
+    _cases,
+)
+"""The parameter `cases` is a `Cases`."""
+
+
 @app.command("compare")
 @with_sampler_options
+@with_local_model_options
+@with_cases
 def compare(
-    data: Data,
-    model: Model = None,
     decoders: Annotated[list[DecoderName] | None, Option("--decoder", help="Another decoder to compare.")] = None,
     pretrained: Annotated[str | None, Option(metavar="MODEL", help="A causal model, by name or path.")] = None,
     remote: Annotated[str | None, Option(metavar="URL", help="Compare with this server.")] = None,
@@ -49,30 +80,22 @@ def compare(
     diffusion_steps: Annotated[
         int, Option(min=0, metavar="N", help="Steps of that program; 0: one for each token.")
     ] = 0,
-    limit: Limit = None,
-    seed: Seed = 0,
     length: Length = "none",
     early_stop: Annotated[
         float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
     ] = 0.0,
     warm: Warm = False,
-    execute: Execute = False,
-    as_json: Json = False,
-    output: Output = None,
-    html: Html = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
     *,
+    cases: "Cases",
+    over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
     """Compare contenders on the same cases, in turn: diffusion, the same weights autoregressively, and others."""
-    from dg_lsp.cli.measurements import Cases, ContenderChoice, measure_contenders
+    from dg_lsp.cli.measurements import ContenderChoice, measure_contenders
 
-    # the model runs here in any case
-    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
+    # the model runs here in any case, so the server is not in place of it
     settings = configure(over if remote is None else {**over, "remote": {"url": remote}})
     choice = ContenderChoice(tuple(decoders or ()), pretrained, llama_server, llama_diffusion_cli, diffusion_steps)
-    cases = Cases(data, limit, seed, execute, as_json, output, html)
     more: dict[str, Any] = {"early_stop_ms": early_stop, "is_warm": warm, "sampler": sampler}
     return measure_contenders(cases, settings, choice, length, **more)
 
@@ -88,50 +111,59 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    from dg_lsp.cli.measurements import write_cut
+    import attrs
 
-    return write_cut(folder, output, languages or (), num, seed, configure({}))
+    from dg_lsp.bench.cut import case_middles, read_sources, write_cases
+    from dg_lsp.bench.metrics import count
+    from dg_lsp.context.languages import LANGUAGE_IDS
+    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
+
+    settings, languages = configure({}), languages or []
+    if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
+        raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
+    root = folder.resolve()
+    roots = repositories_around(root) or [root.as_uri()]
+    exclusion = WorkspaceExclusion(attrs.evolve(settings.privacy, exclude_gitignored=True), roots)
+    sources = read_sources(folder, languages, seed, exclusion.is_excluded)
+    middles = case_middles(sources, num, seed)
+    counts = ", ".join(f"{one} {name}" for name, one in write_cases(middles, output).most_common())
+    typer.echo(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
+    typer.echo(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
+    return 0
 
 
 @app.command("infill")
 @with_sampler_options
+@with_model_options
+@with_cases
 def infill(
-    data: Data,
-    model: Model = None,
-    remote: Remote = None,
     decoder: Decoder = None,
-    limit: Limit = None,
-    seed: Seed = 0,
-    execute: Execute = False,
     length: Length = "none",
     max_lines: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of lines of every fill.")] = None,
     suffix_lines: SuffixLines = None,
     deadline: Deadline = None,
     warm: Warm = False,
-    as_json: Json = False,
-    output: Output = None,
-    html: Html = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
     sweep: Annotated[
         list[str] | None,
         Option(metavar="NAME=VALUE,...", help="Measure each value of a sampler option; several: all combinations."),
     ] = None,
     *,
+    cases: "Cases",
+    over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    from dg_lsp.cli.measurements import Cases, measure_infill, measure_sweep, request_options, sweep_of
+    from dg_lsp.cli.measurements import measure_infill, measure_sweep, request_options, sweep_of
 
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = configure(over)
     options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
-    cases = Cases(data, limit, seed, execute, as_json, output, html)
     if sweep:
         return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)
 
 
 @app.command("replay")
+@with_model_options
 def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
     region: Annotated[str | None, Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")] = None,
@@ -148,8 +180,6 @@ def replay(
         Literal["request", "keep", "dismiss"],
         Option(help="If a key matches the item: send a request, keep the item, or dismiss it."),
     ] = "request",
-    model: Model = None,
-    remote: Remote = None,
     api: Annotated[str | None, Option(metavar="API", help="API of the server: completions, infill or chat.")] = None,
     fim: Annotated[
         str | None, Option(metavar="FIM", help="How completions send the text after the cursor; see remote.fim.")
@@ -161,8 +191,8 @@ def replay(
     against: Annotated[
         list[Path] | None, Option(metavar="RUN.jsonl", help="An --output of the same typing, to compare with.")
     ] = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
     from dg_lsp.bench.replay import Replay
@@ -170,7 +200,6 @@ def replay(
     from dg_lsp.cli.replay import measure_replay, typing_tasks
 
     typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
-    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = {**over.get("remote", {}), **server}
     settings = configure(over)
@@ -180,18 +209,35 @@ def replay(
 
 
 @app.command("samples")
+@with_local_model_options
 def samples(
     places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(
         "samples/places.toml"
     ),
-    model: Model = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Fill all listed cursor positions; print a Markdown table of the results."""
-    from dg_lsp.cli.measurements import fill_samples
+    from dg_lsp.bench.contenders import RequestOptions
+    from dg_lsp.bench.dataset import SamplePosition, sample_table
+    from dg_lsp.cli.measurements import read_samples
+    from dg_lsp.engine.request import FillRequest, Priority
+    from dg_lsp.engine.result import FillResult
 
-    return fill_samples(places, configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads)))
+    settings = configure(over)
+    positions, sources = read_samples(places, settings)
+    engine = loading.open_engine(settings)
+
+    def fill(position: SamplePosition) -> FillResult:
+        source = sources[position.file]
+        offset = source.offset_at(position.line, position.col)
+        request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
+        return engine.fill(request, deadline=math.inf)
+
+    with closing(engine):
+        typer.echo("\n".join(sample_table(positions, fill).markdown()))
+        typer.echo(RequestOptions().time_limits)
+    return 0
 
 
 @app.command("serve")
@@ -232,18 +278,30 @@ def serve(
 
 
 @app.command("steps")
+@with_local_model_options
 def steps(
-    model: Model = None,
     rounds: Annotated[int, Option(min=1, metavar="N", help="Repetitions; medians are printed.")] = 15,
     as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
+    *,
+    over: dict[str, Any],
 ) -> int:
     """Measure prefill and denoising steps, and the engine overhead."""
-    from dg_lsp.cli.measurements import measure_steps
+    from dg_lsp.bench.steps import measure_model
+    from dg_lsp.cli.measurements import markdown
 
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
-    return measure_steps(settings, rounds, as_json=as_json)
+    settings = configure(over)
+    if settings.is_remote:
+        raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
+    _, denoiser = loading.open_local(settings)
+    measured = measure_model(denoiser, settings.completion, rounds=rounds)
+    if as_json:
+        typer.echo(json.dumps(asdict(measured)))
+    else:
+        typer.echo(
+            f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop\n"
+        )
+        typer.echo(markdown(measured.tables()))
+    return 0
 
 
 def report(
@@ -253,6 +311,19 @@ def report(
     ] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""
-    from dg_lsp.cli.measurements import write_report
+    from dg_lsp.bench.audit import audit_page
+    from dg_lsp.bench.metrics import count
+    from dg_lsp.bench.report import check_page_path
+    from dg_lsp.engine.audit import read_log
 
-    return write_report(log, output or log.with_suffix(".html"))
+    path = output or log.with_suffix(".html")
+    check_page_path(path)
+    try:
+        records, outcomes, num_bad = read_log(log)
+    except OSError as error:
+        raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
+    if not records:
+        raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
+    audit_page(records, f"dg-lsp: {log.name}", num_bad, outcomes).write(path)
+    typer.echo(f"{count(len(records), 'request')}: {path}")
+    return 0

@@ -121,7 +121,7 @@ class _Command:
             typer.echo(json.dumps(fill_object(result, load_ms)))
         else:
             if not result.candidates:
-                typer.echo(f"no completion ({result.reason or 'empty'})")
+                typer.echo(f"no completion: the result {result.problem}")
             elif self.write:
                 typer.echo(f"wrote {self.source.path}")
             typer.echo(timing_line(result, load_ms))
@@ -165,7 +165,8 @@ class _Command:
             show_difference(result, self.source)
             for gap in result.gaps:
                 if gap.rejection:
-                    typer.echo(f"line {self.source.line_of(gap.start)} is not filled ({gap.rejection.reason})")
+                    line = self.source.line_of(gap.start)
+                    typer.echo(f"line {line} is not filled: the result {gap.rejection.reason.problem}")
             if self.write and not result.rejection:
                 typer.echo(f"wrote {self.source.path}")
             num_filled = sum(gap.rejection is None for gap in result.gaps)

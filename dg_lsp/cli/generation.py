@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from dg_lsp.cli import INTERRUPTED
-from dg_lsp.cli.output import Canvases, for_stream, plain_row, plural, times
+from dg_lsp.cli.output import Screen, draft_text, for_stream, plural, times
 
 if TYPE_CHECKING:
+    from dg_lsp.engine.decoders.base import Progress
     from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import ChatRequest
     from dg_lsp.engine.result import FillResult, Frame
@@ -67,10 +67,19 @@ class Display:
         stop = StopSignal()
         request = replace(request, is_stopped=stop)
         stream = None if self.as_json else TextStream(hides_thought=self.hides_thought)
-        screen = self._screen()
-        with stop.installed(), screen:
-            steps = engine.chat(request, deadline=deadline)
-            result = drain(steps, lambda progress: self._show(engine.frame(progress), stream, screen))
+        screen = Screen(Console(stderr=True, highlight=False), _end_of) if self.visual else None
+
+        def show(progress: "Progress") -> None:
+            frame = engine.frame(progress)
+            if screen is not None:
+                screen.add(frame)
+            if stream is not None and not (screen and screen.is_live):  # the text is printed when the screen is gone
+                stream.add(frame)
+
+        with stop.installed(), screen or nullcontext():
+            result = drain(engine.chat(request, deadline=deadline), show)
+        if screen is not None:
+            screen.print_rows()
         ended_by = "interrupted" if stop() else result.ending.value
         if stream is None:
             typer.echo(_json(result, ended_by, load_ms))
@@ -78,17 +87,6 @@ class Display:
             stream.finish(result)
             typer.echo(summary_line(result, ended_by, load_ms), err=True)
         return INTERRUPTED if stop() else 0 if result.text else 1, result.text
-
-    def _screen(self) -> "Screen | nullcontext[None]":
-        return Screen(Console(stderr=True, highlight=False)) if self.visual else nullcontext()
-
-    def _show(self, frame: "Frame", stream: "TextStream | None", screen: "Screen | nullcontext[None]") -> None:
-        if isinstance(screen, Screen):
-            screen.add(frame)
-            if screen.is_live:  # the text is printed when the screen is gone
-                return
-        if stream is not None:
-            stream.add(frame)
 
 
 class TextStream:
@@ -134,36 +132,9 @@ class TextStream:
         sys.stdout.flush()
 
 
-class Screen:
-    """The canvas step by step: on a terminal the text with the draft and a row for each step, in a pipe only rows."""
-
-    def __init__(self, console: Console) -> None:
-        self.is_live = console.is_terminal
-        self._console, self._canvases = console, Canvases(console)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if self.is_live else None
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.__exit__(None, None, None)
-            for row in self._canvases.rows:
-                self._console.print(row)
-
-    def add(self, frame: "Frame") -> None:
-        """Shows one more pass."""
-        if self._live is None:
-            self._console.print(plain_row(frame), soft_wrap=True)
-        else:
-            self._live.update(self._canvases.after(frame, _end_of), refresh=True)
-
-
-def _end_of(draft: Text, height: int) -> Text:
+def _end_of(frame: "Frame", height: int) -> Text:
     """The last lines of the text that fit."""
-    return Text("\n").join(draft.split("\n", allow_blank=True)[-max(1, height // 2) :])
+    return Text("\n").join(draft_text(frame).split("\n", allow_blank=True)[-max(1, height // 2) :])
 
 
 def summary_line(result: "FillResult", ended_by: str, load_ms: float) -> str:

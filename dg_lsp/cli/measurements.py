@@ -3,8 +3,6 @@
 import hashlib
 import itertools
 import json
-import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,29 +14,22 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import runner
-from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
-from dg_lsp.bench.cut import case_middles, read_sources, write_cases
-from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
-from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, count, grouped, summarize, sweep_table
+from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases
+from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, grouped, summarize, sweep_table
 from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.sandbox import Sandbox
-from dg_lsp.bench.steps import measure_model
 from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder, sampler_of
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
-from dg_lsp.context.languages import LANGUAGE_IDS
-from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.result import FillResult
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import UsageError
 from dg_lsp.models.registry import locate
 from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions, parse_option
 from dg_lsp.settings import RemoteSettings, Settings
@@ -244,23 +235,6 @@ def _open_sweep(
         yield opened, contenders
 
 
-def write_cut(folder: Path, output: Path, languages: Sequence[str], num: int, seed: int, settings: Settings) -> int:
-    """Runs `bench cut`; returns the exit code."""
-    if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
-        raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
-
-    root = folder.resolve()
-    roots = repositories_around(root) or [root.as_uri()]
-    exclusion = WorkspaceExclusion(attrs.evolve(settings.privacy, exclude_gitignored=True), roots)
-    sources = read_sources(folder, languages, seed, exclusion.is_excluded)
-    middles = case_middles(sources, num, seed)
-    counts = ", ".join(f"{one} {name}" for name, one in write_cases(middles, output).most_common())
-    typer.echo(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
-    typer.echo(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
-    return 0
-
-
 @contextmanager
 def _open_contender(
     settings: Settings, decoder: DecoderName | None, options: RequestOptions
@@ -319,23 +293,6 @@ def _open_contenders(
         yield BenchModel(engine, model.path, threads), contenders
 
 
-def fill_samples(places: Path, settings: Settings) -> int:
-    """Runs `bench samples`; returns the exit code."""
-    positions, sources = read_samples(places, settings)
-    engine = loading.open_engine(settings)
-
-    def fill(position: SamplePosition) -> FillResult:
-        source = sources[position.file]
-        offset = source.offset_at(position.line, position.col)
-        request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
-        return engine.fill(request, deadline=math.inf)
-
-    with closing(engine):
-        typer.echo("\n".join(sample_table(positions, fill).markdown()))
-        typer.echo(RequestOptions().time_limits)
-    return 0
-
-
 def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition, ...], dict[str, SourceFile]]:
     """The cursor positions of a TOML file, and the files by name; refuses files that the settings exclude."""
     positions = read_positions(places)
@@ -343,34 +300,6 @@ def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition
     for source in sources.values():
         loading.check_allowed(source, settings)
     return positions, sources
-
-
-def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
-    """Runs `bench steps`; returns the exit code."""
-    if settings.is_remote:
-        raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
-    _, denoiser = loading.open_local(settings)
-    report = measure_model(denoiser, settings.completion, rounds=rounds)
-    if as_json:
-        typer.echo(json.dumps(asdict(report)))
-    else:
-        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds; no deadline or early stop\n")
-        typer.echo(_markdown(report.tables()))
-    return 0
-
-
-def write_report(log: Path, path: Path) -> int:
-    """Writes an audit log as a page; returns the exit code."""
-    check_page_path(path)
-    try:
-        records, outcomes, num_bad = read_log(log)
-    except OSError as error:
-        raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
-    if not records:
-        raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
-    audit_page(records, f"dg-lsp: {log.name}", num_bad, outcomes).write(path)
-    typer.echo(f"{count(len(records), 'request')}: {path}")
-    return 0
 
 
 @contextmanager
@@ -381,7 +310,8 @@ def progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callab
         yield lambda num: bars.advance(task, num)
 
 
-def _markdown(tables: Iterable[Table]) -> str:
+def markdown(tables: Iterable[Table]) -> str:
+    """The tables as lines of Markdown."""
     return "\n".join(line for table in tables for line in table.markdown())
 
 
@@ -399,7 +329,7 @@ def finish(
         typer.echo(json.dumps(tree))
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
-        typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", _markdown(tables)]))
+        typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", markdown(tables)]))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
         benchmark_page(title, run, tables, films, timelines).write(html)

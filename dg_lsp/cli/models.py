@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument
 
-from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, overrides
@@ -19,6 +18,7 @@ from dg_lsp.cli.pull import pull_model, size_text
 from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
+    from dg_lsp.canvas.fim import FimFamily
     from dg_lsp.models.registry import Family, Preset
     from dg_lsp.models.selection import Machine
 
@@ -30,13 +30,12 @@ def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, kind, size, memory, hardware, licence and description."""
     from dg_lsp.cli.output import aligned
     from dg_lsp.models import registry
-    from dg_lsp.models.selection import BUNDLED
 
     try:
         machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
         machine = loading.this_machine(with_gpu=False)
-    models = [_listed(preset, machine) for preset in (BUNDLED, *registry.PRESETS)]
+    models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
     if as_json:
         typer.echo(json.dumps(models))
         return 0
@@ -69,10 +68,9 @@ def _fitting(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
     """Keys in the documented order."""
-    from dg_lsp.models import registry
-    from dg_lsp.models.selection import BUNDLED, fit, is_diffusion
+    from dg_lsp.models.selection import fit, is_diffusion
 
-    path = registry.BUNDLED[0].path if preset is BUNDLED else registry.ready_path(preset)
+    path = preset.path
     return {
         "name": preset.name,
         "kind": "diffusion" if is_diffusion(preset) else "autoregressive",
@@ -96,9 +94,7 @@ def _is_begun(preset: "Preset") -> bool:
 
 def _location(preset: "Preset") -> str:
     """The path of the preset's model, or the command that gets it."""
-    from dg_lsp.models import registry
-
-    if (ready := registry.ready_path(preset)) is not None:
+    if (ready := preset.path) is not None:
         return str(ready)
     return f"{'not complete' if _is_begun(preset) else 'not here'} yet: dg-lsp models pull {preset.name}"
 
@@ -119,6 +115,7 @@ def show_model(
     ] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.canvas.fim import FIM_FAMILIES
     from dg_lsp.models import registry
     from dg_lsp.settings import parse_settings
 
@@ -127,7 +124,7 @@ def show_model(
     if preset is not None:
         for key, value in _facts(preset):
             typer.echo(f"{key}: {value}")
-        if registry.ready_path(preset) is None:
+        if preset.path is None:
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
@@ -172,7 +169,7 @@ app.command("convert")(conversion.convert_model)
 app.command("build-runtime")(conversion.build_runtime)
 
 
-def _fim_facts(family: FimFamily) -> Iterator[tuple[str, object]]:
+def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
     yield "fim_prompt", family.prompt
     if family.file:
         yield "fim_files", (family.repository + family.file).replace("\n", "\\n")

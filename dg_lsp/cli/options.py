@@ -92,6 +92,10 @@ MODEL_OPTIONS: dict[str, tuple[Any, Any]] = {
 }
 with_model_options = with_group("over", MODEL_OPTIONS, lambda values: overrides(**values))
 """The parameter `over` is a settings tree, see `overrides`."""
+with_local_model_options = with_group(
+    "over", {name: one for name, one in MODEL_OPTIONS.items() if name != "remote"}, lambda values: overrides(**values)
+)
+"""The same for commands that only measure a model of this computer."""
 
 
 def _only_model(values: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +108,8 @@ with_rewrite_model_options = with_group("over", MODEL_OPTIONS, _only_model)
 
 
 _PANEL = "Sampler (default: the model's own)"
+_THINKING = "Models that can think"
+"""A panel of its own: the two names would leave too little room for the others on 80 columns."""
 _HELP = {
     "canvas_length": (int, "N", "Tokens denoised at once."),
     "max_denoising_steps": (int, "N", "Forward passes of one canvas at most."),
@@ -134,7 +140,7 @@ _OPTIONS: dict[str, Any] = {
 } | {
     "thinking": Annotated[
         bool | None,
-        Option("--thinking/--no-thinking", help="Let the model think before it answers.", rich_help_panel=_PANEL),
+        Option("--thinking/--no-thinking", help="Let the model think before it answers.", rich_help_panel=_THINKING),
     ]
 }
 

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -154,45 +153,60 @@ def _numbered(code: Text, start: int, end: int, first_number: int, *, with_caret
     return Text("\n").join(rows)
 
 
+class Screen:
+    """Canvases step by step: on a terminal a drawing and a row for each step, in a pipe only rows."""
+
+    def __init__(self, console: Console, drawn: Callable[[Frame, int], Text]) -> None:
+        """`drawn` makes the drawing of a frame from the number of lines of the terminal."""
+        self.is_live = console.is_terminal
+        self._console, self._drawn, self._rows = console, drawn, list[Text]()
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        if self.is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_live:
+            self._live.stop()
+
+    def add(self, frame: Frame) -> None:
+        """Shows one more pass. If the terminal is too low, the oldest rows are left out."""
+        if not self.is_live:
+            self._console.print(plain_row(frame), soft_wrap=True)
+            return
+        self._rows.append(coloured_row(frame, self._console.width))
+        drawing = self._drawn(frame, self._console.height)
+        free = self._console.height - drawing.plain.count("\n") - 3  # and a line for the cursor
+        self._live.update(Group(drawing, *self._rows[-max(free, 1) :]), refresh=True)
+
+    def print_rows(self) -> None:
+        """The rows again, at the end: with the drawing they went."""
+        for row in self._rows:
+            self._console.print(row)
+
+
 def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> FillResult:
-    """Shows every frame, then the code with the completion; in a pipe, one plain line a frame."""
-    if not console.is_terminal:
-        result = drain(frames, lambda frame: console.print(plain_row(frame), soft_wrap=True))
-        show_fill(result, snapshot, offset, console)
-        return result
-    screen = Canvases(console)
+    """Shows every frame, then the code with the completion."""
 
-    def code(draft: Text, _height: int) -> Text:
-        return excerpt(snapshot, offset, draft, with_carets=not _has_colours(console))
+    def code(frame: Frame, _height: int) -> Text:
+        return excerpt(snapshot, offset, draft_text(frame), with_carets=not _has_colours(console))
 
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        result = drain(frames, lambda frame: live.update(screen.after(frame, code), refresh=True))
+    with Screen(console, code) as screen:
+        result = drain(frames, screen.add)
     show_fill(result, snapshot, offset, console)
-    for row in screen.rows:
-        console.print(row)
+    screen.print_rows()
     return result
 
 
 def watch_gaps(
     steps: Generator[Step, None, RewriteResult], frame: Callable[[Step], Frame], *, is_json: bool
 ) -> RewriteResult:
-    """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured; in a pipe, a line a step."""
-    console = Console(highlight=False, stderr=is_json)
-    if not console.is_terminal:
-        return drain(steps, lambda step: console.print(plain_row(frame(step)), soft_wrap=True))
-    rows: list[Text] = []
-
-    def drawn(step: Step) -> Group:
-        shown = frame(step)
-        rows.append(coloured_row(shown, console.width))
-        code = canvas_code(shown)
-        free = console.height - code.plain.count("\n") - 3
-        return Group(code, *rows[-max(free, 1) :])
-
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        result = drain(steps, lambda step: live.update(drawn(step), refresh=True))
-    for row in rows:
-        console.print(row)
+    """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured."""
+    with Screen(Console(highlight=False, stderr=is_json), lambda one, _height: canvas_code(one)) as screen:
+        result = drain(steps, lambda step: screen.add(frame(step)))
+    screen.print_rows()
     return result
 
 
@@ -244,36 +258,13 @@ def _styled(cell: Cell) -> tuple[str, str]:
     return _shape(cell), f"{'bold' if cell.is_committed else 'dim'} {colour}"
 
 
-@dataclass(slots=True)
-class Canvases:
-    """Content of the terminal after each frame: the text with the draft, and one row a step."""
-
-    console: Console
-    rows: list[Text] = field(default_factory=list)
-    _block: int = 0
-    _settled: str = ""
-    _earlier: str = ""
-
-    def after(self, frame: Frame, shown: Callable[[Text, int], Text]) -> Group:
-        """Content after this frame. If the terminal is too low, the oldest rows are left out.
-
-        `shown` makes the text from the draft and the number of lines of the terminal.
-        """
-        if frame.block != self._block:
-            self._block, self._earlier = frame.block, self._settled
-        self._settled = frame.settled_text
-        self.rows.append(coloured_row(frame, self.console.width))
-        text = shown(self._draft(frame), self.console.height)
-        free = self.console.height - text.plain.count("\n") - 3  # and a line for the cursor
-        return Group(text, *self.rows[-max(free, 1) :])
-
-    def _draft(self, frame: Frame) -> Text:
-        """The text of earlier canvases and of this one up to its first end token."""
-        draft = Text().append(self._earlier, "bold")
-        for cell in frame.cells:
-            if cell.is_end:
-                break
-            is_line_end = cell.is_committed and "\n" in cell.text
-            text, style = _styled(cell)
-            draft.append(text.replace(RETURN, "\n") if is_line_end else text, style)
-        return draft
+def draft_text(frame: Frame) -> Text:
+    """The text of earlier canvases and of this one up to its first end token."""
+    draft = Text().append(frame.earlier_text, "bold")
+    for cell in frame.cells:
+        if cell.is_end:
+            break
+        is_line_end = cell.is_committed and "\n" in cell.text
+        text, style = _styled(cell)
+        draft.append(text.replace(RETURN, "\n") if is_line_end else text, style)
+    return draft

@@ -75,7 +75,7 @@ def pull_model(
             for line in pull.announcement():
                 typer.echo(line, err=True)
         pull.run(source)
-    typer.echo(registry.ready_path(preset))
+    typer.echo(preset.path)
     return 0
 
 
@@ -92,7 +92,7 @@ class Pull:
         from dg_lsp.models import registry
 
         preset, is_quantized, needs_runtime = self.preset, self._is_quantized, self._needs_runtime
-        is_ready = registry.ready_path(preset) is not None and not self.is_other
+        is_ready = preset.path is not None and not self.is_other
         is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
         is_fetched = registry.fetched_path(preset) is not None and not self.is_other
         is_tested = is_ready and (preset.folder / registry.TESTED).is_file()
@@ -254,7 +254,7 @@ def try_model(name: str) -> None:
             result = engine.fill(request)
     except DgLspError as error:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
-    text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
+    text = repr(result.text) if result.candidates else f"no completion: the result {result.problem}"
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
     typer.echo(f"{before.splitlines()[-1].strip()} -> {text} ({times})", err=True)
     if result.candidates:

@@ -12,7 +12,7 @@ from dg_lsp.cli.output import aligned
 from dg_lsp.cli.pull import Pull, size_text
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
-from dg_lsp.models.selection import BUNDLED, Gpu, Machine, RankedModel, rank_models
+from dg_lsp.models.selection import Gpu, Machine, RankedModel, rank_models
 
 _BYTES_OF_WEIGHT = 34 / 32
 """Of Q8_0, in which the devices are measured."""
@@ -116,7 +116,7 @@ def recommended(machine: Machine) -> Recommendation:
         for preset in registry.PRESETS
         if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
     ]
-    ranked = rank_models(machine, (BUNDLED, *presets))
+    ranked = rank_models(machine, (*registry.BUNDLED, *presets))
     diffusion = next((model for model in ranked if model.is_diffusion), None)
     return Recommendation(next((model for model in ranked if not model.is_diffusion), None), diffusion)
 
@@ -157,7 +157,7 @@ def table(recommendation: Recommendation) -> Iterator[str]:
 
 
 def _facts(model: RankedModel) -> dict[str, Any]:
-    is_here = model.preset is BUNDLED or registry.is_tested(model.preset)
+    is_here = registry.is_tested(model.preset)
     return {
         "name": model.name,
         "device": model.device,

@@ -60,7 +60,7 @@ def rewrite(
         typer.echo(_json(result, first, last, load_ms))
     else:
         if result.rejection:
-            typer.echo(f"no rewrite ({result.rejection.reason})")
+            typer.echo(f"no rewrite: the result {result.rejection.reason.problem}")
         show_difference(result, source)
         if note := instruction_note(request, result):
             typer.echo(note, err=True)

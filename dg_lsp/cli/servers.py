@@ -15,7 +15,7 @@ from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.system import LOOPBACK, pin_gpu, python_command
+from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
 if TYPE_CHECKING:
     from dg_lsp.http.auth import AccessRules
@@ -156,6 +156,7 @@ def serve(
     settings = configure(over)
     rules = access_rules(host, api_key_file, allow_host or (), allow_origin or (), max_queued)
     open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())
+    keep_heap_small()
     HttpServer((host, port), open_scheduler, settings, rules).run()
     return 0
 

@@ -24,7 +24,8 @@ from dg_lsp.cli.recommend import (
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime
 from dg_lsp.models.gpus import Gpu
-from dg_lsp.models.selection import BUNDLED, RankedModel, rewrite_preset
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.models.selection import RankedModel, rewrite_preset
 
 
 def set_up(*, is_agreed: bool) -> None:
@@ -40,7 +41,7 @@ def set_up(*, is_agreed: bool) -> None:
             typer.echo("going on without the GPU", err=True)
         plan = Plan(measure(), None, "", "")  # the GPU may have less free memory than it has
     model = plan.model
-    if model.preset is not BUNDLED and (pull := Pull(model.preset)).stages:
+    if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run(None)
     else:
         try_model(model.name)
@@ -95,7 +96,7 @@ class Plan:
             if self.problem:
                 yield f"  {self.problem}"
         preset = self.model.preset
-        if preset is BUNDLED:
+        if preset in BUNDLED:
             yield f"{preset.name} is bundled: there is nothing to fetch"
         elif (pull := Pull(preset)).stages:
             yield f"{preset.name} ({preset.licence}, from {preset.repository or 'a package index'})"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp import errors
-from dg_lsp.errors import ModelCrashedError
+from dg_lsp.errors import ModelCrashedError, ModelError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
 
@@ -41,6 +41,7 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
 
     Raises:
         ModelCrashedError: the child died, or was not ready in time.
+        ModelError: the file was replaced meanwhile.
         DgLspError: the error of the child.
     """
     from dg_lsp.backends.llamacpp.model import checked_header
@@ -59,8 +60,9 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
     key = " ".join((digest, _llama_cpp(), settings.prompt_attention))
     if key not in known.passed:
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        if identities == [_identity(part) for part in parts]:  # it was not replaced meanwhile
-            known.passed.append(key)
+        if identities != [_identity(part) for part in parts]:
+            raise ModelError(f"{path} was replaced while it was tested: try it again")
+        known.passed.append(key)
     known.write()
 
 

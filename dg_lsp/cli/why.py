@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -26,12 +27,13 @@ def why(
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
-    from dg_lsp.server.explanation import Outcome, explain, not_requested
+    from dg_lsp.server.explanation import Visibility, explain, not_requested
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
     settings = loading.configure(over)
-    request = FillRequest(source.snapshot(), source.offset_at(line, column), max_lines=settings.completion.max_lines)
+    snapshot = replace(source.snapshot(), uri=source.path.absolute().as_uri())  # as an editor opens it
+    request = FillRequest(snapshot, source.offset_at(line, column), max_lines=settings.completion.max_lines)
     exclusion = WorkspaceExclusion(settings.privacy, repositories_around(source.path.absolute()))
     found = not_requested(request, exclusion, settings.completion)
     if found is None:
@@ -43,6 +45,6 @@ def why(
         typer.echo(json.dumps(found.as_object()))
     else:
         typer.echo(found.sentence)
-        if found.text and (show_text or found.outcome is Outcome.SHOWN):
+        if found.text and (show_text or found.outcome is Visibility.SHOWN):
             typer.echo(found.text)
-    return 0 if found.outcome is Outcome.SHOWN else 1
+    return 0 if found.outcome is Visibility.SHOWN else 1

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PureWindowsPath
+from typing import Any
 from urllib.parse import unquote
 
 from pathspec import GitIgnoreSpec
@@ -29,9 +30,10 @@ SECRET_FILES = (
     ".npmrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", "auth.json", ".git-credentials", ".htpasswd",
     ".htdigest", ".dockercfg", "kubeconfig", "kubeconfig.json", "kubeconfig.y*ml", "*.kubeconfig", "*.tfvars",
     "*.tfvars.json", "*.tfstate", "*.tfstate.*", ".terraformrc", ".boto", ".s3cfg", "rclone.conf",
-    "*accesskeys*.csv", "rootkey.csv", "application_default_credentials.json", "service-account*.json",
-    "service_account*.json", "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json",
-    "credentials", "credentials.csv", "credentials.ini", "credentials.json", "credentials.toml", "credentials.xml",
+    "*accesskeys*.csv", "rootkey.csv", "*serviceaccount*.json", "*service-account*.json", "*service_account*.json",
+    "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json", "kaggle.json", ".databrickscfg",
+    "local.settings.json", ".dev.vars*", "wallet.dat", ".passwd", "ssh_host_*_key",
+    "credentials", "credentials.csv", "credentials.ini", "*credentials.json", "credentials.toml", "credentials.xml",
     "credentials.y*ml", "secrets.ini", "secrets.json", "secrets.toml", "secrets.xml", "secrets.y*ml",
     "token", "token.json", "tokens.json", "*.token", ".*token", "stored_tokens", "sitemanager.xml", "recentservers.xml",
     ".vault-pass*", ".vault_pass*", "vault-password*", "vault_password*", "logins.json", "key4.db", "cookies.txt",
@@ -41,14 +43,17 @@ SECRET_FILES = (
 SECRET_PATHS = (
     ".ssh/", ".gnupg/", ".password-store/", ".aws/", ".azure/", ".oci/", ".kube/", ".env.d/", ".envs/",
     "**/.git/config", "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
-    "**/gcloud/*credentials*",
+    "**/gcloud/*credentials*", "**/etc/*shadow*", ".terraform.d/", ".snowsql/",
 )  # fmt: skip
 """The same for folders, and for names that are usual elsewhere too."""
 _MAX_PATH, _MAX_NAME = 1 << 16, 255
 """Characters of a path, some of them encoded, and of a name in it: no system allows more."""
 MAX_LOCAL_PATH = 4096
 """Longest path of a file on Linux and macOS, and of nearly all on Windows."""
-_BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
+_BACKUP = re.compile(
+    r"(~|\.(bak|backup|git|old|orig|save|sw[a-p]|tmp|txt|\d{1,9})| \(\d{1,9}\)| (- )?copy)+(?=\.\w+$|$)"
+)
+"""Ends of the names of backups and copies; `.git` is that of a former version in VS Code."""
 IGNORES_CASE = sys.platform in ("win32", "darwin")
 """Whether two spellings of a path that differ in case usually name the same file."""
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -60,8 +65,8 @@ _PRIVATE_KEY = re.compile(
     r"(?:(?:[^-]|-(?!----BEGIN ))*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
 )
 _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
-    r"(?:^[ \t#*/\"']*[A-Za-z0-9+/]{60,76}(?:\\n)?[\"', +\\]*\n){2,}"
-    r"(?:[ \t#*/\"']*[A-Za-z0-9+/]+={0,2}(?![^\s\"'\\]))?",
+    r"(?:^[ \t#*/\"']{0,80}[A-Za-z0-9+/]{60,76}(?:\\n)?[\"', +\\]{0,8}\n){2,}"
+    r"(?:[ \t#*/\"']{0,80}[A-Za-z0-9+/]{1,76}={0,2}(?![^\s\"'\\]))?",
     re.MULTILINE,
 )
 _TOKEN = re.compile(
@@ -79,9 +84,18 @@ _TOKEN = re.compile(
     r")|(?<=AccountKey=)[\w+/]{40,}={0,2}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
     r"|(?<=://)[^\s/:@\"']{1,64}:[^\s/@\"']{1,128}(?=@)"  # user and password of an address
 )
-MAX_STARS = 3
-"""Most asterisks in one part of a pattern, and most parts `**`: the time grows with their number as the exponent."""
-_WILD = re.compile(r"[*?\[\]\\]")
+_LINEAR = tuple(
+    (re.compile(found), replacement)
+    for found, replacement in (
+        (r"\[\^(?![/\]])", "[^/"),  # as in git, a slash is in no class
+        (r"(?:\[\^/\]\*)+", "[^/]*"),
+        (r"\[\^/\]\*((?:\\.|\[(?!\^[^/]|\^/\]\*)\^?\]?[^\]]*\]|[^/\\\[(|*+?$])+)(?=\[\^/\]\*)", r"(?>[^/]*?\1)"),
+        (r"\^\(\?:\.\+/\)\?((?:(?!\(\?:/\.\+\)\?).)+?)(?=\(\?:/\.\+\)\?)", r"^(?>(?:.+?/)??\1(?=/))"),
+        (r"\(\?:/\.\+\)\?(/(?:(?!\(\?:/\.\+\)\?).)+?)(?=\(\?:/\.\+\)\?)", r"(?>(?:/.+?)??\1(?=/))"),
+    )
+)
+"""Replacements in pathspec's expressions, which would be matched for hours: what lies between two asterisks, or between
+two `**`, is taken where it comes first, and nowhere else."""
 MASK = "***"
 """Stands for a private key or a token in a snippet."""
 MAX_CHARS = 20_000_000  # longer documents are excluded
@@ -186,26 +200,19 @@ def folded(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does.
-
-    A pattern with very many asterisks, which would be matched for hours, excludes more than it names.
-    """
-    return GitIgnoreSpec.from_lines(folded(_widened(one)) for one in patterns if is_pattern(one))
+def compiled(lines: tuple[str, ...]) -> GitIgnoreSpec:
+    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does."""
+    patterns = GitIgnoreSpec.from_lines(folded(one) for one in lines if is_pattern(one)).patterns
+    return GitIgnoreSpec([_in_linear_time(one) for one in patterns])
 
 
-def _widened(pattern: str) -> str:
-    """The pattern with few asterisks: it matches the same paths and others. A negated one with many is dropped."""
-    parts = pattern.split("/")
-    for at, part in enumerate(parts):
-        if part.count("*") > MAX_STARS:
-            literal = _WILD.split(part)
-            parts[at] = f"{literal[0]}*{literal[-1]}"
-    anywhere = [at for at, part in enumerate(parts) if part == "**"]
-    if len(anywhere) > MAX_STARS:
-        parts = parts[: anywhere[1]] + parts[anywhere[-1] :]
-    widened = "/".join(parts)
-    return "" if pattern.startswith("!") and widened != pattern else widened
+def _in_linear_time(pattern: Any) -> Any:
+    if pattern.regex is None:  # a comment
+        return pattern
+    regex = pattern.regex.pattern
+    for found, replacement in _LINEAR:
+        regex = found.sub(replacement, regex)
+    return type(pattern)(re.compile(regex), pattern.include)
 
 
 def is_binary(text: str) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
 
-from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.languages import PLAIN, Language, grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
@@ -28,6 +28,7 @@ _STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
+_HTML_COMMENT = ("<!--", "-->")
 _SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
 """Bytes that the parser reads at a time: all that are left, or at least 4, so that no character is cut."""
 _FREE: list[dict[int, bytearray]] = []
@@ -262,24 +263,26 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     """What code-point offset `offset` is inside of; None in other code, without a grammar, and for a text that is too
     long or takes too long.
 
-    A string that is not closed counts if a quote at the cursor would close it.
+    A comment or string that is not closed counts if its end at the cursor would close it.
     """
     language = language_of(language_id)
-    grammar = grammar_of(language.grammar)
+    has_html = language.template and (text.lstrip().startswith("<") or "<?" in text)
+    grammar = grammar_of(language.template if has_html else language.grammar)
     if grammar is None or len(text) > MAX_CHARS:
         return None
     before, after, parser = text[:offset], text[offset:], LimitedParser(grammar)
-    found = _inside(before, after, parser)
+    found = _inside(before, after, parser, language)
     if found is None:
         line = before.rpartition("\n")[2]
-        quotes = [quote for quote in language.quotes if quote in line]
-        quotes += [quote for quote in language.multiline if quote in before]
-        closed = (_inside(before, quote + after, parser) for quote in quotes)
-        found = next((one for one in closed if one is Inside.STRING), None)
+        ends = [(quote, Inside.STRING) for quote in language.quotes if quote in line]
+        ends += [(quote, Inside.STRING) for quote in language.multiline if quote in before]
+        marks = {language.block_comment, _HTML_COMMENT if language.html_nodes else ()} - {()}
+        ends += [(mark[1], Inside.COMMENT) for mark in marks if before.rfind(mark[0]) > before.rfind(mark[1])]
+        found = next((kind for end, kind in ends if _inside(before, end + after, parser, language) is kind), None)
     return found
 
 
-def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
+def _inside(before: str, after: str, parser: LimitedParser, language: Language) -> Inside | None:
     if (root := parser.root(before + after)) is None:
         return None
     data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
@@ -287,7 +290,10 @@ def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     innermost = root.descendant_for_byte_range(max(0, place - 1), place)
     found, node = None, root if innermost is not None else None
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
-        if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
+        if node.type in language.html_nodes or node.type == "text_interpolation":  # HTML between two tags of PHP
+            return _inside_html(data, place, root if language.template else node, language)
+        is_html = node.type == "html_tag" and data.startswith(_HTML_COMMENT[0].encode(), node.start_byte)
+        if ("comment" in node.type or is_html) and node.start_byte < place and not _is_closed(data, node, place):
             found = Inside.COMMENT
         elif node.start_byte < place < node.end_byte:
             # YAML's `string_scalar` has no quotes
@@ -297,6 +303,22 @@ def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
                 found = Inside.CODE_IN_STRING
         node = node.child_with_descendant(innermost) if node != innermost else None
     return found
+
+
+def _inside_html(data: bytes, place: int, root: Node, language: Language) -> Inside | None:
+    """What a place is inside of in the HTML of a node; everything else in the node counts as blanks."""
+    grammar = grammar_of(language.html_grammar)
+    if grammar is None:
+        return None
+    html, start, waiting = bytearray(b" " * (root.end_byte - root.start_byte)), root.start_byte, [root]
+    while waiting:
+        node = waiting.pop()
+        if node.type in language.html_nodes:
+            html[node.start_byte - start : node.end_byte - start] = data[node.start_byte : node.end_byte]
+        else:
+            waiting += node.children
+    before, after = html[: place - start].decode(), html[place - start :].decode()
+    return _inside(before, after, LimitedParser(grammar), PLAIN)
 
 
 def _is_closed(data: bytes, comment: Node, place: int) -> bool:

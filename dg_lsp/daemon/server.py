@@ -25,7 +25,7 @@ from dg_lsp.errors import SettingsError, UsageError
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.server.transport import close_writer
 from dg_lsp.settings import Settings, parse_settings
-from dg_lsp.system import resident_bytes, share_heap
+from dg_lsp.system import keep_heap_small, resident_bytes
 
 if TYPE_CHECKING:  # loaded only by a daemon that serves HTTP
     from dg_lsp.http.app import HttpServer
@@ -95,7 +95,7 @@ class Daemon:
         Raises DaemonError if the folder cannot be written.
         """
         threading.excepthook = _print_kind
-        share_heap()
+        keep_heap_small()
         if threading.current_thread() is threading.main_thread():  # not so in tests
             faulthandler.enable()
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import threading
 import time
 import uuid
@@ -135,6 +136,7 @@ class AuditLog:
                         if self._is_full(line):  # no other process has renamed it meanwhile
                             self._path.replace(older_log(self._path))
                 with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", 0) as file:
+                    _make_private(file.fileno())
                     file.write(line)
             except (OSError, Timeout) as error:
                 on_error, self._on_error = self._on_error, None
@@ -147,6 +149,13 @@ class AuditLog:
             return self._path.stat().st_size + len(line) > MAX_BYTES
         except FileNotFoundError:  # not written yet, or renamed by another process right now
             return False
+
+
+def _make_private(descriptor: int) -> None:
+    """Takes the rights of others from a file that was there before; OSError if it belongs to another user."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) and mode & 0o077 and hasattr(os, "fchmod"):
+        os.fchmod(descriptor, 0o600)
 
 
 def older_log(path: Path) -> Path:

@@ -1,20 +1,16 @@
 """Answers to conversations, and continuations of texts: as many canvases or tokens as they take, without judgement."""
 
 from collections.abc import Generator
-from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
 
 from dg_lsp.canvas.chat import chat_layout, raw_layout, split_thought
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
-from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.decoders.base import Progress, mapped
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
-
-Result = TypeVar("Result")
 
 
 def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generator[Progress, None, FillResult]:
@@ -44,14 +40,17 @@ def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generat
             max_length=max_length,
         )
         run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, slot=request.slot)
-    (draft, *_) = yield from run.drafts() if is_raw else _as_answers(run.drafts(), model.spec)
+    is_thinking = model.spec.is_thinking
+    (draft, *_) = yield from mapped(
+        run.drafts(), lambda one: one if is_raw else replace(one, is_answer=True, is_thinking=is_thinking)
+    )
     if draft.is_empty:
         return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
     ids, thought = draft.ids[: request.max_tokens], ""
     if is_raw:
         text = model.decode(ids).decode("utf-8", "replace")
     else:
-        thought, text = split_thought(ids, model.tokenizer, is_thinking=model.spec.is_thinking)
+        thought, text = split_thought(ids, model.tokenizer, is_thinking=is_thinking)
     result = run.result(draft, (Candidate(text, draft.score),), ())
     return replace(result, thought=thought, output_tokens=min(result.output_tokens, request.max_tokens))
 
@@ -61,15 +60,3 @@ def _canvas_length(spec: ModelSpec, max_tokens: int) -> int:
     lengths = spec.canvas_lengths if spec.sampling else ()
     shortest = min((length for length in lengths if length >= max_tokens), default=max(lengths, default=0))
     return spec.canvas_length or shortest
-
-
-def _as_answers(steps: Generator[Progress, None, Result], spec: ModelSpec) -> Generator[Progress, None, Result]:
-    """The steps as those of an answer to a conversation."""
-    with closing(steps):
-        while True:
-            try:
-                progress = next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            yield replace(progress, is_answer=True, is_thinking=spec.is_thinking)

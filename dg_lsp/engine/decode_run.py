@@ -1,5 +1,6 @@
 """A decoder at work for one request: the slot of the KV cache, the clock, and the model as this request sees it."""
 
+import itertools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
-from dg_lsp.canvas.repetition import BufferTokens
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
-from dg_lsp.engine.corrections import NO_CORRECTIONS, Corrections
+from dg_lsp.engine.corrections import NO_CORRECTIONS, BufferTokens, Corrections
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -144,29 +144,29 @@ class RequestDenoiser:
         """See `Passes.predict`."""
         self._restore(slot)
         sampling, num_head = self.spec.sampling, max(0, self.num_known - len(self._held))  # frozen before the gap
-        masks = [canvas == sampling.mask_id for canvas in canvases] if isinstance(sampling, MaskSampling) else []
+        if self.corrections is NO_CORRECTIONS or not isinstance(sampling, MaskSampling):
+            with self._counted("predict"):
+                return self.inner.predict(slot, canvases, temperature, rng, lanes)
+        masks = [canvas == sampling.mask_id for canvas in canvases]
         firsts = [int(flags.argmax()) for flags in masks]  # 0 without a mask
         before = self._held[self.num_known :]
-        fills = [np.concatenate([before, ids[num_head:at]]) for ids, at in zip(canvases, firsts, strict=False)]
-        known = self.corrections.after(fills)
+        known = self.corrections.after(
+            [np.concatenate([before, ids[num_head:at]]) for ids, at in zip(canvases, firsts, strict=True)]
+        )
         with self._counted("predict"):
-            more = {"among": among} if (among := known.among) else {}
-            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes, **more)
-        return [
-            known.corrected(one, number, _run(masks[number], firsts[number])) if masks else one
-            for number, one in enumerate(predictions)
-        ]
+            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes, known.among)
+        return [known.corrected(*each) for each in zip(predictions, itertools.count(), map(_run, masks, firsts))]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
         self._restore(slot)
         num_before, num_known = len(self._held), self.num_known
         held = np.concatenate([self._held, ids])
-        positions = range(max(0, num_known - num_before - 1), len(ids))
+        first = len(ids) if self.corrections is NO_CORRECTIONS else max(0, num_known - num_before - 1)
+        positions = range(first, len(ids))
         known = self.corrections.after([held[num_known : num_before + at + 1] for at in positions])
         with self._counted("predict"):
-            more = {"among": among} if (among := known.among) else {}
-            prediction = self.inner.extend(slot, ids, **more)
+            prediction = self.inner.extend(slot, ids, known.among)
         self._held = held
         for number, at in enumerate(positions):
             prediction = known.corrected(prediction, number, (at,))

@@ -24,7 +24,7 @@ from dg_lsp.engine.chat import answer
 from dg_lsp.engine.corrections import NO_CORRECTIONS, Corrections
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
@@ -80,13 +80,7 @@ class Engine(ABC):
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """Like `run`, but yields each canvas as a frame."""
-        steps = self.run(request, deadline=deadline)
-        while True:
-            try:
-                yield self.frame(next(steps))
-            except StopIteration as end:
-                result: FillResult = end.value
-                return result
+        return mapped(self.run(request, deadline=deadline), self.frame)
 
     @abstractmethod
     def frame(self, progress: Progress) -> Frame:
@@ -263,8 +257,7 @@ class LocalEngine(Engine):
             return NO_CORRECTIONS
         where = request.snapshot.text, request.offset, request.suffix_lines
         has_attributes = bool(language_of(request.snapshot.language).grammar)
-        attributes = model.buffers.attributes(*where) if has_attributes else None
-        return Corrections(model.buffers.repetition(*where), attributes)
+        return model.buffers.corrections(*where, has_attributes=has_attributes)
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
@@ -272,8 +265,10 @@ class LocalEngine(Engine):
         frame = progress.frame(tokenizer.decode, token_ids(self.spec.end_ids))
         if not progress.is_answer:
             return frame
-        thought, answer = split_thought(progress.draft.ids, tokenizer, is_thinking=progress.is_thinking)
-        return replace(frame, thought=thought, settled_text=answer)
+        ids, is_thinking = progress.draft.ids, progress.is_thinking
+        thought, answer = split_thought(ids, tokenizer, is_thinking=is_thinking)
+        _, earlier = split_thought(ids[: progress.num_earlier], tokenizer, is_thinking=is_thinking)
+        return replace(frame, thought=thought, settled_text=answer, earlier_text=earlier)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None

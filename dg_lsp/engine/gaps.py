@@ -6,6 +6,7 @@ stays as it was.
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -19,7 +20,7 @@ from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.holes import STAND_IN, Hole
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
-from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS, join_score
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FilledGap, FillResult, RewriteResult
@@ -130,9 +131,10 @@ class GapsFill:
         while first < len(self._request.holes):
             layout, last = self._group(first)
             if layout is not None and self._model is not None:
-                yield from self._watch.relay(_numbered(self._join(self._model, layout, first), block))
+                steps = self._watch.relay(self._join(self._model, layout, first))
             else:
-                yield from _numbered(self._fill_one(first), block)
+                steps = self._fill_one(first)
+            yield from mapped(steps, partial(replace, block=block))
             first, block = last + 1, block + 1
         return self._result()
 
@@ -170,7 +172,8 @@ class GapsFill:
             client=request.client,
         )
         before = self._steps
-        result = yield from self._watch.relay(_counted(self._fill(fill, deadline=self._deadline), before))
+        steps = mapped(self._fill(fill, deadline=self._deadline), lambda one: replace(one, number=before + one.number))
+        result = yield from self._watch.relay(steps)
         self._steps = before + result.steps
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
         self._take_best(number, result.candidates or rejections)
@@ -241,23 +244,6 @@ class GapsFill:
             self._watch.timings(),
             gaps,
         )
-
-
-def _numbered(steps: Generator[Progress, None, None], block: int) -> Generator[Progress, None, None]:
-    """The steps as those of canvas `block`."""
-    for progress in steps:
-        yield replace(progress, block=block)
-
-
-def _counted(steps: Generator[Progress, None, FillResult], before: int) -> Generator[Progress, None, FillResult]:
-    """The steps of a fill, numbered after those of earlier ones."""
-    while True:
-        try:
-            progress = next(steps)
-        except StopIteration as end:
-            result: FillResult = end.value
-            return result
-        yield replace(progress, number=before + progress.number)
 
 
 def _mean_confidence(step: Step) -> float:

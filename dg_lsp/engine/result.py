@@ -89,6 +89,11 @@ class FillResult:
         return None if self.candidates or not self.rejections else self.rejections[0].reason
 
     @property
+    def problem(self) -> str:
+        """The same in words, to be read after `the result`."""
+        return (self.reason or Reason.EMPTY).problem
+
+    @property
     def is_unfinished(self) -> bool:
         """Nothing was stable at the deadline: the same request may have a candidate later."""
         return not self.candidates and any(one.reason is Reason.UNFINISHED for one in self.rejections)
@@ -153,4 +158,5 @@ class Frame:
     step: int  # 1-based, counted over the whole request
     cells: tuple[Cell, ...]
     settled_text: str  # the beginning of the fill that will not change any more
+    earlier_text: str = ""  # the part of it that is from canvases before this one
     thought: str = ""  # of an answer to a conversation, before `settled_text`

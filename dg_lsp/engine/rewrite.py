@@ -182,7 +182,7 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
     if not 0 <= start < end <= request.snapshot.end or not text[start:end].strip():
         raise RequestError("there is nothing to rewrite: select some code")
     if not 0 < request.strength <= 1:
-        raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
+        raise RequestError(f"strength must be above 0 and at most 1, not {request.strength:g}")
     if request.strength < 1 and not spec.has_free_canvas:
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
     if is_instructed:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dg_lsp.canvas.infill import GAP_LENGTHS, num_frozen
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
+from dg_lsp.canvas.prompt_format import GAP_LENGTHS, num_frozen
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import Ending

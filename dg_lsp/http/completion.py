@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from dg_lsp.canvas.fim import takes_snippets
-from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
+from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily, takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, mask_secrets

@@ -13,7 +13,8 @@ HEAD_SECONDS = 10.0
 MAX_CONNECTIONS = 640
 """Idle ones included; more could use up the files of the process."""
 MAX_WAITING = 128
-"""Connections without a request; of more, the oldest is closed, if it had time to send one."""
+"""Connections without a request, those that had one included; of more, the oldest is closed, if it had time to send
+one."""
 GRACE_SECONDS = 1.0
 """That time. Of many connections at once, even one whose request is here already has not been read yet."""
 _MESSAGES = {
@@ -27,21 +28,21 @@ _MESSAGES = {
 class Connection(H11Protocol):
     """A connection of uvicorn that ends if the head of a request takes too long."""
 
-    since = 0.0  # when the connection was made, in seconds of the loop
+    since = 0.0  # when the connection was made, or its last request answered, in seconds of the loop
     _timeout: asyncio.TimerHandle | None = None  # while a head is awaited
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Closes the oldest of too many connections without a request; refuses one more than can be open."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._send_error(503, "too many connections are open; try again later")
-            return
         self.since = self.loop.time()
-        self._start_timeout()
-        waiting = [one for one in self.connections if isinstance(one, Connection) and one.cycle is None]
+        waiting = [one for one in self.connections if isinstance(one, Connection) and one.is_waiting]
         oldest = min(waiting, key=lambda one: one.since)
         if len(waiting) > MAX_WAITING and self.since - oldest.since >= GRACE_SECONDS:
             oldest.transport.abort()
+        elif len(self.connections) > MAX_CONNECTIONS:
+            self._send_error(503, "too many connections are open; try again later")
+            return
+        self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
         """Measures the time of the head."""
@@ -50,6 +51,11 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self._has_request:
             self._stop_timeout()
+
+    def on_response_complete(self) -> None:
+        """Notes since when the client may send its next request."""
+        super().on_response_complete()
+        self.since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the measurement."""
@@ -73,6 +79,11 @@ class Connection(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Open, without a request."""
+        return not (self._has_request or self.transport.is_closing())
 
     @property
     def _has_request(self) -> bool:

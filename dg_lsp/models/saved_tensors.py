@@ -21,6 +21,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of the format."""
+DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
+"""What values of another type or range raise while they are read or converted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
         found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    except (struct.error, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except DAMAGE as error:
         raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in found):
         raise ModelBrokenError(f"{path} is cut short: download it again")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
-from dg_lsp.models.registry import AUTO, DEFAULT, Preset
+from dg_lsp.models.registry import AUTO, BUNDLED, DEFAULT, Preset
 
 _HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
 _LINE_TOKENS = 10
@@ -36,19 +36,6 @@ _FREE_TOKENS = {"gpu": 24.0, "igpu": 5.0}
 """Tokens that a GPU computes in the time in which it reads the weights once."""
 _BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
 """Bytes per second of a GPU whose own is not known: a mid-range card, and a laptop."""
-
-BUNDLED = Preset(
-    name=DEFAULT,
-    patterns=(f"{DEFAULT}.gguf",),
-    quantization="Q8_0",
-    size=5_637_376,
-    licence="Apache-2.0",
-    note="bundled",
-    sources=("docs/log.md",),
-    quality=0.017,
-    quality_source="measured: exact lines of 300",
-)
-"""The bundled model as a preset, to be ranked with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +196,9 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str = AUTO
     The reason names a better model that fits, if there is one whose licence needs no agreement.
     """
     ranked = [
-        model for model in rank_models(machine, (BUNDLED, *registry.PRESETS)) if name == AUTO or model.is_diffusion
+        model for model in rank_models(machine, (*BUNDLED, *registry.PRESETS)) if name == AUTO or model.is_diffusion
     ]
-    best = next((model for model in ranked if model.preset is BUNDLED or is_here(model.preset)), None)
+    best = next((model for model in ranked if model.preset in BUNDLED or is_here(model.preset)), None)
     if best is None:
         return Selection(DEFAULT, "no larger model fits into the free memory")
     better = next((model for model in ranked[: ranked.index(best)] if not model.preset.terms), None)

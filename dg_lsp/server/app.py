@@ -30,7 +30,7 @@ from dg_lsp.server.session import NOTHING, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
-from dg_lsp.system import share_heap
+from dg_lsp.system import keep_heap_small
 
 OpenEngine = Callable[[Settings], Engine]
 NUM_INVOKED = 3
@@ -344,7 +344,7 @@ def serve_tcp(
 
 def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
     """A server whose models belong to this process alone."""
-    share_heap()
+    keep_heap_small()
     device = SharedDevice()
     return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)
 

@@ -13,6 +13,7 @@ from dg_lsp.context.exclusion import mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
     MAX_CHARS,
+    MAX_LINE,
     NO_SNIPPETS,
     CodeWindow,
     RecentEdits,
@@ -202,6 +203,7 @@ class ContextProvider:
             return
         lines = document.lines
         first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
-        text = lines.text[lines.span(first)[0] : lines.span(last)[1]]
-        self._recent_edits.add(document.snapshot().file_uri, document.language, TextStyle().to_model(text))
+        shown = (lines.text[slice(*lines.span(number))][:MAX_LINE] for number in range(first, last + 1))
+        text = TextStyle().to_model("\n".join(shown))
+        self._recent_edits.add(document.snapshot().file_uri, document.language, text)
         self._collection = self._following = None

@@ -10,7 +10,7 @@ from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.documents import minimal_changes
-from dg_lsp.server.explanation import Explanation, Outcome, explain, not_requested
+from dg_lsp.server.explanation import Explanation, Visibility, explain, not_requested
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -101,7 +101,7 @@ async def _explanation(server: Server, params: Any) -> Explanation:
         params = types.InlineCompletionParams(automatic, types.TextDocumentIdentifier(uri), position)
         at = server.documents.completion_position(params)
     if at is None:
-        return Explanation(Outcome.NOT_REQUESTED, "The document is not open.")
+        return Explanation(Visibility.NOT_REQUESTED, "The document is not open.")
     settings = server.settings.completion
     snippets = server.snippets(at.snapshot, at.offset)
     request = FillRequest(at.snapshot, at.offset, max_lines=settings.max_lines, snippets=snippets)
@@ -109,10 +109,10 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     if found is not None:
         return found
     if not at.is_code:
-        return Explanation(Outcome.NOT_REQUESTED, "The cursor is in a magic of a notebook.")
+        return Explanation(Visibility.NOT_REQUESTED, "The cursor is in a magic of a notebook.")
     result, engine = await server.fill(request), server.engine()
     if result is None or engine is None:
-        return Explanation(Outcome.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
+        return Explanation(Visibility.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
     return explain(result, settings, engine)
 
 

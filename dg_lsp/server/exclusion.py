@@ -12,6 +12,8 @@ from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.settings import PrivacySettings
 
 GITIGNORE = ".gitignore"
+MAX_BYTES = 100_000
+"""A longer .gitignore file, whose patterns would take seconds, counts as one that ignores everything."""
 MAX_FOLDERS = 256
 """Most folders around a file whose rules are read: the time grows with their square. Deeper files count as ignored."""
 
@@ -93,8 +95,10 @@ class WorkspaceExclusion:
             modified = status.st_mtime_ns
             known = self._specs.get(path)
             if known is None or known[0] != modified:
-                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                known = self._specs[path] = modified, compiled(tuple(lines))
+                with path.open(encoding="utf-8", errors="replace") as file:
+                    text = file.read(MAX_BYTES + 1)
+                lines = ("*",) if len(text) > MAX_BYTES else tuple(text.splitlines())
+                known = self._specs[path] = modified, compiled(lines)
         except (OSError, ValueError):  # missing, unreadable, or a NUL in the name
             return None
         return known[1]

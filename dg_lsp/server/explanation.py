@@ -12,8 +12,8 @@ from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CompletionSettings
 
 
-class Outcome(StrEnum):
-    """What became of the completion."""
+class Visibility(StrEnum):
+    """Whether a completion is shown, and if not, why."""
 
     SHOWN = "shown"
     HIDDEN = "hidden"  # improbable, or of a kind that is shown only on request
@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 class Explanation:
     """The outcome at one position."""
 
-    outcome: Outcome
+    outcome: Visibility
     sentence: str
     text: str = ""  # of the completion, shown or not
     milliseconds: float = 0.0  # of the model
@@ -44,9 +44,9 @@ def not_requested(
 ) -> Explanation | None:
     """Why typing at this position requests no completion, or None if it does. A missing engine knows every language."""
     if (reason := exclusion.exclusion_reason(request.snapshot)) is not None:
-        return Explanation(Outcome.EXCLUDED, f"The file is not shown to the model: {reason}.")
+        return Explanation(Visibility.EXCLUDED, f"The file is not shown to the model: {reason}.")
     if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
-        return Explanation(Outcome.UNSUPPORTED, f"{problem}.")
+        return Explanation(Visibility.UNSUPPORTED, f"{problem}.")
     return not_at_cursor(request, exclusion, settings)
 
 
@@ -55,12 +55,12 @@ def not_at_cursor(
 ) -> Explanation | None:
     """The same of a document that is not excluded, in a language that the model knows."""
     if settings.trigger == "manual":
-        return Explanation(Outcome.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
+        return Explanation(Visibility.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
     if request.cursor.is_deep_inside_word:
-        return Explanation(Outcome.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
+        return Explanation(Visibility.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
     if exclusion.is_outside_code(request.snapshot, request.offset):
         named = "privacy.exclude_comments or privacy.exclude_strings"
-        return Explanation(Outcome.NOT_REQUESTED, f"The cursor is in a comment or string, which {named} excludes.")
+        return Explanation(Visibility.NOT_REQUESTED, f"The cursor is in a comment or string, which {named} excludes.")
     return None
 
 
@@ -70,23 +70,23 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     if result.candidates:
         best = result.candidates[0]
         sentence = f"The completion is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
-        return Explanation(Outcome.SHOWN, sentence, best.text, spent)
+        return Explanation(Visibility.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
         timings = result.timings
         parts = f"prompt {timings.prefill:.0f} ms, generation {timings.denoise:.0f} ms"
         waited = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms): {parts}"
-        return Explanation(Outcome.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
+        return Explanation(Visibility.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
         limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
         sentence = f"The completion is hidden: {_percent(hidden.confidence)} probable, {limit}."
-        return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
+        return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
         sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
-        return Explanation(Outcome.HIDDEN, sentence, hidden.text, spent)
+        return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
     verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"
-    return Explanation(Outcome.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
+    return Explanation(Visibility.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
 
 
 def _percent(share: float) -> str:

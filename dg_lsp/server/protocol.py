@@ -25,6 +25,8 @@ logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
 _CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
+_MAX_UNANSWERED = 100
+"""Requests to the client that may wait for its answers: some clients never answer."""
 _REPLACED = (
     types.INITIALIZED,
     types.TEXT_DOCUMENT_DID_OPEN,
@@ -49,8 +51,8 @@ class Protocol(LanguageServerProtocol):
         """Receives one line about each message that cannot be read, without its content."""
         self._cancelled: set[str | int] = set()
         """Pending requests that the client cancelled."""
-        self._sent: set[str | int] = set()
-        """Requests to the client that it has not answered."""
+        self._sent: dict[str | int, Future[Any]] = {}
+        """Requests to the client that it has not answered, the oldest first."""
         for method in _REPLACED:
             del self.fm.builtin_features[method]
 
@@ -72,9 +74,11 @@ class Protocol(LanguageServerProtocol):
         if "method" not in data:
             self._receive_response(data)
             return
-        if "id" in data and not is_id(data["id"]):
-            # the answer to a request without an id has none
-            self._reject({}, exceptions.JsonRpcInvalidRequest("an id is a number or a string"))
+        if "id" in data and (not is_id(data["id"]) or data["id"] in self._sent):
+            # pygls keeps the requests of both sides by id; the answer to a request without an id of its own has none
+            self._reject(
+                {}, exceptions.JsonRpcInvalidRequest("an id is a number or a string that the server does not use")
+            )
             return
         try:
             self._check_method(data["method"], is_request="id" in data)
@@ -124,15 +128,13 @@ class Protocol(LanguageServerProtocol):
     def _receive_response(self, data: dict[str, Any]) -> None:
         """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
         msg_id: Any = data.get("id")
-        future = self._request_futures.get(msg_id) if is_id(msg_id) and msg_id in self._sent else None
+        future = self._sent.get(msg_id) if is_id(msg_id) else None
         if future is None or future.done():
             # what is no response either gets an answer without an id
             is_response = "id" in data or "result" in data or "error" in data
             self._reject(data if is_response else {}, exceptions.JsonRpcInvalidRequest("there is no such request"))
             return
-        self._sent.discard(msg_id)
-        del self._request_futures[msg_id]
-        declared = _type_of(self._result_types.pop(msg_id, None), "result")
+        declared = _type_of(self._forget(msg_id), "result")
         try:
             if data.get("error") is not None:
                 error = self.structured(data["error"], types.ResponseError, "error")
@@ -149,11 +151,22 @@ class Protocol(LanguageServerProtocol):
         callback: Callable[[Any], None] | None = None,
         msg_id: str | int | None = None,
     ) -> Future[Any]:
-        """Sends a request, whose id differs from those of the client."""
+        """Sends a request, whose id differs from those of the client.
+
+        The oldest one is cancelled if the client leaves too many without an answer.
+        """
         msg_id = str(uuid4()) if msg_id is None else msg_id
-        self._sent.add(msg_id)
-        future: Future[Any] = super().send_request(method, params, callback, msg_id)
+        if len(self._sent) >= _MAX_UNANSWERED:
+            oldest, waiting = next(iter(self._sent.items()))
+            self._forget(oldest)
+            waiting.cancel()
+        future = self._sent[msg_id] = super().send_request(method, params, callback, msg_id)
         return future
+
+    def _forget(self, msg_id: str | int) -> Any:
+        """Removes a request to the client; returns the type of its result."""
+        del self._sent[msg_id], self._request_futures[msg_id]
+        return self._result_types.pop(msg_id, None)
 
     def follow_cancellation(self) -> None:
         """Cancels the current task when its request is cancelled: pygls runs a command in a task that it does not."""

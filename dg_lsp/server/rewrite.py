@@ -20,7 +20,6 @@ from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
-from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
 from dg_lsp.server.transport import MAX_POSITION
@@ -141,7 +140,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     if result is None:
         raise Refusal("nothing was changed: the model failed, see the log")
     if not result.candidates:
-        raise Refusal(f"nothing was changed: the result {(result.reason or Reason.EMPTY).problem}")
+        raise Refusal(f"nothing was changed: the result {result.problem}")
     await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 

@@ -31,7 +31,6 @@ WHEELS = {
     "typing-inspection": "typing_inspection",
 }
 """Distributions that `gpu-day run` needs beside torch, and their modules."""
-BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 gpu_day = typer.Typer(no_args_is_help=True, help="Train on a machine without a network that is yours for some minutes.")
@@ -52,9 +51,10 @@ def data(
     processes: Annotated[int, typer.Option(help="Processes that read and filter; 0: one for each core.")] = 0,
 ) -> None:
     """Download the pinned packages, filter, deduplicate and split their sources, tokenize them."""
+    from dg_lsp.models.registry import BUNDLED
     from dg_lsp.training.corpus import prepare
 
-    source = None if new_tokenizer else BUNDLED_MODEL
+    source = None if new_tokenizer else BUNDLED[0].path
     manifest = prepare(root, tokenizer_source=source, num_processes=processes)
     print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
 

@@ -23,9 +23,8 @@ from dg_lsp.training.objective import ObjectiveConfig
 from dg_lsp.training.pretrained import Origin, Pretrained, read_pretrained
 from dg_lsp.training.rows import RowConfig
 from dg_lsp.training.store import read_texts, tokenize_splits
-from dg_lsp.training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS
+from dg_lsp.training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS, PrunedVocabulary, count_tokens, prune, restrict
 from dg_lsp.training.train import CONFIGS, OptimizerConfig, TrainConfig, Trainer
-from dg_lsp.training.vocabulary import PrunedVocabulary, count_tokens, prune, restrict
 
 MAX_TOKENS = 65_536
 """Largest vocabulary: token ids of the corpus are stored in 16 bits."""

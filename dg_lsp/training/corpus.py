@@ -9,7 +9,6 @@ import hashlib
 import json
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -35,7 +34,6 @@ Hashes = npt.NDArray[np.uint64]
 Signature = npt.NDArray[np.uint32]
 
 PACKAGES = Path(__file__).with_name("packages.toml")
-MANIFEST = Path(__file__).with_name("manifest.json")  # of this corpus; the bundled weights have their own
 STDLIB = "stdlib"
 MAX_PACKAGE_CHARS = 10_000_000
 NUM_DOWNLOADS = 4  # at the same time
@@ -341,7 +339,6 @@ def prepare(
     root: Path,
     *,
     packages: Path = PACKAGES,
-    manifest_copy: Path | None = MANIFEST,
     tokenizer_source: Path | None = None,
     num_processes: int = 0,
 ) -> dict[str, Any]:
@@ -369,8 +366,6 @@ def prepare(
         "tokens": tokenize_splits(root),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    if manifest_copy:
-        shutil.copyfile(root / "manifest.json", manifest_copy)
     return manifest
 
 

@@ -24,13 +24,13 @@ from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.canvas.layout import TokenIds, Tokenizer
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.ttfue import first_lines_match
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
+from dg_lsp.models.metadata_keys import PLAN_DECODERS
 from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_lsp.training.documents import WORD_START
 from dg_lsp.training.export import read_model
@@ -55,14 +55,6 @@ MIN_REST = 4  # characters of the rest of a line
 MIN_BLOCK, MAX_BLOCK = 2, 8  # lines
 FIRST_LINE = 3  # the first lines of a file cannot be predicted
 
-STATISTICS_KEYS = {
-    "canvas": (DecoderName.DIFFUSION, 1),
-    "race": (DecoderName.DIFFUSION, 2),
-    "causal": (DecoderName.AUTOREGRESSIVE, 1),
-    "draft-verify": (DecoderName.SPECULATIVE, 1),
-    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
-}
-"""Decoders and numbers of candidates by their names in the `dg.plan.*` keys of GGUF files, which keep these names."""
 MIN_HITS = 0.001  # share of right first lines of a decoder that was never right; the decoder selection divides by it
 
 
@@ -204,15 +196,15 @@ class CountingDenoiser:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def predict(self, *arguments: Any, **options: Any) -> list[Prediction]:
+    def predict(self, *arguments: Any) -> list[Prediction]:
         """Counts a pass over canvases."""
         self.passes["canvas"] += 1
-        return self.inner.predict(*arguments, **options)
+        return self.inner.predict(*arguments)
 
-    def extend(self, slot: int, ids: TokenIds, **options: Any) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, *more: Any) -> Prediction:
         """Counts a causal pass. Several ids are a guess that is verified."""
         self.passes["verify" if len(ids) > 1 else "single"] += 1
-        return self.inner.extend(slot, ids, **options)
+        return self.inner.extend(slot, ids, *more)
 
 
 def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: int) -> dict[str, float]:
@@ -240,7 +232,7 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     engine = LocalEngine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     known = (case for case in cases if case.kind in set(CaseKind))
-    for case, (name, (decoder, num_candidates)) in itertools.product(known, STATISTICS_KEYS.items()):
+    for case, (name, (decoder, num_candidates)) in itertools.product(known, PLAN_DECODERS.items()):
         counting.passes.clear()
         max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
         request = FillRequest(

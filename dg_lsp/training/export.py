@@ -18,7 +18,7 @@ from dg_lsp.training import tokenizer as vocabulary
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 from dg_lsp.training.pretrained import ROPE_FACTORS, Origin, dequantized, permuted
 from dg_lsp.training.store import replacing
-from dg_lsp.training.vocabulary import Vocabulary, own_vocabulary
+from dg_lsp.training.tokenizer import Vocabulary, own_vocabulary
 
 CONTEXT_TOKENS = 2048
 CONFIDENCE_THRESHOLD = 0.7

@@ -21,7 +21,7 @@ from dg_lsp.gguf import ARRAY, GGUFHeader, read_header
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.models.saved_tensors import SavedTensor, read_checkpoint, read_json, to_float32
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
-from dg_lsp.training.vocabulary import PrunedVocabulary, Vocabulary, vocabulary_of_folder, vocabulary_of_gguf
+from dg_lsp.training.tokenizer import PrunedVocabulary, Vocabulary, vocabulary_of_folder, vocabulary_of_gguf
 
 ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
 _MODEL_TYPES = {"gemma3_text": "gemma3", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}

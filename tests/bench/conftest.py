@@ -3,7 +3,7 @@ from chromium import start_browser
 from fake_llama import make_fake
 
 from dg_lsp.bench.charts import visible
-from dg_lsp.bench.metrics import Attempt, ShownItem, Table, summary_table
+from dg_lsp.bench.metrics import Attempt, Table, summary_table
 from dg_lsp.bench.report import Film, benchmark_page
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.bench.timeline import Moment, Timeline
@@ -13,14 +13,14 @@ from dg_lsp.engine.ttfue import Verdict
 __all__ = ["make_fake"]
 
 
-def attempt_of(case="s", contender="diffusion", *shown, **changes):
-    """An attempt that showed these (ms, text); without any, a useful and exact one."""
+def attempt_of(case="s", contender="diffusion", shown=(40.0, "return a"), **changes):
+    """An attempt that showed this (ms, text), a useful and exact one by default."""
     fields = {
         "kind": "line-end",
         "decoder": "canvas",
         "reference": "return a",
-        "shown": tuple(ShownItem(*item) for item in shown) or (ShownItem(40.0, "return a"),),
-        "latency_ms": shown[-1][0] if shown else 40.0,
+        "text": shown[1],
+        "latency_ms": shown[0],
         "steps": 4,
         "tokens": 9,
         "confidence": 0.6,
@@ -89,10 +89,10 @@ def make_page(make_attempt):
         attempts = []
         for i, name in enumerate(("diffusion", "autoregressive", text), 1):
             attempts += [
-                make_attempt(f"right {text}", name, (20.0 * i, "return b"), (30.0 * i, "return a")),
+                make_attempt(f"right {text}", name, (30.0 * i, "return a")),
                 make_attempt(f"wrong {text}", name, (50.0, text), kind="block", latency_ms=260.0, reference="other"),
                 make_attempt(f"late {text}", name, (1800.0, "return a"), steps=70, decoder=text),
-                make_attempt(f"none {text}", name, shown=(), kind=text, rejection=text),
+                make_attempt(f"none {text}", name, (40.0, ""), kind=text, rejection=text),
                 make_attempt("tested", name, (260.0, "x"), passes=True),
             ]
         machine = Machine(text, 2, "Linux", "3.11", "0.2", "0.3", None, 2)

@@ -87,7 +87,7 @@ def test_answers_are_cut_to_the_lines_that_we_would_show(server):
     oracle = RequestOptions(LengthHint.ORACLE)
     assert server(oracle, content="    a = w * h\n    return a\n    more")[0].answer(BLOCK).is_exact
     empty = server(content=" \n")[0].answer(LINE)
-    assert (empty.shown, empty.rejection) == ((), "empty")
+    assert (empty.text, empty.rejection) == ("", "empty")
 
 
 def test_a_crash_on_repacked_weights_is_retried_without_repacking(server):
@@ -171,7 +171,7 @@ def test_a_block_gets_a_longer_canvas_and_an_empty_answer_is_rejected(command):
     assert attempt.is_exact
     assert (attempt.steps, attempt.tokens, fake.option("--diffusion-steps")) == (32, 32, "32")
     empty = command(content="<|eom|>")[0].answer(LINE)
-    assert (empty.shown, empty.rejection) == ((), "empty")
+    assert (empty.text, empty.rejection) == ("", "empty")
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,7 @@ def pairs(make_attempt):
             for contender, answer in (("fast", ours), (BASELINE, theirs)):
                 text, ms = answer(i)
                 changes = {"kind": "block" if i % 2 else "line-end", "reference": "want", "model_ms": ms / 2}
-                shown = {"shown": (), "latency_ms": ms} if not text else {}
-                attempts.append(make_attempt(f"s{i}", contender, *([(ms, text)] if text else []), **changes, **shown))
+                attempts.append(make_attempt(f"s{i}", contender, (ms, text), **changes))
         return attempts
 
     return make

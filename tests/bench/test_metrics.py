@@ -4,7 +4,6 @@ import pytest
 
 from dg_lsp.bench.metrics import (
     Attempt,
-    ShownItem,
     calibration,
     calibration_table,
     count,
@@ -19,11 +18,11 @@ from dg_lsp.bench.metrics import (
 from dg_lsp.engine.ttfue import first_lines_match, texts_match
 
 
-def attempt(*shown, reference="x", **changes):
-    """An attempt that showed these (ms, text)."""
-    fields = {"latency_ms": 100.0, "steps": 2, "tokens": 4, "prefill_ms": 5.0, "model_ms": 50.0, **changes}
+def attempt(shown=(100.0, ""), reference="x", **changes):
+    """An attempt that showed this (ms, text)."""
+    fields = {"latency_ms": shown[0], "steps": 2, "tokens": 4, "prefill_ms": 5.0, "model_ms": 50.0, **changes}
     names = {"case": "s", "kind": "block", "contender": "diffusion", "decoder": "canvas"}
-    return Attempt(**{**names, "reference": reference, "shown": tuple(ShownItem(*item) for item in shown), **fields})
+    return Attempt(**{**names, "reference": reference, "text": shown[1], **fields})
 
 
 @pytest.mark.parametrize(
@@ -60,12 +59,12 @@ def test_an_exact_match_compares_all_lines(text, reference, same):
 
 def test_an_attempt_without_items_is_a_miss_even_if_its_program_passes():
     missed = attempt(passes=True)
-    assert (missed.ttfue_ms, missed.text, missed.is_exact, missed.is_reversed) == (None, "", False, False)
+    assert (missed.ttfue_ms, missed.text, missed.is_exact) == (None, "", False)
 
 
-def test_ttfue_is_the_departure_of_the_first_useful_item():
-    assert attempt((20.0, "y"), (60.0, "x"), (90.0, "x\nz")).ttfue_ms == 60.0
-    assert attempt((30.0, "y"), (70.0, "1 * x"), passes=True).ttfue_ms == 70.0
+def test_ttfue_is_the_departure_of_a_useful_text():
+    assert attempt((60.0, "x\nz")).ttfue_ms == 60.0
+    assert attempt((70.0, "1 * x"), passes=True).ttfue_ms == 70.0
     assert attempt((70.0, "1 * x"), passes=False).ttfue_ms is None
     assert attempt((70.0, "x\ny"), passes=False).ttfue_ms == 70.0
 
@@ -73,10 +72,10 @@ def test_ttfue_is_the_departure_of_the_first_useful_item():
 def test_a_summary_counts_shares_and_quantiles():
     summary = summarize(
         [
-            attempt((40.0, "x"), latency_ms=40.0),
-            attempt((90.0, "x\ny"), latency_ms=90.0, steps=6),
-            attempt((30.0, "y"), (300.0, "x"), latency_ms=300.0),
-            attempt((120.0, "y"), latency_ms=120.0, model_ms=250.0),
+            attempt((40.0, "x")),
+            attempt((90.0, "x\ny"), steps=6),
+            attempt((300.0, "x")),
+            attempt((120.0, "y"), model_ms=250.0),
             attempt(latency_ms=500.0),
         ]
     )
@@ -84,7 +83,7 @@ def test_a_summary_counts_shares_and_quantiles():
     assert (summary["exact_match"], summary["first_line_match"], summary["pass_at_1"]) == (2 / 5, 3 / 5, None)
     assert (summary["ttfue_ms"]["p50"], summary["ttfue_ms"]["p90"]) == pytest.approx((90.0, 258.0))
     assert summary["useful_by"] == {"50": 0.2, "100": 0.4, "250": 0.4, "500": 0.6, "1000": 0.6}
-    assert (summary["miss_rate"], summary["show_rate"], summary["reversal_rate"]) == (2 / 5, 4 / 5, 1 / 4)
+    assert (summary["miss_rate"], summary["show_rate"]) == (2 / 5, 4 / 5)
     assert (summary["latency_ms"]["p50"], summary["latency_ms"]["p90"]) == pytest.approx((120.0, 420.0))
     assert (summary["steps_mean"], summary["tokens_per_forward"]) == pytest.approx((14 / 5, 20 / 14), abs=1e-4)
     assert summary["model_ms_per_useful"] == pytest.approx(450 / 3)
@@ -102,8 +101,8 @@ def test_a_summary_without_hits_attempts_or_costs_has_nulls():
 
 def test_the_summary_table_has_one_column_per_group():
     groups = {
-        "ours": [attempt((40.0, "x"), latency_ms=40.0)] * 3 + [attempt()],
-        "theirs": [attempt((500.0, "x"), latency_ms=500.0, passes=True)] * 4,
+        "ours": [attempt((40.0, "x"))] * 3 + [attempt()],
+        "theirs": [attempt((500.0, "x"), passes=True)] * 4,
     }
     table = summary_table("All cases", groups)
     found = {row[0]: list(row[1:]) for group in table.groups.values() for row in group}

@@ -156,7 +156,7 @@ def test_a_running_step_delays_the_next_request():
     assert denoiser.num_steps == 3
     waited = answer(12.75, 100)
     # the model is free at 13, nine steps later the answer is there
-    assert waited.shown[0].ms == waited.latency_ms == 9.25 * TICK
+    assert waited.ttfue_ms == waited.latency_ms == 9.25 * TICK
     assert waited.model_ms == 9 * TICK
     completer.reset()
     assert answer(0, 100).latency_ms == 9 * TICK
@@ -219,7 +219,7 @@ def request_event(make_attempt):
     def make(case, text="", *, ms=10.0, model_ms=10.0, cancelled=False, displayed=None, **flags):
         changes = {"reference": "x", "model_ms": model_ms, "steps": 2, "tokens": 3}
         if not text:
-            changes |= {"shown": (), "latency_ms": ms, "rejection": "cancelled" if cancelled else "empty"}
+            changes |= {"text": "", "latency_ms": ms, "rejection": "cancelled" if cancelled else "empty"}
         attempt = make_attempt(case, "replay", *([(ms, text)] if text else []), **changes)
         flags = {"is_line_finished": False, "is_reversal": None, **flags}
         return RequestEvent(attempt, 0.0, is_displayed=bool(text) if displayed is None else displayed, **flags)

@@ -119,8 +119,8 @@ def test_anchors_and_labels_refer_to_existing_elements(hostile):
 
 def test_misses_are_counted_by_reason_with_examples(make_attempt):
     wrong = [make_attempt(f"w{i}", "a", (9, f"bad {i}\n{'x' * 9999}")) for i in range(8)]
-    other = [make_attempt("ok", "a"), make_attempt("e", "b", shown=(), rejection="empty")]
-    late = [make_attempt("late", "b", (1000.5, "return a")), make_attempt("early", "b", (10, "return a"), (20, "b"))]
+    other = [make_attempt("ok", "a"), make_attempt("e", "b", text="", rejection="empty")]
+    late = [make_attempt("late", "b", (1000.5, "return a")), make_attempt("early", "b", (10, "return a"))]
     tree = Tree(benchmark_page("t", Run(EMPTY_RUN.header, (*wrong, *other, *late)), []).html())
     [table] = [one for one in tree.all("table") if "Without a useful edit" in one["text"]]
     rows = [one["text"] for one in tree.all("tr") if table in one["within"]]
@@ -133,7 +133,7 @@ def test_misses_are_counted_by_reason_with_examples(make_attempt):
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_rejection_is_explained(make_attempt, reason):
-    page = benchmark_page("t", Run(EMPTY_RUN.header, (make_attempt("x", shown=(), rejection=reason.value),)), [])
+    page = benchmark_page("t", Run(EMPTY_RUN.header, (make_attempt("x", text="", rejection=reason.value),)), [])
     [examples] = [block for section in page.sections for block in section.blocks if block.kind == "examples"]
     assert examples.meaning
 
@@ -186,7 +186,7 @@ def test_the_first_case_of_each_outcome_is_chosen(make_attempt):
     attempts.append(make_attempt("several lines", "a", (1, "return a\n    b"), **block))
     attempts.append(make_attempt("right start", **block))
     attempts.append(make_attempt("wrong", "a", (1, "no")))
-    attempts += [make_attempt(name, shown=()) for name in ("nothing", "nothing again")]
+    attempts += [make_attempt(name, text="") for name in ("nothing", "nothing again")]
     cases = [case_of(attempt.case) for attempt in attempts[1:]]
     chosen = [case.id for case in choose_cases(cases, attempts)]
     assert chosen == ["first", "several lines", "right start", "wrong", "nothing"]
@@ -202,10 +202,10 @@ def test_steps_show_accepted_and_new_tokens_and_the_confidence_of_drafts(make_fi
 
 
 def test_a_second_canvas_follows_the_settled_text(make_film):
-    canvases = [("ab", ("a", "b"), 0), ("abc", ("c", ""), 1)]
+    canvases = [("ab", "", ("a", "b")), ("abc", "ab", ("c", ""))]
     frames = [
-        Frame(block, block + 1, tuple(Cell(text, 0.99, bool(text), not text) for text in texts), settled)
-        for settled, texts, block in canvases
+        Frame(block, block + 1, tuple(Cell(text, 0.99, bool(text), not text) for text in texts), settled, earlier)
+        for block, (settled, earlier, texts) in enumerate(canvases)
     ]
     last = list(make_film(frames=tuple(frames)).steps())[-1]
     assert (last.settled, last.tokens) == ("ab", (("c5 k n", "c"),))

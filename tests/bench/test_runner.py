@@ -12,7 +12,7 @@ from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import WARM_UP, Machine, Run, RunFile, RunHeader, file_sha256, run_cases
-from dg_lsp.bench.sandbox import Outcome
+from dg_lsp.bench.sandbox import ProgramResult
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import InputFileError
@@ -34,8 +34,7 @@ class FakeContender:
     def answer(self, case):
         self._log.append((self.name, case.id))
         text = self._answer(case)
-        changes = {} if text else {"shown": ()}
-        return self._make_attempt(case.id, self.name, (10.0, text), **changes, kind=case.kind, reference=case.reference)
+        return self._make_attempt(case.id, self.name, (10.0, text), kind=case.kind, reference=case.reference)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ class FakeSandbox:
 
     def run(self, program):
         self._log.append(("sandbox", program))
-        return Outcome(TESTED.reference in program)
+        return ProgramResult(TESTED.reference in program)
 
 
 def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
@@ -106,13 +105,13 @@ def test_an_engine_answers_with_its_costs_or_a_rejection():
     assert (attempt.case, attempt.kind, attempt.contender) == ("hand/line-end", "line-end", "auto")
     assert attempt.decoder == DecoderName.DIFFUSION.value
     assert attempt.is_exact
-    assert attempt.ttfue_ms == attempt.latency_ms == attempt.shown[0].ms
+    assert attempt.ttfue_ms == attempt.latency_ms
     assert 0 < attempt.prefill_ms <= attempt.model_ms <= attempt.latency_ms
     assert (attempt.steps, attempt.tokens) == (4, len("width * height") + 1)
     assert 0.5 < attempt.confidence < 1
     assert (attempt.passes, attempt.rejection) == (None, None)
     attempt = contender("    ").answer(LINE_END)
-    assert (attempt.shown, attempt.rejection, attempt.confidence) == ((), "empty", None)
+    assert (attempt.text, attempt.rejection, attempt.confidence) == ("", "empty", None)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,7 @@ def test_a_different_run_is_refused_and_unchanged(path, stored, change, name):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 2}\n'])
+@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 3}\n'])
 def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     path.write_text(text)
     with pytest.raises(InputFileError, match="not a run"):

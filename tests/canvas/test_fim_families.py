@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.canvas.fim_families import FIM_FAMILIES, find_fim
+from dg_lsp.canvas.fim import FIM_FAMILIES, find_fim
 from dg_lsp.canvas.spec import FimOrder, FimTokens, SpecialTokens
 from dg_lsp.settings import FIMS
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.infill import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, shared_length
 from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.prompt_format import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, shared_length
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 

@@ -41,7 +41,9 @@ def folder(tmp_path):
         (["good.py:1", "--candidates", "0"], "--candidates"),
         (["good.py:1", "--deadline", "soon"], "--deadline"),
         (["good.py:1", "--nonsense"], "(see dg-lsp fill --help)"),
-        (["good.py:1", "--threads", "-1"], "threads"),
+        (["good.py:1", "--threads", "-1"], "model.threads must be >= 0"),
+        (["good.py:1", "--decoder", "x"], "Invalid value for '--decoder': 'x' is not one of 'auto', 'diffusion',"),
+        (["good.py:1", "--remote", "host:80"], "remote.url must be an address such as http://127.0.0.1:8000"),
         ([], "Missing argument"),
     ],
 )
@@ -50,6 +52,11 @@ def test_wrong_usage_is_exit_code_2(dg_lsp, script, folder, arguments, message):
     assert message in dg_lsp("fill", *arguments).error(2)
     assert script.settings is None  # no model was opened
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_samples_outside_of_a_clone_name_what_to_do(dg_lsp, folder):
+    error = dg_lsp("bench", "samples").error(2)
+    assert "samples/places.toml (No such file or directory): name a TOML file of cursor positions, or run" in error
 
 
 def test_a_working_directory_that_was_removed_is_exit_code_2(dg_lsp, script, folder, monkeypatch):

@@ -224,7 +224,7 @@ def test_prompts_in_another_format_are_refused(dg_lsp, tmp_path, line, problem):
         (("--concurrency", "0"), "--concurrency 0"),
         (("http://b", "http://c"), "two servers at most"),
         (("--api", "chat", "--api", "chat"), "--api is given 2 times for 1 server"),
-        (("--api", "other"), "'api' must be in"),
+        (("--api", "other"), "api must be one of completions, infill, chat"),
     ],
 )
 def test_wrong_use_is_refused(dg_lsp, prompts, arguments, problem):

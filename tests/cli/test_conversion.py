@@ -172,7 +172,8 @@ def test_an_environment_that_cannot_be_installed_is_reported_and_removed(dg_lsp,
 def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoint):
     (checkpoint / "config.json").write_text('{"auto_map": {}, "architectures": ["StableDiffcoderForCausalLM"]}')
     (checkpoint / "tokenizer_config.json").write_text('{"auto_map": {}, "tokenizer_class": "DreamTokenizer"}')
-    (checkpoint / "odd.py").write_text("")
+    for name in ("odd.py", "Odder.PY", "oddest.so"):
+        (checkpoint / name).write_text("")
     assert dg_lsp("models", "convert", checkpoint).code == 0
     assert json.loads(script.seen.read_text()) == {
         "config.json": {"architectures": ["LlamaForCausalLM"]},

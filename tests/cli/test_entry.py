@@ -63,6 +63,13 @@ def test_a_pull_without_a_network_ends_in_one_line_and_loads_nothing_heavy(tmp_p
     assert not {"numpy", "llama_cpp", "torch"}.intersection(process.stdout.split())
 
 
+@pytest.mark.parametrize("command", ["fill", "generate", "chat", "serve", "bench infill", "bench compare"])
+def test_a_help_page_has_whole_names_of_options_on_80_columns(command):
+    page = dg_lsp(*command.split(), "--help", env={"COLUMNS": "80"}).stdout
+    assert "--help" in page
+    assert "…" not in page
+
+
 def test_a_shell_completes_commands():
     words = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp mod", "COMP_CWORD": "1"}
     assert dg_lsp(env=words).stdout == "models\n"
@@ -138,10 +145,15 @@ def test_ctrl_c_at_the_question_of_setup_ends_the_line(tmp_path):
         os.close(theirs)
         out = b""
         with suppress(OSError):  # on Linux, when the other end is closed
+            while not out.endswith(b"[Y/n] ") and (chunk := os.read(ours, 65536)):
+                out += chunk
+            # a signal between the question and the first read of the answer is noticed after the answer
+            while process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
             while chunk := os.read(ours, 65536):
                 out += chunk
-                if out.endswith(b"[Y/n] "):
-                    process.send_signal(signal.SIGINT)
     os.close(ours)
     assert process.returncode == 130, out
     assert out.endswith(b"[Y/n] \r\n")

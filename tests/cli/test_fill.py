@@ -75,7 +75,7 @@ def test_without_a_completion_the_exit_code_is_1_and_the_reason_is_printed(dg_ls
     assert (source.stat().st_ino, tree()) == (status.st_ino, before)
     outcome = dg_lsp("fill", f"{source}:4")
     assert outcome.code == 1
-    assert "no completion (empty)" in outcome.out
+    assert "no completion: the result is empty" in outcome.out
 
 
 def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, source):
@@ -236,7 +236,7 @@ def test_gaps_of_a_file_are_written_at_once_and_what_is_left_is_reported(dg_lsp,
     source.write_text(GAPS)
     outcome = dg_lsp("fill", str(source), "--gaps", "--write", "--visual")
     assert source.read_text() == GAPS.replace("...", "7")
-    assert "line 3 is not filled (empty)" in outcome.out
+    assert "line 3 is not filled: the result is empty" in outcome.out
     assert re.search(r"^ +1  7", outcome.out, re.MULTILINE)
     assert dg_lsp("fill", f"{source}:3", "--gaps").code == 1
 

@@ -59,7 +59,7 @@ def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, scri
     script.fill = "total = a + 1"
     outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", "0.4", "--write")
     assert outcome.code == 1
-    assert "unchanged" in outcome.out
+    assert "no rewrite: the result equals the text that it would replace" in outcome.out
     assert file.read_bytes() == SOURCE.encode()
 
 
@@ -78,7 +78,7 @@ def test_a_rewrite_that_the_model_is_unsure_of_is_not_shown(dg_lsp, script, file
     (file.parent / "dg-lsp.toml").write_text("[completion]\nmin_confidence = 1.0\n")
     outcome = dg_lsp("rewrite", f"{file}:2-2", "--write")
     assert (outcome.code, file.read_bytes()) == (1, SOURCE.encode())
-    assert "low-confidence" in outcome.out
+    assert "has a low probability of being right" in outcome.out
 
 
 @pytest.mark.parametrize(

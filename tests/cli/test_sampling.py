@@ -113,9 +113,9 @@ def test_samplers_reach_a_daemon_and_back():
     [
         ("canvas_length = 16", "needs a table for each model"),
         ("[model.sampler.a]\nwindow = 1", "unknown setting model.sampler.a.window: use canvas_length"),
-        ("[model.sampler.a]\ncanvas_length = 1.5", "model.sampler.a.canvas_length: expected int"),
-        ("[model.sampler.a]\nthinking = 1", "model.sampler.a.thinking: expected bool"),
-        ("[model.sampler.a]\nprompt_attention = 1", "model.sampler.a.prompt_attention: expected str"),
+        ("[model.sampler.a]\ncanvas_length = 1.5", "model.sampler.a.canvas_length must be a whole number, not 1.5"),
+        ("[model.sampler.a]\nthinking = 1", "model.sampler.a.thinking must be true or false"),
+        ("[model.sampler.a]\nprompt_attention = 1", "model.sampler.a.prompt_attention must be a text"),
         (
             "[model.sampler.a]\nprompt_attention = 'twice'",
             "prompt_attention must be one of auto, exact, per_request, causal",

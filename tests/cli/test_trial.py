@@ -79,6 +79,18 @@ def test_a_test_that_does_not_end_is_stopped(dg_lsp, model, monkeypatch):
     assert "Model.gguf ends its process (exit code 1)" in show(dg_lsp, model, code=3).error(3)
 
 
+def test_a_file_that_replaces_another_one_during_its_test_is_not_opened(dg_lsp, model, monkeypatch):
+    original = subprocess.run
+
+    def run(command, **options):
+        done = original(command, **options)
+        tiny_masked.write(model, tiny_masked.make("qwen3moe", used_experts=9))  # llama.cpp would end this process
+        return done
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    assert "Model.gguf was replaced while it was tested" in show(dg_lsp, model, code=3).error(3)
+
+
 def test_a_child_may_start_slowly(dg_lsp, model, monkeypatch):
     original, limits = subprocess.run, []
 

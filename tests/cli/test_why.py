@@ -39,3 +39,14 @@ def test_an_excluded_file_is_explained_without_a_model(dg_lsp, script, tmp_path)
     assert outcome.code == 1
     assert "secrets" in outcome.out
     assert script.denoiser is None
+
+
+def test_the_path_in_full_and_behind_links_excludes_a_file(dg_lsp, script, tmp_path, monkeypatch):
+    for name in (".env", ".ssh/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("key = 'hunter2'\n")
+    (tmp_path / "settings.py").symlink_to(".env")
+    monkeypatch.chdir(tmp_path / ".ssh")
+    for name in ("config", "../settings.py"):
+        assert "secrets" in dg_lsp("why", f"{name}:1").out
+    assert script.denoiser is None

@@ -44,6 +44,21 @@ def test_documented_commands_and_options_exist(dg_lsp_help):
                 assert option in known, f"{page.name}: dg-lsp {command} has no {option}"
 
 
+def test_the_synopsis_has_every_option_of_each_command(dg_lsp_help):
+    from dg_lsp.sampler_options import SAMPLER_NAMES
+
+    sampler = {f"--{name.replace('_', '-')}" for name in SAMPLER_NAMES}
+    synopsis = re.search(r"```text\n(.*?)```", (ROOT / "docs/commands.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    listed = {}
+    for line in synopsis.replace("\n   ", " ").splitlines():
+        words = re.match(r"dg-lsp ((?:(?:bench|models|daemon) )?[a-z-]+)", line)[1]
+        listed.setdefault(words, set()).update(re.findall(r"--[a-z-]+", line), sampler if "[SAMPLER]" in line else ())
+    for words, options in listed.items():
+        shown = re.findall(r"^│ \*? *(--[a-z-]+)(.*)", dg_lsp_help(*words.split()), re.MULTILINE)
+        long = {name for name, rest in shown if not re.match(r" +-[no]\b", rest)}  # others have a short name
+        assert long - options <= {"--help"}, words
+
+
 @pytest.fixture
 def dg_lsp_help(capsys, monkeypatch):
     from dg_lsp.cli import run

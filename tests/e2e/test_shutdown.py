@@ -58,3 +58,18 @@ def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
     client.out.close()
     assert client.process.wait(60) == 1
     assert client.stderr == ""
+
+
+@pytest.mark.parametrize(("is_closed", "code"), [(True, 1), (False, 0)], ids=["input closed", "after exit"])
+def test_the_server_ends_although_the_client_reads_nothing(launcher, is_closed, code):
+    client = launcher.scripted("fill", deaf=True)
+    client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+    for _ in range(3000):  # their answers are more than a pipe holds
+        client.request("unknown", {})
+    if is_closed:
+        client.out.close()
+    else:
+        client.request("shutdown")
+        client.notify("exit", None)
+    assert client.process.wait(60) == code
+    assert client.stderr == ""

@@ -107,6 +107,9 @@ def test_only_the_user_can_read_the_file_and_without_a_path_there_is_none(tmp_pa
     assert AuditLog.of(PrivacySettings()) is None
     AuditLog(tmp_path / "a.jsonl").write(RECORD)
     assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
+    (tmp_path / "a.jsonl").chmod(0o666)
+    AuditLog(tmp_path / "a.jsonl").write(RECORD)
+    assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
 
 
 def test_full_file_is_renamed_in_place_of_the_older_one(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.repetition import MAX_MATCH
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.corrections import MAX_MATCH
 from dg_lsp.engine.request import FillRequest
 
 SMALL = replace(MASK_SPEC, repetition_match=2 * MAX_MATCH)

@@ -4,9 +4,8 @@ import numpy as np
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
-from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.corrections import Corrections
+from dg_lsp.engine.corrections import Corrections, Repetition
 from dg_lsp.engine.decode_run import RequestDenoiser, Stopwatch
 from dg_lsp.engine.kv_slots import KVSlots
 
@@ -31,10 +30,10 @@ class Constant:
         confidence = np.full(size, 0.4, np.float32)
         return Prediction(ids, ids, confidence, np.ones(size, np.float32), confidence)
 
-    def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
+    def predict(self, _slot, canvases, _temperature, _rng, _lanes=(), _among=()):
         return [self._prediction(len(canvas)) for canvas in canvases]
 
-    def extend(self, _slot, ids):
+    def extend(self, _slot, ids, _among=()):
         return self._prediction(len(ids))
 
 

@@ -166,6 +166,19 @@ def test_connections_without_a_request_take_no_places(start, monkeypatch):
             assert idle[0].recv(1) == b""
 
 
+def test_connections_that_are_kept_after_an_answer_take_no_places(start, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    client = start(ScriptedDenoiser("x"))
+    with ExitStack() as stack:
+        for _ in range(20):
+            kept = stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT))
+            kept.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert kept.recv(12) == b"HTTP/1.1 200"
+        assert client.post("/infill", BODY).status == 200
+
+
 def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatch):
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", 0)
     with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as refused:

@@ -73,6 +73,11 @@ def test_another_tokenizer_is_refused(change):
         vocabulary(tokenizer, SIZE)
 
 
+def test_a_configuration_cannot_claim_more_tokens_than_memory_has_room_for():
+    with pytest.raises(ValueError, match="16777216 tokens"):
+        vocabulary(tiny_diffusiongemma.tokenizer_json(), 1 << 24)
+
+
 @given(
     st.text(
         st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="▁<>|") | st.sampled_from("\n\t\r"),

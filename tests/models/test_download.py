@@ -288,6 +288,12 @@ def test_a_wrong_file_in_a_folder_is_refused(tmp_path, content):
         fetch(preset(sha256=SHA256), tmp_path)
 
 
+def test_a_folder_without_the_file_is_named(tmp_path):
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ModelDownloadError, match=r"other has no file .*: it has no GGUF file; name another source"):
+        fetch(preset(), tmp_path / "other")
+
+
 def test_a_full_disk_keeps_no_part_of_a_copied_file(tmp_path, monkeypatch):
     (tmp_path / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
 

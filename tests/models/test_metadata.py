@@ -116,10 +116,10 @@ def test_the_languages_of_the_training_data_are_read():
     assert trained({"general.name": "mine"}).languages == ()
 
 
-def test_expected_passes_are_read_under_old_and_new_decoder_names():
+def test_expected_passes_of_known_decoders_are_read():
     rows = {
         "block.draft-verify": "0,4,4.5,0.25",
-        "line-end.autoregressive": "7.5,0,0,0.3",
+        "line-end.causal": "7.5,0,0,0.3",
         "line-end.race": "0,0,9,1",
     }
     spec = trained({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})

@@ -1,5 +1,6 @@
 """Families, presets, and models by name or path."""
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -17,12 +18,10 @@ from dg_lsp.models.registry import (
     DEFAULT,
     FAMILIES,
     PRESETS,
-    BundledModel,
     find_family,
     known_names,
     locate,
 )
-from dg_lsp.models.selection import BUNDLED as BUNDLED_PRESET
 from dg_lsp.settings import Settings
 
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
@@ -66,7 +65,7 @@ def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_missing_bundled_file_is_reported(monkeypatch):
-    monkeypatch.setattr(registry, "BUNDLED", (BundledModel("dg-mini", "gone.gguf", ()),))
+    monkeypatch.setattr(registry, "BUNDLED", (dataclasses.replace(BUNDLED[0], patterns=("gone.gguf",)),))
     with pytest.raises(ModelNotFoundError, match="install dg-lsp again"):
         locate("dg-mini")
 
@@ -151,9 +150,7 @@ def test_the_documentation_has_a_row_for_the_preset(preset):
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize(
-    "preset", [preset for preset in (BUNDLED_PRESET, *PRESETS) if preset.quality], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("preset", [preset for preset in (*BUNDLED, *PRESETS) if preset.quality], ids=lambda p: p.name)
 def test_the_documentation_has_the_quality_of_the_preset(preset):
     row = f"| `{preset.name}` | {100 * preset.quality:g} % | {preset.quality_source} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, PRESETS, preset_named
-from dg_lsp.models.selection import BUNDLED, Gpu, Machine, fit, rank_models, select
+from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, preset_named
+from dg_lsp.models.selection import Gpu, Machine, fit, rank_models, select
 
 LAPTOP = Machine(2, 18e9, (), 16 * 10**9, 10**12)
 
@@ -61,7 +61,7 @@ def test_the_ranking_has_what_fits_and_more_bandwidth_makes_larger_models_better
 
 def test_the_estimate_agrees_with_a_measured_processor():
     """docs/log.md: 37 ms a token by a Qwen2.5 0.5B and 82 by a 1.5B in Q8_0 on two cores."""
-    ranked = {model.name: model for model in rank_models(LAPTOP, (BUNDLED, *PRESETS))}
+    ranked = {model.name: model for model in rank_models(LAPTOP, (*BUNDLED, *PRESETS))}
     assert ranked["qwen2.5-coder-0.5b"].line_ms == pytest.approx(37 * (2.3 + 9), rel=0.25)
     assert ranked["qwen2.5-coder-1.5b"].line_ms == pytest.approx(82 * (2.3 + 9), rel=0.25)
     assert ranked["dg-mini"].line_ms < 30

@@ -1,6 +1,7 @@
 """Files that git ignores, as the rules of a workspace exclude them."""
 
 import os
+import time
 import tracemalloc
 from pathlib import Path, PureWindowsPath
 
@@ -94,6 +95,14 @@ def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_pat
     path = tmp_path.joinpath(*"a" * 200, "main.py")
     assert not exclusion.is_ignored(path.as_uri())
     assert len(looked) == len(set(looked)) == 201
+
+
+def test_a_very_long_gitignore_file_ignores_everything(exclusion, tmp_path):
+    lines = "".join(f"x{number}\n" for number in range(100_000))
+    (tmp_path / ".gitignore").write_text(lines)
+    began = time.process_time()
+    assert exclusion.is_ignored((tmp_path / "a.py").as_uri())
+    assert time.process_time() - began < 2
 
 
 def test_invalid_patterns_of_a_gitignore_file_are_skipped(exclusion, tmp_path):

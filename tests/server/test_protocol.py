@@ -12,7 +12,7 @@ from language_client import CAPTURED, capabilities
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server import transport
+from dg_lsp.server import protocol, transport
 from dg_lsp.server.app import _end_tasks, create_server
 from dg_lsp.server.transport import read_messages
 from dg_lsp.settings import Settings
@@ -294,6 +294,35 @@ async def test_what_has_ended_is_forgotten():
         session.call("$/setTrace", {"value": "off"})
         await session.until(lambda number=number: session.answers(number))
     await session.until(lambda: not session.server.protocol._request_futures)
+    await session.close()
+
+
+@pytest.mark.asyncio
+async def test_of_the_requests_that_a_client_never_answers_the_newest_wait():
+    session = Session(scripted(), capabilities={"workspace": {"configuration": True}})
+    for _ in range(protocol._MAX_UNANSWERED + 50):
+        session.call("workspace/didChangeConfiguration", {"settings": None})
+        await asyncio.sleep(0)
+    first, *_, last = asked = [one["id"] for one in session.sent if one.get("method") == "workspace/configuration"]
+    assert len(asked) == protocol._MAX_UNANSWERED + 50
+    await session.until(lambda: len(asyncio.all_tasks()) < protocol._MAX_UNANSWERED + 10)
+    session.receive(id=last, result=[{"completion": {"max_tokens": 7}}])
+    await session.until(lambda: session.server.settings.completion.max_tokens == 7)
+    session.receive(id=first, result=[{"completion": {"max_tokens": 8}}])
+    assert "there is no such request" in session.logged()[-1]
+    assert session.server.settings.completion.max_tokens == 7
+    await session.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_with_the_id_of_a_request_to_the_client_is_rejected():
+    session = Session(scripted(), capabilities={"workspace": {"configuration": True}})
+    session.call("workspace/didChangeConfiguration", {"settings": None})
+    asked = await session.until(lambda: session.requested("workspace/configuration"))
+    session.call("textDocument/codeAction", ACTION, asked["id"])
+    assert session.answers(None)[0]["error"]["code"] == INVALID_REQUEST
+    session.receive(id=asked["id"], result=[{"completion": {"max_tokens": 7}}])
+    await session.until(lambda: session.server.settings.completion.max_tokens == 7)
     await session.close()
 
 

@@ -24,20 +24,27 @@ def test_absent_keys_keep_their_value():
         pytest.param({"remote": {"keyring": True}}, 'remote.keyring: use remote.key_source = "keyring"', id="old key"),
         pytest.param({"model": {"prompt_attention": "exact"}}, r"for each model, in the table", id="moved key"),
         pytest.param({"remote": {"key_source": "sk-a b"}}, "must be the name of an env", id="a key, not its source"),
-        pytest.param({"completion": {"deadline_ms": "fast"}}, "completion.deadline_ms", id="wrong type"),
-        pytest.param({"model": {"threads": "8"}}, "model.threads", id="number in quotes"),
+        pytest.param(
+            {"completion": {"deadline_ms": "fast"}}, "completion.deadline_ms must be a number", id="wrong type"
+        ),
+        pytest.param({"model": {"threads": "8"}}, "model.threads must be a whole number", id="number in quotes"),
         pytest.param({"model": {"threads": True}}, "model.threads", id="flag for a number"),
-        pytest.param({"completion": {"speculate": 1}}, "completion.speculate", id="number for a flag"),
-        pytest.param({"completion": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
+        pytest.param({"completion": {"speculate": 1}}, "completion.speculate must be true or", id="number for a flag"),
+        pytest.param({"completion": {"deadline_ms": 0}}, r"^completion.deadline_ms must be > 0", id="out of range"),
         pytest.param({"completion": {"debounce_ms": 2**53}}, "debounce_ms", id="longer than the system can wait"),
         pytest.param({"model": {"idle_seconds": math.inf}}, "idle_seconds", id="for ever"),
-        pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
+        pytest.param(
+            {"completion": {"decoder": "sideways"}}, r"^completion.decoder must be one of auto, ", id="unknown value"
+        ),
         pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must name one model", id="selected by speed"),
         pytest.param({"fill": 3}, "unknown setting fill: use completion", id="old group"),
         pytest.param({"model": None}, "model", id="null"),
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting 'a\\n\\x1b", id="control characters"),
-        pytest.param({"model": 3}, "model", id="number for a group"),
+        pytest.param({"model": 3}, "^model must be a table$", id="number for a group"),
+        pytest.param({"model": {"device": "tpu"}}, "^model.device must be auto, cpu, gpu", id="no device"),
+        pytest.param({"remote": {"url": "host:80"}}, r"^remote.url must be an address such as http:", id="no address"),
+        pytest.param({"context": {"sources": "edits"}}, "^context.sources must be a list of texts", id="no list"),
     ],
 )
 def test_a_bad_value_is_named_in_one_line(tree, message):

@@ -148,8 +148,16 @@ def test_the_line_of_an_unknown_key_in_a_file_is_named(file):
 
 @pytest.mark.parametrize(
     "content",
-    [b"model = ", b"\xff\xfe", b"#" * (MAX_BYTES + 1), b"a = " + b"[" * 100_000, None],
-    ids=["no TOML", "no UTF-8", "long", "deep", "missing"],
+    [
+        pytest.param(b"model = ", id="no TOML"),
+        pytest.param(b"\xff\xfe", id="no UTF-8"),
+        pytest.param(b"#" * (MAX_BYTES + 1), id="long"),
+        pytest.param(b"a = " + b"[" * (MAX_BYTES // 2), id="deep"),
+        pytest.param(b"[completion]\nmax_tokens = " + b"1" * 5000, id="a number of thousands of digits"),
+        pytest.param(b"a." * (MAX_BYTES // 2 - 1) + b"a", id="a key of thousands of parts"),
+        pytest.param(b"a." * (MAX_BYTES // 2 - 2) + b"a=1", id="thousands of tables"),
+        pytest.param(None, id="missing"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / "dg-lsp.toml"

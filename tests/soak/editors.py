@@ -29,7 +29,7 @@ from neovim import NATIVE, Editor, program, pynvim
 from dg_lsp.bench.typing_model import TypingModel
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.ttfue import quantile
-from soak.figures import FAILURES, figures_of
+from soak.figures import FAILURES, MAX_GROWTH, figures_of, growth
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for path in (ROOT / "samples").glob("*.py") if "\t" not in path.read_text(encoding="utf-8"))
@@ -41,8 +41,8 @@ WAIT_SHARE, ACCEPT_SHARE, UNDO_SHARE, NOTE_SHARE = 0.08, 0.7, 0.25, 0.3
 """Of keys, of ghost texts that were waited for, of accepted ones, and of batches."""
 GHOST_SECONDS, PATIENCE = 3.0, 180.0
 """Seconds without work of the server after which no ghost text follows, and after which something counts as failed."""
-MIN_ANSWERS, MAX_GROWTH = 1000, 0.05
-"""Memory of the server in the second half of so many answers, the largest against the smallest."""
+MIN_ANSWERS = 1000
+"""Answers from which on the growth of the server counts."""
 MIB = 1 << 20
 COMPLETION = {"min_confidence": 0}
 """More suggestions than users get."""
@@ -360,7 +360,7 @@ class Session:
     def figures(self):
         """Counts, latency and memory."""
         answers = self.records()
-        times, late = [one[1] for one in answers], [one[2] for one in answers[len(answers) // 2 :]]
+        times = [one[1] for one in answers]
         counted = ("keys", "batches", "shown", "accepted", "undone", "indented", "replaced")
         return {
             **{name: getattr(self, f"num_{name}") for name in counted},
@@ -368,7 +368,7 @@ class Session:
             "latency_ms": {f"p{percent}": round(quantile(times, percent / 100) or 0.0, 1) for percent in (50, 90, 99)},
             "server_mib": [round(self.memory[at][1], 1) for at in (0, len(self.memory) // 2, -1)],
             "editor_mib": [round(self.memory[at][2], 1) for at in (0, len(self.memory) // 2, -1)],
-            "growth_in_second_half": round(max(late) / min(late) - 1, 4) if late else None,
+            "growth_in_second_half": growth([one[2] for one in answers]),
         }
 
 

@@ -93,11 +93,6 @@ class Process:
         with contextlib.suppress(psutil.Error):
             self.sizes.append(self._memory.memory_info().rss)
 
-    def growth(self):
-        """Largest by smallest memory in the second half, as a fraction above 1."""
-        half = self.sizes[len(self.sizes) // 2 :]
-        return max(half) / min(half) - 1 if half else 0.0
-
     def close(self):
         """Ends the input; returns the exit code."""
         self._end_input()

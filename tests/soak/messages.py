@@ -21,7 +21,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import _end_tasks, create_server, serve
 from dg_lsp.settings import Settings
-from soak.figures import FAILURES, NUM_CHARS, figures_of
+from soak.figures import FAILURES, MAX_GROWTH, NUM_CHARS, figures_of, growth
 from soak.lsp_client import AT_END, COMPLETION, Client, Figures
 from soak.lsp_process import PATIENCE, Process, TcpProcess
 
@@ -35,8 +35,6 @@ CONNECTION = 200
 """Messages of a connection that ends with a broken frame."""
 WAITS = 0.1
 """Probability that all answers are waited for after a message."""
-GROWTH = 0.05
-"""Largest growth of a process in the second half of its messages."""
 NUM_BROKEN, NUM_STRANGERS = 2, 20
 """Processes that get broken frames, and connections without the token to a server on TCP."""
 COUNTED = ("answers", "compared", "compared_cells", "edits")
@@ -277,10 +275,10 @@ def _pipe(start, command, rng, methods, figures, limits, folder, **options):
     if not is_alive or code != 0:
         figures.add("crashes", f"{command[-1]} ended with {code}: {process.errors[-NUM_CHARS:]}")
     client.finish()
-    growth = process.growth()
-    if growth > GROWTH and figures.counts["messages"] - before > NUM_WARM:
-        figures.add("unexpected", f"{command[-1]}: memory grew by {growth:.1%} in the second half")
-    found = {"peak_mib": round(max(process.sizes, default=0) / 2**20, 1), "growth_percent": round(100 * growth, 1)}
+    grown = growth(process.sizes)
+    if grown > MAX_GROWTH and figures.counts["messages"] - before > NUM_WARM:
+        figures.add("unexpected", f"{command[-1]}: memory grew by {grown:.1%} in the second half")
+    found = {"peak_mib": round(max(process.sizes, default=0) / 2**20, 1), "growth_percent": round(100 * grown, 1)}
     return {**found, "broken_connections": _broken_pipes(start, command, rng, figures, folder)}
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from statistics import median
 
 import hypothesis
 import psutil
@@ -41,7 +40,7 @@ from dg_lsp.http.errors import STATUSES
 from dg_lsp.http.request_schemas import SamplerBody
 from dg_lsp.http.response_schemas import ErrorResponse
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
-from soak.figures import NUM_EXAMPLES, figures_of
+from soak.figures import NUM_EXAMPLES, figures_of, growth
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = Settings(
@@ -162,13 +161,6 @@ class Figures:
             self.counts[kind] += 1
             if example and len(self.examples) < NUM_EXAMPLES:
                 self.examples.append(f"{kind}: {example}")
-
-    def growth(self):
-        """Largest by smallest memory in the second half, in percent; medians of the quarters of that half."""
-        half = self.resident[len(self.resident) // 2 :]
-        size = max(1, len(half) // 4)
-        medians = [median(half[start : start + size]) for start in range(0, size * 4, size) if half[start:]]
-        return round(100 * (max(medians) / min(medians) - 1), 2) if medians else 0.0
 
 
 # ordinary clients
@@ -639,7 +631,7 @@ def run(seconds, seed, most=float("inf")):
         files_left_open=still_open,
         requests_left_active=still_active,
         peak_mib=round(max(figures.resident) / 2**20, 1),
-        growth_percent=figures.growth(),
+        growth_percent=round(100 * growth(figures.resident), 2),
         examples=figures.examples,
     )
 

@@ -164,9 +164,9 @@ def test_a_pinned_process_sees_one_gpu_of_those_that_it_saw():
 
 HEAPS = """
 import ctypes, sys, threading
-from dg_lsp.system import share_heap
+from dg_lsp.system import keep_heap_small
 if sys.argv[1] == "shared":
-    share_heap()
+    keep_heap_small()
 c, held = ctypes.CDLL(None), threading.Barrier(9)
 def use():
     c.malloc(1000)
@@ -188,3 +188,34 @@ def test_all_threads_of_a_server_share_one_heap():
 
     assert num_heaps("own") > 4
     assert num_heaps("shared") == 1
+
+
+HOLES = """
+import ctypes, sys, time
+from dg_lsp import system
+system._TRIM_SECONDS = 0.01
+if sys.argv[1] == "small":
+    system.keep_heap_small()
+c = ctypes.CDLL(None)
+c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [c.malloc(60_000) for _ in range(1_000)]
+for block in blocks:
+    ctypes.memset(block, 1, 60_000)
+for number, block in enumerate(blocks):
+    if number % 10:
+        c.free(block)
+used = system.resident_bytes()
+end = time.monotonic() + (60 if sys.argv[1] == "small" else 1)
+while system.resident_bytes() > used - 40_000_000 and time.monotonic() < end:
+    sum(range(100_000))  # only a busy process returns memory
+print(used - system.resident_bytes() > 40_000_000)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heap")
+def test_a_busy_server_returns_the_free_memory_between_blocks_in_use():
+    def is_returned(kind):
+        return subprocess.check_output([sys.executable, "-c", HOLES, kind]).strip() == b"True"
+
+    assert not is_returned("large")
+    assert is_returned("small")

@@ -30,8 +30,17 @@ from dg_lsp.training.network import dense_mask
 from dg_lsp.training.pretrained import dequantized, read_pretrained
 from dg_lsp.training.rows import RowConfig
 from dg_lsp.training.store import CorpusFile, write_texts
-from dg_lsp.training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MASK, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX
-from dg_lsp.training.vocabulary import count_tokens, prune
+from dg_lsp.training.tokenizer import (
+    END_OF_MIDDLE,
+    END_OF_TEXT,
+    MASK,
+    MIDDLE,
+    PREFIX,
+    SPECIAL_TOKENS,
+    SUFFIX,
+    count_tokens,
+    prune,
+)
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
 ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))

@@ -53,7 +53,8 @@ def test_only_permissive_licences_are_allowed(allowed, lines):
 
 
 def test_every_source_of_the_manifest_is_allowed_and_pinned():
-    manifest, (versions, held_out) = json.loads(corpus.MANIFEST.read_text()), corpus.read_package_list()
+    manifest = json.loads(corpus.PACKAGES.with_name("manifest.json").read_text())
+    versions, held_out = corpus.read_package_list()
     for source in manifest["sources"]:
         assert is_allowed(source["licence"]), source
         assert source["split"] == ("val" if source["package"] in held_out else "train")
@@ -170,7 +171,7 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "standard_library", lambda: corpus.Package("stdlib", "3", "PSF-2.0", stdlib))
     monkeypatch.setattr(corpus, "TOKENIZER_STRIDE", 1)
     monkeypatch.setattr(corpus, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
-    manifest = corpus.prepare(tmp_path, packages=packages, manifest_copy=None, num_processes=1)
+    manifest = corpus.prepare(tmp_path, packages=packages, num_processes=1)
     assert [(s["package"], s["split"], s["files"]) for s in manifest["sources"]] == [
         ("good", "train", 1),  # b.py: a.py is also in the validation package
         ("stdlib", "train", 1),

@@ -9,7 +9,7 @@ from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.errors import InputFileError
 from dg_lsp.settings import ModelSettings
-from dg_lsp.training.corpus import MANIFEST
+from dg_lsp.training.corpus import PACKAGES
 from dg_lsp.training.tokenizer import NUM_TOKENS, PRE_TOKENIZER, SPECIAL_TOKENS, load_tokenizer, tokenizer_from_gguf
 
 BUNDLED = Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf"
@@ -30,7 +30,7 @@ def tokenizer():
 def test_the_bundled_model_has_the_tokenizer_of_the_manifest(tokenizer, tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     digest = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()
-    assert digest == json.loads(MANIFEST.read_text())["tokenizer_sha256"]
+    assert digest == json.loads(PACKAGES.with_name("manifest.json").read_text())["tokenizer_sha256"]
     assert load_tokenizer(tmp_path / "tokenizer.json").get_vocab_size() == NUM_TOKENS
 
 

@@ -17,14 +17,16 @@ from dg_lsp.backends.llamacpp.errors import load_error
 from dg_lsp.backends.llamacpp.library import gpus, has_gpu, library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
+    CPU,
     MAX_LAYERS,
     ModelSizes,
+    Placement,
     WeightBytes,
     check_fits,
+    choose_placement,
     estimate_load,
     num_gpu_layers,
 )
-from dg_lsp.backends.llamacpp.placement import CPU, Placement, choose_placement
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
 from dg_lsp.diffusion.denoiser import checked_ids

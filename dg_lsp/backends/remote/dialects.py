@@ -16,7 +16,7 @@ from dg_lsp.canvas.chat import (
     snippet_text,
     template_words,
 )
-from dg_lsp.canvas.fim_families import FIM_FAMILIES
+from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]

@@ -86,12 +86,18 @@ def connection_error(error: Exception) -> RemoteRequestError:
         cause = cause.__cause__ or cause.__context__
     name = type(error).__name__
     if name == "ConnectTimeout":
-        return RemoteRequestError("does not accept connections in time", is_transient=True)
+        return RemoteRequestError(
+            "does not accept connections in time; check its address and the network", is_transient=True
+        )
     if name in ("ConnectError", "ProxyError"):
-        return RemoteRequestError("does not accept connections; is the server running?", is_transient=True)
+        return RemoteRequestError(
+            "does not accept connections; start the server, or correct its address", is_transient=True
+        )
     if name in ("InvalidURL", "UnsupportedProtocol"):
         return RemoteRequestError("is not an address; correct remote.url")
-    return RemoteRequestError(f"broke the connection ({name})", is_transient=True)
+    return RemoteRequestError(
+        f"broke the connection ({name}); try again, and read the log of the server", is_transient=True
+    )
 
 
 @dataclass(slots=True)

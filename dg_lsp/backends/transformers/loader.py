@@ -109,6 +109,7 @@ def _load_model(
             dtype=dtype,
             attn_implementation="sdpa",  # flash attention has another sliding window
             experts_implementation=_EXPERTS,
+            use_safetensors=True,
             local_files_only=True,
             device_map={"": device} if device.type == "cuda" else None,
         )

@@ -2,17 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, among
-from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import Floats, Passes
 from dg_lsp.diffusion.samplers import Step
+from dg_lsp.engine.corrections import Repetition
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+
+Value = TypeVar("Value")
+Other = TypeVar("Other")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,13 +80,15 @@ class Progress:
     confidence: Floats  # shape (N,)
     committed: Flags | None = None  # shape (N,): see `Step.committed`; None: the tokens of the draft
     frozen: Flags | None = None  # shape (N,): tokens of the buffer between the gaps of one canvas; None: no token
+    num_earlier: int = 0  # tokens of the draft that are from earlier canvases
     is_answer: bool = False  # to a conversation: a thought may come first
     is_thinking: bool = False  # see `ModelSpec.is_thinking`
 
     @classmethod
-    def of(cls, block: int, number: int, step: Step, draft: Draft) -> "Progress":
+    def of(cls, block: int, number: int, step: Step, draft: Draft, num_earlier: int = 0) -> "Progress":
         """The canvas after a step."""
-        return cls(block, number, draft, step.draft_ids, step.confidence, step.committed)
+        canvas = step.draft_ids, step.confidence, step.committed
+        return cls(block, number, draft, *canvas, num_earlier=num_earlier)
 
     def frame(self, decode: Callable[[TokenIds], bytes], end_ids: TokenIds) -> Frame:
         """The canvas position by position, and the settled text."""
@@ -95,7 +103,19 @@ class Progress:
         flags = committed.tolist(), among(ids, end_ids).tolist(), frozen.tolist()
         facts = zip(self.confidence.tolist(), *flags, strict=True)
         cells = tuple(Cell(text(ids[i : i + 1]), *each) for i, each in enumerate(facts))
-        return Frame(self.block, self.number, cells, text(self.draft.ids))
+        return Frame(self.block, self.number, cells, text(self.draft.ids), text(self.draft.ids[: self.num_earlier]))
+
+
+def mapped(steps: Generator[Value, None, Result], change: Callable[[Value], Other]) -> Generator[Other, None, Result]:
+    """The same steps, each changed, and the same result."""
+    with closing(steps):
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            yield change(step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

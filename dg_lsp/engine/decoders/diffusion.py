@@ -67,7 +67,7 @@ class DiffusionDecoder(Decoder):
             self._steps = steps
             num = self.num_passes = self.num_passes + 1
             is_done = all(gap.stop or task.is_done(draft, num) for gap, draft in zip(gaps, drafts, strict=True))
-            yield self._progress(block, gaps, drafts, before if self._may_change and not is_done else None)
+            yield self._progress(block, gaps, drafts, before, may_change=self._may_change and not is_done)
             if is_done or limits.is_over():
                 break
         return drafts
@@ -81,10 +81,13 @@ class DiffusionDecoder(Decoder):
         """A later step may change settled tokens."""
         return isinstance(self._task.sampling, UniformSampling)
 
-    def _progress(self, block: int, gaps: Sequence[Step], drafts: Drafts, lasting: Draft | None = None) -> Progress:
-        """The candidate to show after a pass; `lasting` is the part of its draft that does not change any more."""
+    def _progress(
+        self, block: int, gaps: Sequence[Step], drafts: Drafts, before: Draft = EMPTY, *, may_change: bool = False
+    ) -> Progress:
+        """The candidate to show after a pass; of one that may change only `before`, the draft of earlier canvases."""
         best = self._best(drafts)
-        return Progress.of(block, self.num_passes, gaps[best], lasting or drafts[best])
+        draft = before if may_change else drafts[best]
+        return Progress.of(block, self.num_passes, gaps[best], draft, len(before.ids))
 
     def _best(self, drafts: Drafts) -> int:
         """Number of the candidate to show."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.infill import canvas_of, gap_lengths, grown, shared_length
 from dg_lsp.canvas.layout import TokenIds, noise
+from dg_lsp.canvas.prompt_format import canvas_of, gap_lengths, grown, shared_length
 from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step

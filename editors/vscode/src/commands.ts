@@ -78,13 +78,18 @@ function promptInstruction(): Thenable<string | undefined> {
   });
 }
 
-/** Changes the setting that decides in the active editor: of its language if it has one, of the workspace or the user. */
+/**
+ * Changes the value that decides in the active editor. One of its language goes before all others; otherwise, and among
+ * those, the one of the folder goes before that of the workspace, and this one before the user's.
+ */
 async function toggle(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("dg-lsp", vscode.window.activeTextEditor?.document);
-  const { workspaceLanguageValue, globalLanguageValue, workspaceValue } = settings.inspect("enable") ?? {};
-  const isOfLanguage = workspaceLanguageValue !== undefined || globalLanguageValue !== undefined;
-  const ofWorkspace = isOfLanguage ? workspaceLanguageValue : workspaceValue;
-  const target = ofWorkspace === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
+  const found = settings.inspect<boolean>("enable");
+  const ofLanguage = [found?.workspaceFolderLanguageValue, found?.workspaceLanguageValue, found?.globalLanguageValue];
+  const isOfLanguage = ofLanguage.some((value) => value !== undefined);
+  const [ofFolder, ofWorkspace] = isOfLanguage ? ofLanguage : [found?.workspaceFolderValue, found?.workspaceValue];
+  const { Global, Workspace, WorkspaceFolder } = vscode.ConfigurationTarget;
+  const target = ofFolder !== undefined ? WorkspaceFolder : ofWorkspace !== undefined ? Workspace : Global;
   await settings.update("enable", !settings.get("enable", true), target, isOfLanguage);
 }
 

@@ -61,7 +61,9 @@ export function activate({ extension, extensionUri, globalStorageUri, subscripti
   });
   // the server reads the workspace's dg-lsp.toml when it starts
   const trusted = vscode.workspace.onDidGrantWorkspaceTrust(() => startIfNeeded(current, current.hasStarted));
-  subscriptions.push(waiting, trusted);
+  // a new folder may contain dg-lsp
+  const folders = vscode.workspace.onDidChangeWorkspaceFolders(() => startIfNeeded(current, current.isMissing));
+  subscriptions.push(waiting, trusted, folders);
   startIfNeeded(current);
 }
 

@@ -1,7 +1,6 @@
 /** The server in an environment of this extension: installed on request from the wheel that the extension contains, and again when that changes. */
 
 import { execFile } from "node:child_process";
-import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
@@ -14,7 +13,7 @@ const UV = "https://docs.astral.sh/uv/getting-started/installation/";
 const PYTHON = process.platform === "win32" ? "python.exe" : "python";
 const IS_SUPPORTED = "import sys; sys.exit(sys.version_info < (3, 11))";
 
-/** Contains the SHA-256 of the installed wheel; written last, so that an environment without it is incomplete. */
+/** Contains the digest of the installed wheel; written last, so that an environment without it is incomplete. */
 const MARK = "installed";
 /** Environments that are kept: another window may still run the previous one. */
 const KEPT = 2;
@@ -84,8 +83,9 @@ export class Installation {
     });
   }
 
-  private get mark(): string {
-    return createHash("sha256").update(fs.readFileSync(this.wheel)).digest("hex");
+  /** The SHA-256 of the wheel, which was computed when the extension was packed. */
+  private get digest(): string {
+    return fs.readFileSync(`${this.wheel}.sha256`, "utf8");
   }
 
   private async build(report: (message: string) => void, token: vscode.CancellationToken): Promise<void> {
@@ -102,7 +102,7 @@ export class Installation {
       fs.rmSync(target, { recursive: true, force: true });
       throw error;
     }
-    fs.writeFileSync(path.join(target, MARK), this.mark);
+    fs.writeFileSync(path.join(target, MARK), this.digest);
     this.removeOld();
   }
 
@@ -175,7 +175,7 @@ export class Installation {
   }
 
   private isCurrent(name: string): boolean {
-    return fs.readFileSync(path.join(this.folder, name, MARK), "utf8") === this.mark;
+    return fs.readFileSync(path.join(this.folder, name, MARK), "utf8") === this.digest;
   }
 
   private removeOld(): void {

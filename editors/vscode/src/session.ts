@@ -68,6 +68,11 @@ export class Session {
   private readonly frames = new vscode.EventEmitter<Frame>();
   private readonly starts = new vscode.EventEmitter<void>();
 
+  /** No program was found. */
+  get isMissing(): boolean {
+    return this.hasStarted && this.client === undefined;
+  }
+
   /** A denoising step, while the denoising view is visible. */
   readonly onFrame = this.frames.event;
   /** A server runs: the first one, or one after a restart. */
@@ -169,7 +174,7 @@ export class Session {
   private active(): [LanguageClient | undefined, vscode.TextEditor | undefined] {
     const editor = vscode.window.activeTextEditor;
     if (this.client === undefined || editor === undefined) {
-      void vscode.window.showWarningMessage(editor ? "dg-lsp is not running." : "dg-lsp: open a file first.");
+      void vscode.window.showWarningMessage(editor ? "dg-lsp is not running: the status bar shows the reason." : "dg-lsp: open a file first.");
     }
     return [this.client, editor];
   }
@@ -178,7 +183,7 @@ export class Session {
     await this.stop();
     const command = findExecutable() ?? this.installation.executable;
     if (command === undefined) {
-      this.statusBar.setError("dg-lsp is not installed.");
+      this.statusBar.setError("dg-lsp is not installed: run the command Install the Server, or set dg-lsp.server.path.");
       return false;
     }
     this.statusBar.setLoading();

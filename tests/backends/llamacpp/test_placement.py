@@ -6,8 +6,8 @@ import pytest
 
 from dg_lsp.backends.llamacpp import model as model_module
 from dg_lsp.backends.llamacpp.library import Device, library
+from dg_lsp.backends.llamacpp.memory_estimate import CPU, Placement, choose_placement
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.placement import CPU, Placement, choose_placement
 from dg_lsp.errors import ModelMemoryError, SettingsError
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.settings import ModelSettings

@@ -160,7 +160,7 @@ def test_invalid_response_is_an_error_that_does_not_quote_it(serve, model_of, re
 def test_server_that_does_not_run_is_an_error(model_of):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(RemoteError, match="does not accept connections; is the server running"):
+    with pytest.raises(RemoteError, match="does not accept connections; start the server"):
         last_answer(model_of(f"http://127.0.0.1:{port}"), QUERY)
 
 

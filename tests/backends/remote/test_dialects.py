@@ -14,7 +14,7 @@ from dg_lsp.backends.remote.dialects import (
     usage_of,
     without_line_start,
 )
-from dg_lsp.canvas.fim_families import FIM_FAMILIES
+from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 

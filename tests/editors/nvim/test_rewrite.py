@@ -164,3 +164,16 @@ def test_the_status_of_an_excluded_file_is_excluded(editor):
     editor.open("x = 1\n", name=".env.py", wait=False)
     editor.lua("vim.bo.filetype = 'python'")
     editor.wait(lambda: "excluded" in editor.lua("return require('dg_lsp').status()"), "excluded")
+
+
+def test_a_status_line_executes_no_text_of_a_file(editor):
+    """lualine evaluates what the function returns once more; a title can quote the message of a diagnostic."""
+    editor.open(SOURCE)
+    editor.nvim.command("set laststatus=2 statusline=%{%v:lua.require'dg_lsp'.status()%}")
+    editor.hold.touch()
+    editor.nvim.command("2DgRewrite %{execute('let g:executed=1')} x")
+    editor.wait(lambda: "executed" in editor.lua("return require('dg_lsp').status()"))
+    editor.nvim.command("redrawstatus!")
+    editor.hold.unlink()
+    done(editor)
+    assert not editor.nvim.eval("exists('g:executed')")

@@ -57,7 +57,9 @@ def opened(
     settings=None,
     has_server=True,
     daemon=None,
+    workspace=None,
 ):
+    """With `workspace`, the settings of a workspace, the folder is its second one, which is added after the start."""
     (folder / ".vscode").mkdir(parents=True)
     settings = {**EAGER, **(settings or {}), **({"dg-lsp.model.name": model} if model else {})}
     (folder / ".vscode/settings.json").write_text(json.dumps(settings))
@@ -65,8 +67,18 @@ def opened(
         write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon, model))
     file = folder / name
     file.write_text(text, encoding="utf-8", newline="")
+    root = folder
+    if workspace is not None:
+        first, root = folder.with_name("first"), folder.with_suffix(".code-workspace")
+        first.mkdir()
+        folders = [{"path": first.name}]
+        root.write_text(json.dumps({"folders": folders, "settings": workspace}))
     browser.renew()
-    window = (NotebookWindow if name.endswith(".ipynb") else Window)(browser, code_server, folder, file)
+    window = (NotebookWindow if name.endswith(".ipynb") else Window)(browser, code_server, root, file)
+    if workspace is not None:
+        window.until_label("dg-lsp is not installed: ")
+        folders.append({"path": folder.name})
+        root.write_text(json.dumps({"folders": folders, "settings": workspace}))
     if has_server:
         window.until_status("scripted" if fill else model or "dg-mini")
     return window

@@ -88,6 +88,23 @@ def test_the_setting_of_a_language_is_named_and_turned_on_by_the_command(open_wi
     window.until_text(".notification-list-item-message", "probable, after")
 
 
+@pytest.mark.parametrize("is_of_language", [False, True])
+def test_in_a_workspace_of_several_folders_the_setting_of_the_files_folder_is_turned_on(open_window, is_of_language):
+    off = OFF if is_of_language else {"dg-lsp.enable": False}
+    on = {"dg-lsp.enable": True}
+    window = open_window("def f(a):\n    total = a\n", fill="return total", settings=off, workspace=on)
+    window.until_status("off")
+    window.command("dg-lsp: Turn Completions On or Off")
+    window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
+    folder = window.file.parent
+    changed = json.loads((folder / ".vscode/settings.json").read_text())
+    assert (changed["[python]"] if is_of_language else changed)["dg-lsp.enable"] is True
+    assert json.loads(folder.with_suffix(".code-workspace").read_text())["settings"] == on
+    window.to_end()
+    window.type("    ")
+    assert window.until_ghost() == "return total"
+
+
 def test_vs_codes_own_switch_is_named(open_window):
     window = open_window("def f(a):\n", fill="return total", settings={"editor.inlineSuggest.enabled": False})
     window.until_status("off")

@@ -8,7 +8,7 @@ import pytest
 from code_server import ROOT, CodeServer, Window, until
 from hostile import executed, make_hostile, make_hostile_settings
 
-from dg_lsp.models.registry import preset_named, ready_path
+from dg_lsp.models.registry import preset_named
 
 GEMMA = "gemma3-270m"
 WORDS = '''"""Counting and comparing words."""
@@ -52,7 +52,7 @@ def test_an_accepted_completion_is_saved(open_window, take_picture):
 
 @pytest.mark.model
 def test_a_model_of_the_user_completes_typescript(open_window, take_picture):
-    if ready_path(preset_named(GEMMA)) is None:
+    if preset_named(GEMMA).path is None:
         pytest.skip(f"not fetched: dg-lsp models pull {GEMMA}")
     settings = {"dg-lsp.languages": ["typescript"], "editor.suggestOnTriggerCharacters": False}
     window = open_window(STACK, name="stack.ts", model=GEMMA, settings=settings)

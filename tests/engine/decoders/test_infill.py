@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
-from dg_lsp.canvas.infill import PREFIX_TAIL
+from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS
 from dg_lsp.errors import RequestError

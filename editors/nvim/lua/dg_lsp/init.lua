@@ -69,7 +69,9 @@ end
 --- A short text for a status line; empty without a server.
 ---@return string
 function M.status()
-  return require("dg_lsp.status").line(vim.api.nvim_get_current_buf())
+  local line = require("dg_lsp.status").line(vim.api.nvim_get_current_buf())
+  -- lualine evaluates it: a title may quote a file, whose %{...} would be executed
+  return (line:gsub("%%", "％"))
 end
 
 return M

@@ -1,7 +1,7 @@
 import pytest
 
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.repetition import BufferTokens, Repetition
+from dg_lsp.engine.corrections import BufferTokens, Repetition
 
 NOTHING = token_ids([])
 
@@ -9,6 +9,10 @@ NOTHING = token_ids([])
 def following(before, fill=(), after=()):
     match = Repetition(token_ids(before), token_ids(after)).following(token_ids(fill))
     return match and match.token
+
+
+def repetition_of(buffers, *where, **limits):
+    return buffers.corrections(*where, **limits, has_attributes=False).repetition
 
 
 @pytest.mark.parametrize(
@@ -75,9 +79,9 @@ def test_a_keystroke_tokenizes_one_line():
     words = WordTokenizer()
     buffers = BufferTokens(words)
     text = "a b c d\n" + "x y\n" * 50 + "a b c d\n" + "a b c"
-    assert buffers.repetition(text, len(text)).following(NOTHING).token == words.ids["d"]
+    assert repetition_of(buffers, text, len(text)).following(NOTHING).token == words.ids["d"]
     before = len(words.encoded)
-    buffers.repetition(text + " d", len(text) + 2)
+    repetition_of(buffers, text + " d", len(text) + 2)
     assert words.encoded[before:] == ["a b c d"]
 
 
@@ -85,7 +89,7 @@ def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
     words = WordTokenizer()
     buffers, line = BufferTokens(words), "a b c d " * 1000
     for _ in range(2):
-        buffers.repetition(line, len(line))
+        repetition_of(buffers, line, len(line))
     assert words.encoded == [line, line]
 
 
@@ -93,8 +97,8 @@ def test_hidden_suffix_lines_are_not_searched():
     words = WordTokenizer()
     text = "a b c\nother\na b c d\nx\na b c d\n"
     offset = len("a b c")
-    assert BufferTokens(words).repetition(text, offset).following(NOTHING).token == words.ids["d"]
-    assert BufferTokens(words).repetition(text, offset, suffix_lines=1).following(NOTHING) is None
+    assert repetition_of(BufferTokens(words), text, offset).following(NOTHING).token == words.ids["d"]
+    assert repetition_of(BufferTokens(words), text, offset, suffix_lines=1).following(NOTHING) is None
 
 
 def test_a_run_continues_while_the_buffer_has_one_continuation():

@@ -3,7 +3,7 @@
 import pytest
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.notebook import CellCode, joined
+from dg_lsp.server.documents import CellCode, joined
 
 
 @pytest.mark.parametrize(

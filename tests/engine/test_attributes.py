@@ -3,7 +3,7 @@
 import pytest
 
 from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.canvas.attributes import Attributes
+from dg_lsp.engine.corrections import Attributes
 
 BYTES = ByteTokenizer()
 CLASS = """class Basket(Goods):
