@@ -204,12 +204,11 @@ class Scheduler:
             self.ready.set_exception(error)
         else:
             self.ready.set_result(engine)
-        while not self._is_closed:
+        while not (self._is_closed and self._engine is None):
             self._serve_next()
-        self._close_engine()
 
     def _serve_next(self) -> None:
-        """Serves the next request, or closes the model after idle time. Survives and reports an error of its own."""
+        """Serves the next request, or closes the model, after idle time or at the end. Survives and reports errors."""
         try:
             if (job := self._next_job()) is not None:
                 self._advance(job)
