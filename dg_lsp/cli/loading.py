@@ -182,7 +182,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 
 
 def load_model(settings: "Settings") -> LoadedModel:
-    """Locates and loads the model of the settings; a file is tested in a child first. Raises as `open_engine` does."""
+    """Locates and loads the model of the settings; it is tested in a child first. Raises as `open_engine` does."""
     import attrs
 
     from dg_lsp.cli.trial import check_model
@@ -192,8 +192,7 @@ def load_model(settings: "Settings") -> LoadedModel:
     path = locate(settings.model.name)
     if wanted := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
         settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=wanted))
-    if not path.is_dir():
-        check_model(path, settings.model)
+    check_model(path, settings.model)
     return load_file(path, settings)
 
 
@@ -318,7 +317,7 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
 
 
 def main() -> int:
-    """The child of a trial: tests the file that standard input names.
+    """The child of a trial: tests the model that standard input names.
 
     Prints the error as JSON, or an empty object.
     """

@@ -1,8 +1,7 @@
-"""The trial of a model file: a child process opens a new file first, because it may crash.
+"""The trial of a model: a child process opens a new file or checkpoint folder first, because it may crash.
 
 llama.cpp ends its process when a file is not what it expects. The child (`main` in loading.py) checks the weights,
-loads the model and completes one line. A file that passed is recorded by its SHA-256, with the llama.cpp that opened
-it.
+loads the model and completes one line. A model that passed is recorded by its SHA-256, with the runtime that opened it.
 """
 
 import contextlib
@@ -12,6 +11,7 @@ import json
 import re
 import signal
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,37 +37,54 @@ _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
 def check_model(path: Path, settings: "ModelSettings") -> None:
-    """Tests a file that is not bundled, unless the same content has passed with this llama.cpp and prompt attention.
+    """Tests a model that is not bundled, unless the same content has passed with this runtime and prompt attention.
 
     Raises:
         ModelCrashedError: the child died, or was not ready in time.
-        ModelError: the file was replaced meanwhile.
+        ModelError: the model was replaced meanwhile.
         DgLspError: the error of the child.
     """
     from dg_lsp.backends.llamacpp.model import checked_header
+    from dg_lsp.models.metadata import read_folder
     from dg_lsp.models.registry import BUNDLED
 
     if path in [model.path for model in BUNDLED]:
         return
-    checked_header(path)  # most broken files are found without a child
+    runtime = _transformers() if path.is_dir() else _llama_cpp()
+    if runtime is None:  # then nothing opens the folder
+        return
     with map_file_errors(path):
-        parts = _parts(path)
-        identities = [_identity(part) for part in parts]
-    known, size = _Record.read(), sum(part.stat().st_size for part in parts)
-    if size >= _ANNOUNCED_BYTES and not all(identity in known.digests for identity in identities):
+        read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
+        identities = _identities(path)
+    known, size = _Record.read(), sum(part.stat().st_size for part in identities)
+    if size >= _ANNOUNCED_BYTES and not all(identity in known.digests for identity in identities.values()):
         typer.echo(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
-    digest = _digest([known.digest(part, identity) for part, identity in zip(parts, identities, strict=True)])
-    key = " ".join((digest, _llama_cpp(), settings.prompt_attention))
+    digests = [known.digest(part, identity) for part, identity in identities.items()]
+    if path.is_dir():
+        digests = [f"{part.name} {digest}\n" for part, digest in zip(identities, digests, strict=True)]
+    key = " ".join((_digest(digests), runtime, settings.prompt_attention))
     if key not in known.passed:
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        if identities != [_identity(part) for part in parts]:
+        if identities != _identities(path):
             raise ModelError(f"{path} was replaced while it was tested: try it again")
         known.passed.append(key)
     known.write()
 
 
+def _identities(path: Path) -> dict[Path, str]:
+    """The files of a model, each with what changes whenever the file does, as far as the file system records it."""
+    found = {}
+    for part in _parts(path):
+        stat = part.stat()
+        numbers = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        found[part] = ":".join(map(str, numbers))
+    return found
+
+
 def _parts(path: Path) -> list[Path]:
-    """The files that llama.cpp opens: all parts of a split model."""
+    """What a runtime opens: all parts of a split model; of a folder all that transformers reads."""
+    if path.is_dir():
+        return sorted(part for part in path.iterdir() if part.suffix in (".json", ".safetensors") and part.is_file())
     match = _PART.search(path.stem)
     if match is None:
         return [path]
@@ -77,13 +94,6 @@ def _parts(path: Path) -> list[Path]:
         for number in range(1, min(int(match[1]), 999) + 1)
         if (part := path.with_name(f"{stem}-{number:05}-of-{match[1]}.gguf")).is_file()
     ]
-
-
-def _identity(path: Path) -> str:
-    """Changes whenever the file does, as far as the file system records it."""
-    stat = path.stat()
-    numbers = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    return ":".join(map(str, numbers))
 
 
 def _digest(digests: list[str]) -> str:
@@ -97,6 +107,14 @@ def _llama_cpp() -> str:
     installed, changed = installed_library(), find_runtime().runtime
     version = installed.version if installed else "other"
     return f"{version}+{changed.kind}{changed.backend}" if changed else version
+
+
+def _transformers() -> str | None:
+    """The transformers and torch that this process imports; None where one of them is missing."""
+    try:
+        return f"transformers {version('transformers')} torch {version('torch')}"
+    except PackageNotFoundError:
+        return None
 
 
 class _Record:

@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import BF16, F16, F32, TensorType, map_file_errors
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -69,7 +69,9 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
-    paths = [folder / Path(name).name for name in sorted(set(shards.values()))]
+    if others := [name for name in shards.values() if PureWindowsPath(name).name != name]:
+        raise ModelBrokenError(f"{index} names a file outside of its folder ({escaped(others[0])}): download it again")
+    paths = [folder / name for name in sorted(set(shards.values()))]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
     found: dict[str, SavedTensor] = {}

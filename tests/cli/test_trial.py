@@ -1,7 +1,8 @@
-"""A model file is opened in a child process first. The files are tiny random models and damaged copies of them."""
+"""A model is opened in a child process first. The models are tiny and random, some of them damaged."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -65,6 +66,32 @@ def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, childr
         message = show(dg_lsp, model, code=3).error(3)
         assert "Model.gguf ends its process (SIGABRT); it is damaged, or made to do harm" in message
     assert len(children) == 2
+
+
+def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, tiny_checkpoint, children, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+    show(dg_lsp, folder)
+    show(dg_lsp, shutil.copytree(folder, tmp_path / "again"))
+    assert len(children) == 1
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["sliding_window"] = "wide"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "copied cannot be loaded" in show(dg_lsp, folder, code=3).error(3)
+    assert len(children) == 2
+
+
+def test_a_checkpoint_that_ends_its_process_is_refused(dg_lsp, tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(trial, "_SECONDS", 0.01)
+    assert f"{tiny_checkpoint} ends its process (exit code 1)" in show(dg_lsp, tiny_checkpoint, code=3).error(3)
+
+
+def test_a_checkpoint_is_shown_without_torch(dg_lsp, tiny_checkpoint, children, monkeypatch):
+    def version(name):
+        raise trial.PackageNotFoundError(name)
+
+    monkeypatch.setattr(trial, "version", version)
+    assert "tiny" in show(dg_lsp, tiny_checkpoint).out
+    assert children == []
 
 
 def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):

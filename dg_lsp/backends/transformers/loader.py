@@ -23,7 +23,7 @@ from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.diffusion.denoiser import checked_ids
-from dg_lsp.errors import ModelMemoryError, SettingsError
+from dg_lsp.errors import ModelBrokenError, ModelMemoryError, SettingsError, escaped
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
@@ -113,6 +113,9 @@ def _load_model(
             local_files_only=True,
             device_map={"": device} if device.type == "cuda" else None,
         )
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():  # a step would fail on a GPU, and everything after it
+            raise ModelBrokenError(f"{checkpoint.folder}: {escaped(name)} is not finite; download it again")
     model.requires_grad_(False)
     model.model.encoder.vision_tower = model.model.encoder.embed_vision = None  # only text is used
     return model

@@ -27,6 +27,7 @@ from dg_lsp.errors import (
     SettingsError,
 )
 from dg_lsp.models.metadata import read_folder
+from dg_lsp.models.saved_tensors import INDEX, read_checkpoint
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, device="cpu")
@@ -78,6 +79,10 @@ DAMAGES = {
     "missing shard": lambda folder: shards(folder)[-1].unlink(),
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "invalid JSON": lambda folder: (folder / "config.json").write_text("{", encoding="utf-8"),
+    "shards elsewhere": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": "../model.safetensors"}),
+    "shards elsewhere on Windows": lambda folder: edit(
+        folder / INDEX, weight_map={"lm_head.weight": "C:model.safetensors"}
+    ),
 }
 
 
@@ -90,6 +95,16 @@ def test_broken_checkpoint_is_reported(copied, damage):
     damage(copied)
     with pytest.raises(ModelBrokenError, match=r"download|name the folder"):
         read_folder(copied)
+
+
+def test_weights_that_are_not_finite_are_refused(copied):
+    tensors = read_checkpoint(copied)
+    norm = tensors["model.decoder.norm.weight"]
+    with norm.path.open("r+b") as file:
+        file.seek(norm.start)
+        file.write(np.float32("nan").tobytes())
+    with pytest.raises(ModelBrokenError, match=r"norm\.weight is not finite; download"):
+        open_checkpoint(*read_folder(copied), CPU)
 
 
 def test_directories_of_other_models_are_refused(copied, tmp_path):
