@@ -117,9 +117,9 @@ def test_a_model_that_is_missing_is_opened_as_soon_as_it_is_there(start, scripts
 
 
 def test_a_daemon_stays_while_http_is_used(serve, endpoint):
-    _, client = serve(exit_when_idle=True, idle_seconds=1.0)
+    _, client = serve(exit_when_idle=True, idle_seconds=3.0)
     start = time.monotonic()
-    while time.monotonic() < start + 2:
+    while time.monotonic() < start + 4:
         assert client.post("/infill", GAP).status == 200
         time.sleep(0.2)
     with suppress(ConnectionError):  # what a monitor sends does not keep it

@@ -78,7 +78,9 @@ def opened(
     if workspace is not None:
         window.until_label("dg-lsp is not installed: ")
         folders.append({"path": folder.name})
-        root.write_text(json.dumps({"folders": folders, "settings": workspace}))
+        changed = root.with_suffix(".new")  # of a file without its content VS Code removes the folders and reloads
+        changed.write_text(json.dumps({"folders": folders, "settings": workspace}))
+        changed.replace(root)
     if has_server:
         window.until_status("scripted" if fill else model or "dg-mini")
     return window
