@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of the format."""
+_MAX_SHOWN = 255
+"""Characters of a name in an error: no file has a longer one."""
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 """What values of another type or range raise while they are read or converted."""
 
@@ -69,14 +71,15 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
-    if others := [name for name in shards.values() if PureWindowsPath(name).name != name]:
-        raise ModelBrokenError(f"{index} names a file outside of its folder ({escaped(others[0])}): download it again")
-    paths = [folder / name for name in sorted(set(shards.values()))]
-    if missing := [path.name for path in paths if not path.is_file()]:
-        raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
+    with map_file_errors(folder):
+        present = {path.name for path in folder.iterdir()}
+    names = sorted(set(shards.values()))
+    if missing := [name for name in names if name not in present]:  # or in another folder
+        shown = escaped(missing[0][:_MAX_SHOWN])
+        raise InputFileError(f"{folder} lacks {shown} ({len(missing)} of {len(names)} files): download it again")
     found: dict[str, SavedTensor] = {}
-    for path in paths:
-        found |= _tensors(path)
+    for name in names:
+        found |= _tensors(folder / name)
     return found
 
 

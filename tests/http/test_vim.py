@@ -38,6 +38,6 @@ def test_vim_reads_a_fill_and_does_not_accept_an_error(changeable, tmp_path, fil
     )
     command = ["vim", "-N", "-u", "NONE", "-i", "NONE", "-es", "-S", "drive.vim"]
     environment = {"URL": f"http://127.0.0.1:{client.port}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    subprocess.run(command, cwd=tmp_path, env=environment, timeout=30, check=False, stdin=subprocess.DEVNULL)
+    subprocess.run(command, cwd=tmp_path, env=environment, timeout=120, check=False, stdin=subprocess.DEVNULL)
     is_accepted, text, is_error = json.loads((tmp_path / "seen.json").read_text())
     assert [is_accepted, text == fill, is_error] == seen

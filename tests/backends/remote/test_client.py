@@ -221,7 +221,7 @@ def test_text_at_the_deadline_is_the_answer_and_the_connection_is_closed(serve, 
     server = serve(GOOD, response)
     model = model_of(server.url)
     last_answer(model, QUERY)
-    answer = last_answer(model, QUERY, seconds=1)
+    answer = last_answer(model, QUERY, seconds=3)
     assert "".join(answer.texts)[:1] == start
     assert not answer.is_finished
     assert server.left.wait(30)

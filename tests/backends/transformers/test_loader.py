@@ -80,9 +80,7 @@ DAMAGES = {
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "invalid JSON": lambda folder: (folder / "config.json").write_text("{", encoding="utf-8"),
     "shards elsewhere": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": "../model.safetensors"}),
-    "shards elsewhere on Windows": lambda folder: edit(
-        folder / INDEX, weight_map={"lm_head.weight": "C:model.safetensors"}
-    ),
+    "shards of no file": lambda folder: edit(folder / INDEX, weight_map={"head": 9999 * "x"}),
 }
 
 
