@@ -4,6 +4,7 @@ A safetensors file is a JSON header and plain numbers; reading it here makes tor
 """
 
 import json
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of the format."""
+_MAX_TEXT = 100_000_000
+"""Bytes of a text file; the tokenizers of large models have 35 million."""
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 """What values of another type or range raise while they are read or converted."""
 
@@ -69,8 +72,12 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
-    if others := [name for name in shards.values() if PureWindowsPath(name).name != name]:
-        raise ModelBrokenError(f"{index} names a file outside of its folder ({escaped(others[0])}): download it again")
+    # transformers unpickles a shard with another suffix
+    if others := [
+        name for name in shards.values() if PureWindowsPath(name).name != name or not name.endswith(".safetensors")
+    ]:
+        problem = f"names {escaped(others[0])}, which is no safetensors file of its folder"
+        raise ModelBrokenError(f"{index} {problem}: download it again")
     paths = [folder / name for name in sorted(set(shards.values()))]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
@@ -87,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
         InputFileError: the file is missing, unreadable, or not a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
     except (ValueError, RecursionError):
@@ -95,6 +102,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputFileError(f"{path} is damaged: download it again")
     return found
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a checkpoint. Raises OSError, or ValueError where it is no text, no file, or too long."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_TEXT:  # a pipe would block
+        raise ValueError(f"{path.name} is no file of at most {_MAX_TEXT} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def _tensors(path: Path) -> dict[str, SavedTensor]:
