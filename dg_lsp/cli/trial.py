@@ -50,22 +50,26 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
 
     if path in [model.path for model in BUNDLED]:
         return
-    runtime = _transformers() if path.is_dir() else _llama_cpp()
+    is_folder = path.is_dir()
+    runtime = _transformers() if is_folder else _llama_cpp()
     if runtime is None:  # then nothing opens the folder
         return
     with map_file_errors(path):
-        read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
+        read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
         identities = _identities(path)
-    known, size = _Record.read(), sum(part.stat().st_size for part in identities)
+        size = sum(part.stat().st_size for part in identities)
+    known = _Record.read()
     if size >= _ANNOUNCED_BYTES and not all(identity in known.digests for identity in identities.values()):
         typer.echo(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
     digests = [known.digest(part, identity) for part, identity in identities.items()]
-    if path.is_dir():
+    if is_folder:
         digests = [f"{part.name} {digest}\n" for part, digest in zip(identities, digests, strict=True)]
     key = " ".join((_digest(digests), runtime, settings.prompt_attention))
     if key not in known.passed:
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        if identities != _identities(path):
+        with map_file_errors(path):
+            is_replaced = identities != _identities(path)
+        if is_replaced:
             raise ModelError(f"{path} was replaced while it was tested: try it again")
         known.passed.append(key)
     known.write()
@@ -97,7 +101,8 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _digest(digests: list[str]) -> str:
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    joined = "".join(digests).encode("utf-8", "surrogateescape")  # a file name may be no UTF-8
+    return digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
 
 
 def _llama_cpp() -> str:

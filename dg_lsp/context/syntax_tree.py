@@ -23,9 +23,14 @@ MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 MAX_IN_ERROR = 20_000
 """Most children of a node with an error that a query runs over: 0.3 s."""
 MAX_AT_ONCE = 7000
-"""Most bytes that a parse adds to the one before. The slowest 6000 that are known take 1.1 s in Rust, 2.1 in Java."""
+"""Most bytes that a parse adds to the one before."""
 _STEP, _NUM_STEPS = 3000, 100
 """Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
+_OPERATIONS, _USUAL_RATE, _MAX_EXCESS = 100, 1.5, 3000.0
+"""Operations of tree-sitter between two calls of its progress callback; per byte in usual code (0.4 to 0.9); and how
+many more the parser may do: broken files of 16 languages reach 2300, minified code and `%w(` in Rust pass it."""
+_MAX_TRIED = 4 * _STEP
+"""Longest text, in bytes, of which beginnings are tried because it takes many operations."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
 _HTML_COMMENT = ("<!--", "-->")
@@ -48,6 +53,7 @@ class LimitedParser:
 
     def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize, seconds: float | None = None) -> None:
         """A text whose beginning has more than `max_errors` errors takes too long; all have `seconds` together."""
+        self._grammar = grammar
         self._parser = Parser(grammar)
         self._seconds = MAX_SECONDS if seconds is None else seconds
         self._max_errors = max_errors
@@ -131,6 +137,7 @@ class LimitedParser:
 
         chunks = _free_chunks()
         is_parsed = False
+        excess, most, reached = 0.0, _MAX_EXCESS, 0
 
         def read(at: int, _place: Point | None) -> bytes | bytearray:
             left = size - at
@@ -140,7 +147,14 @@ class LimitedParser:
             chunk[:] = data[at : at + len(chunk)]
             return chunk
 
-        def is_over(_at: int = 0, _has_error: bool = False) -> bool:
+        def is_over(at: int = 0, _has_error: bool = False) -> bool:
+            nonlocal excess, most, reached
+            if 0 < at < size <= _MAX_TRIED:
+                excess = max(0.0, excess + _OPERATIONS - _USUAL_RATE * max(0, at - reached))
+                reached = max(reached, at)
+                if excess > most:
+                    most *= 2  # a usual text is tried two or three times
+                    return self._is_slow(data, at, size, end)
             return time.thread_time() > end
 
         tree = None
@@ -155,6 +169,18 @@ class LimitedParser:
         if tree is None or is_over():
             raise _TooLongError
         return tree
+
+    def _is_slow(self, data: bytes, length: int, size: int, end: float) -> bool:
+        """True if beginnings, from `length` bytes on, show that `size` bytes probably take longer than until `end`."""
+        while True:
+            began, following = time.thread_time(), min(2 * length, size)
+            Parser(self._grammar).parse(data[:length])
+            now = time.thread_time()
+            if (now - began) * (size / length) ** 2 <= end - now:
+                return False
+            if (now - began) * (following / length) ** 2 > end - now:
+                return True
+            length = following
 
 
 def _free_chunks() -> dict[int, bytearray]:

@@ -14,7 +14,7 @@ from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError
 from dg_lsp.gguf import Value
-from dg_lsp.models.saved_tensors import DAMAGE, read_json
+from dg_lsp.models.saved_tensors import DAMAGE, read_json, read_text
 
 ARCHITECTURE = "gemma4"
 """The architecture of repacked files: DiffusionGemma's decoder is that of Gemma 4."""
@@ -268,7 +268,7 @@ def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length:
     """
     template, generation = folder / "chat_template.jinja", folder / "generation_config.json"
     try:
-        chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
+        chat_template = read_text(template) if template.is_file() else ""
         values = vocabulary(read_json(folder / "tokenizer.json"), size, chat_template)
     except (*DAMAGE, OSError) as error:
         raise InputFileError(

@@ -371,11 +371,12 @@ def _given_path(name: str) -> Path:
         raise ModelNotFoundError(
             f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
         )
-    if not path.is_file() and not (path / CONFIGURATION).is_file():
-        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
-        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
-    if not os.access(path, os.R_OK):
+    is_folder = path.is_dir()
+    if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
         raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
+    if not path.is_file() and not (path / CONFIGURATION).is_file():
+        kind = f"a directory without {CONFIGURATION}" if is_folder else "not a regular file"
+        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     return path
 
 

@@ -4,6 +4,7 @@ A safetensors file is a JSON header and plain numbers; reading it here makes tor
 """
 
 import json
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of the format."""
+_MAX_TEXT = 100_000_000
+"""Bytes of a text file; the tokenizers of large models have 35 million."""
 _MAX_SHOWN = 255
 """Characters of a name in an error: no file has a longer one."""
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -71,10 +74,13 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
+    names = sorted(set(shards.values()))
+    if others := [name for name in names if not name.endswith(".safetensors")]:  # transformers would unpickle it
+        problem = f"names {escaped(others[0][:_MAX_SHOWN])}, which is no safetensors file"
+        raise ModelBrokenError(f"{index} {problem}: download it again")
     with map_file_errors(folder):
         present = {path.name for path in folder.iterdir()}
-    names = sorted(set(shards.values()))
-    if missing := [name for name in names if name not in present]:  # or in another folder
+    if missing := [name for name in names if name not in present]:  # also of a file in another folder
         shown = escaped(missing[0][:_MAX_SHOWN])
         raise InputFileError(f"{folder} lacks {shown} ({len(missing)} of {len(names)} files): download it again")
     found: dict[str, SavedTensor] = {}
@@ -90,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
         InputFileError: the file is missing, unreadable, or not a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
     except (ValueError, RecursionError):
@@ -98,6 +104,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputFileError(f"{path} is damaged: download it again")
     return found
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a checkpoint. Raises OSError, or ValueError where it is no text, no file, or too long."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_TEXT:  # a pipe would block
+        raise ValueError(f"{path.name} is no file of at most {_MAX_TEXT} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def _tensors(path: Path) -> dict[str, SavedTensor]:

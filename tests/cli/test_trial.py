@@ -85,6 +85,24 @@ def test_a_checkpoint_that_ends_its_process_is_refused(dg_lsp, tiny_checkpoint, 
     assert f"{tiny_checkpoint} ends its process (exit code 1)" in show(dg_lsp, tiny_checkpoint, code=3).error(3)
 
 
+def test_a_checkpoint_that_vanishes_while_it_is_tested_is_reported(dg_lsp, tiny_checkpoint, monkeypatch, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+    monkeypatch.setattr(trial, "_try", lambda *_: shutil.rmtree(folder))
+    assert "copied does not exist" in show(dg_lsp, folder, code=3).error(3)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8")
+def test_a_checkpoint_may_contain_pipes_links_and_names_that_are_no_utf_8(dg_lsp, tiny_checkpoint, children, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+    os.mkfifo(folder / "pipe.json")
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "self").symlink_to(".")
+    (folder / os.fsdecode(b"\xff.json")).touch()
+    show(dg_lsp, folder)
+    show(dg_lsp, folder)
+    assert len(children) == 1
+
+
 def test_a_checkpoint_is_shown_without_torch(dg_lsp, tiny_checkpoint, children, monkeypatch):
     def version(name):
         raise trial.PackageNotFoundError(name)

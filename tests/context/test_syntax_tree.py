@@ -197,6 +197,37 @@ def test_a_judgement_has_one_budget_for_all_its_parses(monkeypatch):
     assert not parser.has_error("fn f( {")  # nothing is known, so nothing is refused
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds", "is_parsed"),
+    [
+        (SLOW * 1960, lambda size: 1e-7 * size**2, False),
+        ("fn f() {}\n" * 100 + SLOW * 1600, lambda size: 1e-7 * size**2, False),
+        ("x = [" + "1," * 2900 + "1];", lambda size: 1e-5 * size, True),  # as many operations, in linear time
+    ],
+    ids=["slow", "slow at its end", "dense"],
+)
+def test_a_slow_text_is_given_up_by_its_beginnings(monkeypatch, text, seconds, is_parsed):
+    """Its whole would be parsed in seconds, in one piece, with a gigabyte of memory."""
+    times, ended = [0.0], []
+
+    class TimedParser:
+        def __init__(self, grammar):
+            self._parser = Parser(grammar)
+
+        def parse(self, source, *others, **options):
+            tree = self._parser.parse(source, *others, **options)
+            ended.append(tree.root_node.end_byte)
+            times.append(times[-1] + seconds(ended[-1]))
+            return tree
+
+    monkeypatch.setattr(syntax_tree, "Parser", TimedParser)
+    monkeypatch.setattr(syntax_tree.time, "thread_time", lambda: times[-1])
+    root = LimitedParser(RUST, seconds=2.0).root(text)
+    assert (root is not None) == is_parsed
+    assert len(ended) > is_parsed  # beginnings
+    assert is_parsed or max(ended) < 0.7 * len(text)
+
+
 def test_a_place_in_deep_nesting_is_found():
     depth = 10_000
     text = "x = " + "(" * depth + "'a'" + ")" * depth

@@ -114,7 +114,8 @@ def _load_model(
             device_map={"": device} if device.type == "cuda" else None,
         )
     for name, weight in model.named_parameters():
-        if not weight.isfinite().all():  # a step would fail on a GPU, and everything after it
+        # a step would fail on a GPU, and everything after it; `isfinite` would need memory for a copy of the weight
+        if not all(bound.isfinite() for bound in weight.detach().aminmax()):
             raise ModelBrokenError(f"{checkpoint.folder}: {escaped(name)} is not finite; download it again")
     model.requires_grad_(False)
     model.model.encoder.vision_tower = model.model.encoder.embed_vision = None  # only text is used

@@ -80,8 +80,18 @@ DAMAGES = {
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "invalid JSON": lambda folder: (folder / "config.json").write_text("{", encoding="utf-8"),
     "shards elsewhere": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": "../model.safetensors"}),
-    "shards of no file": lambda folder: edit(folder / INDEX, weight_map={"head": 9999 * "x"}),
+    "shards of no file": lambda folder: edit(folder / INDEX, weight_map={"head": 9999 * "x" + ".safetensors"}),
+    "shards in a format with code": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": renamed(folder)}),
+    "a pipe": lambda folder: ((folder / "tokenizer.json").unlink(), os.mkfifo(folder / "tokenizer.json")),
+    "JSON of 64 GB": lambda folder: os.truncate(folder / "config.json", 1 << 36),
+    "a chat template of 64 GB": lambda folder: (
+        (folder / "chat_template.jinja").touch() or os.truncate(folder / "chat_template.jinja", 1 << 36)
+    ),
 }
+
+
+def renamed(folder):
+    return shards(folder)[0].rename(folder / "model.bin").name
 
 
 def shards(folder):
@@ -95,12 +105,13 @@ def test_broken_checkpoint_is_reported(copied, damage):
         read_folder(copied)
 
 
-def test_weights_that_are_not_finite_are_refused(copied):
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_weights_that_are_not_finite_are_refused(copied, number):
     tensors = read_checkpoint(copied)
     norm = tensors["model.decoder.norm.weight"]
     with norm.path.open("r+b") as file:
         file.seek(norm.start)
-        file.write(np.float32("nan").tobytes())
+        file.write(np.float32(number).tobytes())
     with pytest.raises(ModelBrokenError, match=r"norm\.weight is not finite; download"):
         open_checkpoint(*read_folder(copied), CPU)
 
