@@ -299,9 +299,10 @@ def _paths(of: APIRouter) -> set[str]:
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Bytes of the first line and the headers, about; uvicorn limits only heads that arrive in several parts."""
+    """Bytes of the first line and the headers; uvicorn limits only heads that arrive in several parts."""
+    line = f"{scope['method']} {'?' * bool(scope['query_string'])} HTTP/1.1\r\n\r\n"
     target = len(scope["raw_path"]) + len(scope["query_string"])
-    return target + sum(len(name) + len(value) for name, value in scope["headers"])
+    return len(line) + target + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
 def _documented_errors() -> dict[int | str, dict[str, Any]]:

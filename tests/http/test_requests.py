@@ -130,6 +130,18 @@ def test_a_long_head_is_refused_however_it_arrives(module_client):
         assert reply.status == status
 
 
+@pytest.mark.parametrize("header", [b"X: 1\r\n", b"X-Long: " + b"x" * 200 + b"\r\n"])
+def test_all_bytes_of_a_head_count(module_client, header):
+    start, rest = b"GET /health?a=1 HTTP/1.1\r\nHost: localhost\r\n", b"X:  \r\n\r\n"
+    for size, status in ((app.MAX_HEAD_BYTES, 200), (app.MAX_HEAD_BYTES + 1, 431)):
+        number, num_left = divmod(size - len(start) - len(rest), len(header))
+        with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as whole:
+            whole.sendall(start + number * header + rest.replace(b"  ", b" " + b"x" * (num_left + 1)))
+            reply = http.client.HTTPResponse(whole)
+            reply.begin()
+            assert reply.status == status
+
+
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [

@@ -107,6 +107,19 @@ def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_throug
     assert with_workspace_file(user, tmp_path / "inner/link/dg-lsp.toml", ())[0] == user
 
 
+@pytest.mark.parametrize("is_spelled_with_link", [True, False])
+def test_a_folder_in_a_home_that_is_a_link_can_be_trusted(tmp_path, monkeypatch, is_spelled_with_link):
+    (tmp_path / "disk/ada/code").mkdir(parents=True)
+    (tmp_path / "ada").symlink_to("disk/ada")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "disk/ada/code/dg-lsp.toml").write_text("[model]\nthreads = 1\n")
+    path = tmp_path / ("ada" if is_spelled_with_link else "disk/ada") / "code/dg-lsp.toml"
+    user = settings_of(privacy={"trusted_folders": ["~/code"]})
+    for home, num_threads in (("ada", 1), ("disk/ada", 1), ("circle", user.model.threads)):
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+        assert with_workspace_file(user, path, ())[0].model.threads == num_threads
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="a system without owners of files")
 def test_a_file_that_other_users_can_change_is_ignored(file, tmp_path, monkeypatch):
     path = file("[completion]\nmax_tokens = 8\n")
