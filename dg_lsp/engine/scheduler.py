@@ -204,8 +204,9 @@ class Scheduler:
             self.ready.set_exception(error)
         else:
             self.ready.set_result(engine)
-        while not (self._is_closed and self._engine is None):
+        while not self._is_closed:
             self._serve_next()
+        self._serve_next()  # closes the model
 
     def _serve_next(self) -> None:
         """Serves the next request, or closes the model, after idle time or at the end. Survives and reports errors."""
