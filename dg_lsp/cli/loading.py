@@ -3,10 +3,10 @@
 Importing this module loads no runtime and no engine, so that `--help` is fast.
 """
 
-import faulthandler
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -322,22 +322,23 @@ def main() -> int:
     Prints the error as JSON, or an empty object.
     """
     given = json.loads(sys.stdin.buffer.read())
-    with Path(os.devnull).open("w") as nothing:
-        _be_careful(given["seconds"], nothing)
-        try:
-            _open_and_fill(Path(given["path"]), given["settings"])
-        except DgLspError as error:
-            found = {"error": type(error).__name__, "message": str(error)}
-        else:
-            found = {}
-        print(json.dumps(found), flush=True)  # noqa: T201
-        os._exit(0)  # what closing the model would do is of no interest
+    _be_careful(given["seconds"])
+    try:
+        _open_and_fill(Path(given["path"]), given["settings"])
+    except DgLspError as error:
+        found = {"error": type(error).__name__, "message": str(error)}
+    else:
+        found = {}
+    print(json.dumps(found), flush=True)  # noqa: T201
+    os._exit(0)  # what closing the model would do is of no interest
 
 
-def _be_careful(seconds: float, nothing: Any) -> None:
+def _be_careful(seconds: float) -> None:
     """Ends this process after the given time, even inside llama.cpp; it leaves no core dump and is the first that the
     system ends if memory is short."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
+    timer = threading.Timer(seconds, os._exit, (1,))  # faulthandler, which reads frames in use, can crash instead
+    timer.daemon = True
+    timer.start()
     with suppress(ImportError, OSError, ValueError):
         import resource
 

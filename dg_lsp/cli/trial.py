@@ -54,12 +54,13 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
     runtime = _transformers() if is_folder else _llama_cpp()
     if runtime is None:  # then nothing opens the folder
         return
+    known = _Record.read()
     with map_file_errors(path):
-        read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
         identities = _identities(path)
         size = sum(part.stat().st_size for part in identities)
-    known = _Record.read()
-    if size >= _ANNOUNCED_BYTES and not all(identity in known.digests for identity in identities.values()):
+        if is_new := not all(identity in known.digests for identity in identities.values()):
+            read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
+    if is_new and size >= _ANNOUNCED_BYTES:
         typer.echo(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
     digests = [known.digest(part, identity) for part, identity in identities.items()]
     if is_folder:
