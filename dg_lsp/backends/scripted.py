@@ -47,6 +47,10 @@ class ByteTokenizer:
         array = np.asarray(ids, dtype=np.int32)
         return (array[array >= NUM_SPECIALS] - NUM_SPECIALS).astype(np.uint8).tobytes()
 
+    def pieces(self) -> list[bytes]:
+        """See `Tokenizer.pieces`."""
+        return [self.decode(token_ids([token])) for token in range(VOCAB_SIZE)]
+
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""
         return _SPECIALS.get(spelling)

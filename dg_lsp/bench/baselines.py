@@ -219,6 +219,7 @@ class LlamaDiffusionCli:
         prefix, suffix = (
             self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in (layout.before_ids, layout.after_ids)
         )
+        prefix += layout.removed.decode("utf-8", "replace")
         prompt = f"{before_suffix}{suffix}{before_prefix}{prefix}{before_gap}"
         start = time.perf_counter()
         output = self._run(prompt, len(layout.prompt_ids) + length, steps)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, Tokenizer, end_of, token_ids
-from dg_lsp.canvas.spec import FimOrder, FimTemplate, FimTokens, ModelSpec, PromptFormat, SpecialTokens
+from dg_lsp.canvas.spec import FimOrder, FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat, SpecialTokens
+from dg_lsp.canvas.token_boundary import back_up
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt
@@ -54,6 +55,7 @@ class FimFamily:
     """Values of `general.architecture` that identify it."""
     vocabulary: tuple[str, ...] = ()
     """Special tokens that together identify it, whatever the model's name is."""
+    cut: PromptCut = PromptCut.CHARACTER
 
     def text(self, prefix: str, suffix: str) -> str:
         """The prompt as text, for servers that parse the tokens' spellings."""
@@ -103,12 +105,13 @@ class FimFamily:
             prompt_with_files=prompt_with_files or () if has_files else (),
             end_ids=tuple(token for spelling in self.end if (token := _id(spelling, spellings)) is not None),
             family=self.name,
+            cut=self.cut,
         )
 
 
 def _family(entry: Mapping[str, Any]) -> FimFamily:
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return FimFamily(**fields)
+    return FimFamily(**{**fields, "cut": PromptCut(fields["cut"])})
 
 
 _TABLE = tomllib.loads((resources.files(__package__) / "fim_families.toml").read_text(encoding="utf-8"))
@@ -255,7 +258,7 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
 
     A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
     start of the prompt, which would invalidate the cache. Snippets stand where the model's format has other files, or
-    right before the prefix.
+    right before the prefix. See `PromptCut` for the end of the prefix.
     """
     start, fim = token_ids(spec.start_ids), spec.fim
     is_prefix_only = spec.prompt_format is PromptFormat.PREFIX
@@ -265,10 +268,15 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     comments = NOTHING if has_files else snippet_ids(prompt, tokenizer, spec, max_tokens)
     text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
     prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
+    removed = b""
+    if spec.cut is PromptCut.TOKEN and prompt.prefix and not prompt.selection:  # a rewrite begins at the cursor
+        prefix, removed = back_up(prefix, prompt.prefix, tokenizer.decode)
+        if is_prefix_only and not len(prefix):
+            prefix = tokenizer.encode("\n")
     room = max(0, max_tokens - len(start) - len(comments))
     if fim is None or is_prefix_only:
         before_ids = token_ids(np.concatenate([comments, end_of(prefix, room, prompt.ahead)]))
-        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
+        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids, removed=removed)
     files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
     template = fim.prompt_with_files if len(files) else fim.prompt
     words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
@@ -278,7 +286,8 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     fields |= {"{prefix}": prefix, "{suffix}": suffix}
     prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
     before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
-    return Layout(prompt_ids, before_ids=_rendered(before, fields, words, tokenizer, spec), after_ids=suffix)
+    before_ids = _rendered(before, fields, words, tokenizer, spec)
+    return Layout(prompt_ids, before_ids=before_ids, after_ids=suffix, removed=removed)
 
 
 def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:

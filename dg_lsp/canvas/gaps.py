@@ -95,7 +95,8 @@ def gaps_layout(prompt: Prompt, between: tuple[str, ...], tokenizer: Tokenizer, 
     encoded = tuple(map(tokenizer.encode, between))
     if spec.prompt_format is PromptFormat.INSTRUCT:
         return GapsLayout(_answer_layout(prompt, between, tokenizer, spec), encoded)
-    layout = layout_of(prompt, tokenizer, spec, spec.max_prompt_tokens)
+    # no causal pass precedes the canvas, so its prompt goes as far as the first gap
+    layout = layout_of(prompt, tokenizer, replace(spec, has_causal_head=False), spec.max_prompt_tokens)
     if spec.prompt_format is PromptFormat.FIM:
         layout = replace(layout, tail_ids=token_ids(spec.end_ids[:1]))
     return GapsLayout(layout, encoded)

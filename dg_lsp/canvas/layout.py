@@ -45,6 +45,10 @@ class Tokenizer(Protocol):
         """UTF-8 bytes of the ids; special tokens decode to nothing."""
         ...
 
+    def pieces(self) -> list[bytes]:
+        """UTF-8 bytes of all tokens, by id."""
+        ...
+
     def special(self, spelling: str) -> int | None:
         """The special token with this spelling, as in chat templates, or None."""
         ...
@@ -68,6 +72,10 @@ class CachingTokenizer:
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
         self._inner = inner
         self.encode, self.decode = caching(inner.encode, capacity, MAX_CHARS), inner.decode
+
+    def pieces(self) -> list[bytes]:
+        """See `Tokenizer`."""
+        return self._inner.pieces()
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer`."""
@@ -105,6 +113,8 @@ class Layout:
     """The code before the gap, in the prompt or in the canvas."""
     after_ids: TokenIds = field(default_factory=lambda: NOTHING)
     """The code after the gap, in the prompt or in the canvas."""
+    removed: bytes = b""
+    """The end of the code before the gap, where the prompt lacks it: the fill begins with these bytes."""
     stop: str = ""  # a line with this beginning ends the fill like an end token; empty: none does
 
     @property

@@ -118,6 +118,13 @@ class FimOrder(StrEnum):
     PREFIX_FIRST = "prefix-first"  # Qwen, CodeGemma, StarCoder; a keystroke moves the suffix in the cache
 
 
+class PromptCut(StrEnum):
+    """Where the text before the cursor ends in a prompt."""
+
+    CHARACTER = "character"  # at the cursor, as in models that were trained with cuts at any character
+    TOKEN = "token"  # at the token boundary before the cursor; the fill begins with the text between the two
+
+
 FimTemplate = tuple[int | str, ...]
 """Token ids and texts of a prompt in order. `{prefix}`, `{suffix}` and `{files}` are texts of their own; other texts
 may contain `{path}`, `{code}` and `{repository}`."""
@@ -144,6 +151,7 @@ class FimTokens:
     """Row of fim_families.toml; empty for tokens of an unknown family."""
     evidence: str = ""
     """What identifies the family: `metadata`, `vocabulary` or `file name`."""
+    cut: PromptCut = PromptCut.CHARACTER
 
     @property
     def prompt(self) -> FimTemplate:
@@ -243,6 +251,16 @@ class ModelSpec:
             return ""
         known = " and ".join(name.capitalize() for name in self.languages)
         return f"{self.name} knows {known} only; choose another model: dg-lsp setup"
+
+    @property
+    def cut(self) -> PromptCut:
+        """Of the format of its fill-in-the-middle tokens; without them, at a token boundary.
+
+        A model that does not decode causally has no pass that makes a fill begin with the text that the prompt lacks.
+        """
+        fim_cut = self.fim.cut if self.fim else PromptCut.TOKEN
+        cuts = {PromptFormat.PREFIX: PromptCut.TOKEN, PromptFormat.FIM: fim_cut}
+        return cuts.get(self.prompt_format, PromptCut.CHARACTER) if self.has_causal_head else PromptCut.CHARACTER
 
     @property
     def block_length(self) -> int:

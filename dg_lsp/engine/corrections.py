@@ -123,14 +123,24 @@ class BufferTokens:
         self._encode = caching(tokenizer.encode, _CACHED_LINES, _MAX_LINE)
 
     def corrections(
-        self, text: str, offset: int, suffix_lines: int | None = None, *, has_attributes: bool
+        self,
+        text: str,
+        offset: int,
+        suffix_lines: int | None = None,
+        *,
+        has_attributes: bool,
+        num_removed: int = 0,
     ) -> "Corrections":
-        """What the buffer around a code-point offset knows; `suffix_lines` limits the lines after the cursor's own."""
-        before, after = text[max(0, offset - CHARS_BEFORE) : offset], text[offset : offset + CHARS_AFTER]
+        """What the buffer around a code-point offset knows; `suffix_lines` limits the lines after the cursor's own.
+
+        The fill begins `num_removed` characters before the offset.
+        """
+        end = offset - num_removed
+        before, after = text[max(0, end - CHARS_BEFORE) : end], text[offset : offset + CHARS_AFTER]
         if suffix_lines is not None:
             after = "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])
         attributes = Attributes(before, after, self._encode, self._decode) if has_attributes else None
-        if len(before) < offset:  # a line that is cut has other tokens
+        if len(before) < end:  # a line that is cut has other tokens
             before = before[before.find("\n") + 1 or len(before) :]
         repetition = Repetition(self._ids(before), self._ids(after), self._min_match, self._ends_line)
         return Corrections(repetition, attributes)
@@ -290,7 +300,7 @@ class PassCorrections:
                 break
             matches.append((at, match))
             fill = np.append(fill, np.int32(match.token))
-        return _overridden(prediction, matches)
+        return overridden(prediction, matches)
 
     def _attribute(self, prediction: Prediction, number: int, at: int) -> RepetitionMatch | None:
         """The best token of a known name, if the predicted one makes another name."""
@@ -304,7 +314,7 @@ class PassCorrections:
         return RepetitionMatch(int(prediction.among_ids[at, column]), KNOWN_SHARE * share)
 
 
-def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionMatch]]) -> Prediction:
+def overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionMatch]]) -> Prediction:
     """The prediction with a corrected token at each of these positions."""
     if not matches:
         return prediction

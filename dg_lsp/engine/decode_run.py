@@ -5,17 +5,18 @@ import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
+from dg_lsp.canvas.token_boundary import TokenIndex
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
-from dg_lsp.engine.corrections import NO_CORRECTIONS, BufferTokens, Corrections
+from dg_lsp.engine.corrections import NO_CORRECTIONS, BufferTokens, Corrections, RepetitionMatch, overridden
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
 from dg_lsp.engine.kv_slots import KVSlots
@@ -84,6 +85,7 @@ class EngineModel:
     slots: KVSlots
     buffers: BufferTokens
     token_bytes: Callable[[int], bytes]  # text of one token
+    token_index: Callable[[], TokenIndex]  # made at the first call, since a large vocabulary takes half a second
     text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # by client
     client: Hashable = 0
 
@@ -98,7 +100,9 @@ class EngineModel:
 
         caching_tokenizer, buffers = text_caches(0)
         token_bytes = lru_cache(None)(lambda token: tokenizer.decode(token_ids([token])))
-        return cls(denoiser, caching_tokenizer, spec, KVSlots(denoiser.num_slots), buffers, token_bytes, text_caches)
+        token_index = cache(lambda: TokenIndex(tokenizer.pieces()))
+        slots = KVSlots(denoiser.num_slots)
+        return cls(denoiser, caching_tokenizer, spec, slots, buffers, token_bytes, token_index, text_caches)
 
     def for_client(self, client: Hashable) -> "EngineModel":
         """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
@@ -110,9 +114,34 @@ class EngineModel:
         return b"".join(map(self.token_bytes, ids.tolist()))
 
 
+@dataclass(frozen=True, slots=True)
+class RemovedText:
+    """See `Layout.removed`: which tokens may follow the beginning of a fill that does not have all of it."""
+
+    text: bytes
+    decode: Callable[[TokenIds], bytes]
+    token_index: Callable[[], TokenIndex]
+
+    def allowed(self, fill_ids: TokenIds) -> TokenIds | None:
+        """The tokens after a partial fill of shape (N,); None where all are allowed."""
+        if len(fill_ids) >= len(self.text):  # a token has at least one byte
+            return None
+        spelled = self.decode(fill_ids)
+        if len(spelled) >= len(self.text) or not self.text.startswith(spelled):
+            return None
+        ids = self.token_index().spelling(self.text[len(spelled) :])
+        return ids if len(ids) else None
+
+
+NOTHING_REMOVED = RemovedText(b"", lambda _: b"", lambda: TokenIndex(()))
+
+
 @dataclass(slots=True, eq=False)
 class RequestDenoiser:
     """See `Passes`. Restores the request's slot, measures time, and corrects predictions by the buffer.
+
+    In causal passes, the first tokens of the fill spell the text that the prompt lacks before the cursor. Their
+    confidence is that among the tokens that can. Nothing else is corrected until the text is complete.
 
     Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
     decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
@@ -129,6 +158,7 @@ class RequestDenoiser:
     corrections: Corrections = NO_CORRECTIONS
     num_known: int = 0  # tokens before the fill, prompt and head together
     client: Hashable = 0
+    removed: RemovedText = NOTHING_REMOVED
     num_decodes: int = 0  # passes of the runtime for this request
     _held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
 
@@ -162,13 +192,18 @@ class RequestDenoiser:
         self._restore(slot)
         num_before, num_known = len(self._held), self.num_known
         held = np.concatenate([self._held, ids])
-        first = len(ids) if self.corrections is NO_CORRECTIONS else max(0, num_known - num_before - 1)
-        positions = range(first, len(ids))
-        known = self.corrections.after([held[num_known : num_before + at + 1] for at in positions])
+        is_changed = bool(self.removed.text) or self.corrections is not NO_CORRECTIONS
+        positions = range(max(0, num_known - num_before - 1) if is_changed else len(ids), len(ids))
+        fills = [held[num_known : num_before + at + 1] for at in positions]
+        # of the first positions only, since each token spells at least one byte
+        allowed = [each for each in map(self.removed.allowed, fills) if each is not None]
+        known = self.corrections.after(fills[len(allowed) :])
         with self._counted("predict"):
-            prediction = self.inner.extend(slot, ids, known.among)
+            prediction = self.inner.extend(slot, ids, [*known.among, *allowed])
         self._held = held
-        for number, at in enumerate(positions):
+        for column, at in enumerate(positions[: len(allowed)], start=len(known.among)):
+            prediction = _restricted(prediction, at, column)
+        for number, at in enumerate(positions[len(allowed) :]):
             prediction = known.corrected(prediction, number, (at,))
         return prediction
 
@@ -190,6 +225,13 @@ class RequestDenoiser:
             held = self._held
             self.prefill(slot, held)
             self.slots.hold(slot, held, self.client)
+
+
+def _restricted(prediction: Prediction, at: int, column: int) -> Prediction:
+    """The prediction with the best token of a set at one position, and its probability among the set."""
+    assert prediction.among_ids is not None and prediction.among_share is not None
+    share = float(prediction.among_share[at, column])
+    return overridden(prediction, [(at, RepetitionMatch(int(prediction.among_ids[at, column]), share))])
 
 
 def _run(is_mask: Flags, first: int) -> range:
@@ -221,8 +263,10 @@ class DecodeRun:
         self._model = model
         self._watch = watch
         prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
-        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids, model.client, slot=slot)
-        sources = corrections, layout.num_known, model.client
+        stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
+        slot = slots.choose(prompt_ids, model.client, slot=slot)
+        removed = RemovedText(layout.removed, model.decode, model.token_index)
+        sources = corrections, layout.num_known, model.client, removed
         denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, *sources)
         self._denoiser = denoiser
         num_kept = slots.num_shared(slot, prompt_ids, model.client)
@@ -234,7 +278,8 @@ class DecodeRun:
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
         with self._model.slots.in_use(self.task.slot):
-            return (yield from self._watch.relay(self.decoder.run()))
+            steps, num_removed = self._watch.relay(self.decoder.run()), len(self.task.layout.removed)
+            return (yield from mapped(steps, lambda progress: replace(progress, num_removed=num_removed)))
 
     @property
     def num_decodes(self) -> int:
@@ -243,10 +288,10 @@ class DecodeRun:
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
-        text, length = b"", len(draft.confidence)
+        text, length, num_removed = b"", len(draft.confidence), len(self.task.layout.removed)
         for number, token in enumerate(draft.ids.tolist(), start=1):
             text += self._model.token_bytes(token)
-            if b"\n" in text.lstrip():
+            if b"\n" in text[num_removed:].lstrip():
                 length = number
                 break
         return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))

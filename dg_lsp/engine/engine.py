@@ -17,7 +17,7 @@ from dg_lsp.canvas.chat import split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptCut, PromptFormat, UnmaskOrder
 from dg_lsp.context.languages import language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer
@@ -248,16 +248,22 @@ class LocalEngine(Engine):
             num_tokens = num_canvases * limits.canvas_length
             passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
             limits = replace(limits, early_stop_passes=passes)
-            corrections, more = self._corrections(request, model), {"seed": request.seed, "slot": request.slot}
+            corrections, more = self._corrections(request, model, layout), {"seed": request.seed, "slot": request.slot}
             return DecodeRun(model, decoder, layout, limits, watch, corrections=corrections, **more)
 
-    def _corrections(self, request: FillRequest, model: EngineModel) -> Corrections:
+    def _corrections(self, request: FillRequest, model: EngineModel, layout: Layout) -> Corrections:
         """What the buffer knows, for a model that is small enough to need it."""
-        if not (self.settings.repetition and self.spec.repetition_match):
+        text, removed = request.snapshot.text, layout.removed.decode("utf-8", "replace")
+        is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
+        if not (self.settings.repetition and self.spec.repetition_match and is_shown):
             return NO_CORRECTIONS
-        where = request.snapshot.text, request.offset, request.suffix_lines
-        has_attributes = bool(language_of(request.snapshot.language).grammar)
-        return model.buffers.corrections(*where, has_attributes=has_attributes)
+        return model.buffers.corrections(
+            text,
+            request.offset,
+            request.suffix_lines,
+            has_attributes=bool(language_of(request.snapshot.language).grammar),
+            num_removed=len(removed),
+        )
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
@@ -317,6 +323,8 @@ class LocalEngine(Engine):
         that the key that changes it decodes a few tokens only.
         """
         kind = PositionKind.of(request.cursor, request.line_limit)
+        if self.spec.cut is PromptCut.TOKEN:
+            self._model.token_index()
         missing = self._num_missing(request)
         decoder = self.decoder_selection.choose(kind, DecoderName(self.settings.decoder), 1, missing)
         model = self._model_for(decoder, request.client)
@@ -394,7 +402,8 @@ class LocalEngine(Engine):
         return layout.in_prompt() if decoder.needs_causal_head else layout
 
     def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
-        if draft.is_empty and not draft.is_ended:
+        is_begun = not draft.is_empty and run.task.stop.is_spelled(draft.ids)
+        if not (is_begun or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
         text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
         verdict = self._judge_fill(text, request, run.task.limits, draft.score)

@@ -110,12 +110,21 @@ class StopCriteria:
     decode: Callable[[TokenIds], bytes]
     limits: Limits
     stop: str = ""  # the fill ends before a line that begins with it, unless it is empty
+    removed: bytes = b""  # see `Layout.removed`
+
+    def is_spelled(self, ids: TokenIds) -> bool:
+        """The tokens go as far as the cursor."""
+        return not self.removed or self.decode(ids).startswith(self.removed)
+
+    def fill(self, ids: TokenIds) -> bytes:
+        """The text after the cursor; none where the tokens do not begin with the text before it."""
+        return self.decode(ids)[len(self.removed) :] if self.is_spelled(ids) else b""
 
     def is_met(self, ids: TokenIds, *, is_ended: bool, num_passes: int) -> bool:
         """The fill has ended, is long enough after so many passes, or repeats itself."""
-        if is_ended or len(ids) >= self.limits.max_tokens:
+        if is_ended or self._is_full(ids):
             return True
-        text = self.decode(ids).decode("utf-8", "replace")
+        text = self.fill(ids).decode("utf-8", "replace")
         if self.has_stop(text):
             return True
         if self.limits.is_raw:
@@ -129,9 +138,9 @@ class StopCriteria:
 
     def ending(self, ids: TokenIds, *, is_ended: bool, num_passes: int) -> Ending:
         """Why a fill stopped that is now this."""
-        if self.has_stop(self.decode(ids).decode("utf-8", "replace")):
+        if self.has_stop(self.fill(ids).decode("utf-8", "replace")):
             return Ending.STOP
-        if not is_ended and len(ids) >= self.limits.max_tokens:
+        if not is_ended and self._is_full(ids):
             return Ending.TOKENS
         if self.is_met(ids, is_ended=is_ended, num_passes=num_passes):
             return Ending.END
@@ -139,7 +148,7 @@ class StopCriteria:
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
-        fill = self.decode(ids)
+        fill = self.fill(ids)
         end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
         if end is not None:
             return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
@@ -159,6 +168,15 @@ class StopCriteria:
             if num_ends >= self.limits.max_lines:
                 return i + (not text.startswith(b"\n"))
         return len(ids)
+
+    def _is_full(self, ids: TokenIds) -> bool:
+        """The tokens after the cursor are as many as may be."""
+        num_tokens, limit = len(ids), self.limits.max_tokens
+        if num_tokens < limit or not self.removed:
+            return num_tokens >= limit
+        sizes = (len(self.decode(ids[: at + 1])) for at in range(num_tokens))
+        num_before = next((at for at, size in enumerate(sizes) if size > len(self.removed)), num_tokens)
+        return num_tokens - num_before >= limit
 
     def _find_stop(self, text: str) -> int | None:
         """Offset of the line end before the first line that begins with the stop."""

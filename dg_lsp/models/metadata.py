@@ -89,6 +89,7 @@ def _describe_trained(keys: MetadataKeys) -> ModelSpec:
         middle_id=keys.token("dg.middle_token_id"),
         family="dg-mini",
         evidence="metadata",
+        cut=keys.cut(),
     )
     if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
         raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")

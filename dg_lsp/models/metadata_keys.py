@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dg_lsp.canvas.spec import MIN_MATCH, DecoderName, ExpectedPasses, PromptFormat
+from dg_lsp.canvas.spec import MIN_MATCH, DecoderName, ExpectedPasses, PromptCut, PromptFormat
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.models.registry import BUNDLED_LANGUAGES, DEFAULT
 
@@ -119,6 +119,13 @@ class MetadataKeys:
         if 0 < value < MIN_MATCH:
             raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
         return value
+
+    def cut(self) -> PromptCut:
+        """`dg.cut`; at the cursor if it is missing."""
+        value = self.metadata.get("dg.cut", PromptCut.CHARACTER).strip()
+        if value not in [*PromptCut]:
+            raise self.invalid("dg.cut", " or ".join(PromptCut))
+        return PromptCut(value)
 
     def expectations(self) -> tuple[ExpectedPasses, ...]:
         """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""

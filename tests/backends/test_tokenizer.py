@@ -51,6 +51,13 @@ def test_decoding_returns_the_encoded_text_without_special_tokens(backend, text)
     assert not {*SPECIALS[name].values()} & {*ids.tolist()}
 
 
+def test_pieces_are_the_bytes_of_all_tokens(backend):
+    _, tokenizer = backend
+    pieces = tokenizer.pieces()
+    assert pieces == [tokenizer.decode(np.array([token], np.int32)) for token in range(len(pieces))]
+    assert {*map(bytes, np.arange(256, dtype=np.uint8)[:, None])} <= {*pieces}
+
+
 def test_special_token_is_found_by_its_spelling_and_decodes_to_nothing(backend):
     name, tokenizer = backend
     assert {spelling: tokenizer.special(spelling) for spelling in SPECIALS[name]} == SPECIALS[name]

@@ -33,7 +33,7 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
     """The parts of prefix and suffix in the prompt."""
     layout = fim_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
     assert len(layout.prompt_ids) <= max_tokens
-    return text_of(layout.before_ids), text_of(layout.after_ids)
+    return text_of(layout.before_ids) + layout.removed.decode(), text_of(layout.after_ids)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
             [START, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID],
             id="prefix first, after the start token",
         ),
-        pytest.param(PREFIX_ONLY, "ab", "yz", ids_of("ab"), id="prefix only"),
+        pytest.param(PREFIX_ONLY, "x ab", "yz", ids_of("x"), id="prefix only, up to a token boundary"),
+        pytest.param(PREFIX_ONLY, "ab", "yz", ids_of("\n"), id="prefix only, in the first word"),
         pytest.param(PREFIX_ONLY, "", "yz", ids_of("\n"), id="prefix only, at the start of the buffer"),
     ],
 )
@@ -77,7 +78,7 @@ def test_a_model_without_sentinels_is_refused():
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, PREFIX_FIRST, PREFIX_ONLY], ids=["suffix first", "prefix first", "prefix"])
-@pytest.mark.parametrize(("prefix", "suffix"), [("ab", "yz"), ("a" * 90, "y" * 90), ("a", "")])
+@pytest.mark.parametrize(("prefix", "suffix"), [("x = ab", "yz"), ("a" * 90, "y" * 90), ("x a", "")])
 def test_a_prompt_has_the_text_next_to_the_cursor_within_its_limit(spec, prefix, suffix):
     before, after = shown(prefix, suffix, 50, spec)
     assert before

@@ -5,7 +5,7 @@ import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.gaps import MARK, gaps_layout
-from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.context.window import Prompt
 
 TOKENIZER = ByteTokenizer()
@@ -78,3 +78,10 @@ def test_a_gap_is_found_again_after_its_canvas_was_resized():
     gaps = [layout.gap(number, canvas.frozen[kept]) for number in range(3)]
     assert [gap.stop - gap.start for gap in gaps] == [1, 0, 2]
     assert gaps[1].start == 1 + len("\n    y = ")
+
+
+def test_prompt_of_gaps_goes_as_far_as_the_first_gap():
+    spec = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, cut=PromptCut.TOKEN))
+    layout = gaps_layout(Prompt("def f():\n    ", "\n"), ("\n",), TOKENIZER, spec).layout
+    assert TOKENIZER.decode(layout.before_ids) == b"def f():\n    "
+    assert layout.removed == b""

@@ -11,6 +11,7 @@ from dg_lsp.canvas.spec import (
     FimOrder,
     FimTokens,
     MaskSampling,
+    PromptCut,
     PromptFormat,
     SideFile,
     SpecialTokens,
@@ -97,6 +98,12 @@ def test_the_mask_is_always_banned_and_a_causal_head_has_to_be_declared():
     assert 5 in trained({"dg.banned_token_ids": ""}).banned_ids
     assert not trained({"dg.causal": "false"}).has_causal_head
     assert not trained({"dg.causal": None}).has_causal_head
+
+
+def test_the_end_of_the_trained_prompts_is_read():
+    assert (trained().cut, trained({"dg.cut": "token"}).cut) == (PromptCut.CHARACTER, PromptCut.TOKEN)
+    with pytest.raises(ModelUnsupportedError, match=r"dg\.cut must be character or token, not 'word'"):
+        trained({"dg.cut": "word"})
 
 
 def test_the_repetition_length_is_read():

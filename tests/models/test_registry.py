@@ -132,7 +132,7 @@ def test_a_preset_is_consistent(preset):
     assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
     assert preset.sources
     assert preset.licence
-    assert preset.size > 1e8
+    assert preset.size > 9e7
     assert re.match(r"(published|measured|estimate)\b", preset.quality_source) or not preset.quality
     assert 0 <= preset.quality < 1
     assert 0 < preset.active <= 1

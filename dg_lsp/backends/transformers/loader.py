@@ -152,6 +152,10 @@ class CheckpointTokenizer:
         """Special tokens decode to nothing."""
         return b"".join(map(self._token_bytes, checked_ids("decode", ids, self._vocab_size).tolist()))
 
+    def pieces(self) -> list[bytes]:
+        """See `Tokenizer.pieces`."""
+        return [*map(self._token_bytes, range(self._vocab_size))]
+
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""
         found: int | None = self._full.token_to_id(spelling)

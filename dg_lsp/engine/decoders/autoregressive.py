@@ -80,6 +80,15 @@ class AutoregressiveDecoder(Decoder):
         return is_full or task.is_done(draft, self.num_passes)
 
 
+class RemovedTextDecoder(AutoregressiveDecoder):
+    """See `Decoder`. Decodes only until the tokens go as far as the cursor, see `Layout.removed`."""
+
+    def _is_done(self, draft: Draft) -> bool:
+        # a token has at least one byte
+        is_longest = len(draft.confidence) >= len(self._task.layout.removed)
+        return is_longest or self._task.stop.is_spelled(draft.ids) or super()._is_done(draft)
+
+
 MIN_MATCH, MAX_MATCH = 2, 8
 """Last tokens that must recur for a draft, and the most that are compared."""
 MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass

@@ -81,6 +81,7 @@ class Progress:
     committed: Flags | None = None  # shape (N,): see `Step.committed`; None: the tokens of the draft
     frozen: Flags | None = None  # shape (N,): tokens of the buffer between the gaps of one canvas; None: no token
     num_earlier: int = 0  # tokens of the draft that are from earlier canvases
+    num_removed: int = 0  # bytes before the cursor with which the draft begins, see `Layout.removed`
     is_answer: bool = False  # to a conversation: a thought may come first
     is_thinking: bool = False  # see `ModelSpec.is_thinking`
 
@@ -91,19 +92,25 @@ class Progress:
         return cls(block, number, draft, *canvas, num_earlier=num_earlier)
 
     def frame(self, decode: Callable[[TokenIds], bytes], end_ids: TokenIds) -> Frame:
-        """The canvas position by position, and the settled text."""
+        """The canvas position by position, and the settled text, both from the cursor on."""
+        earlier_ids, ids, committed = self.draft.ids[: self.num_earlier], self.ids, self.committed
+        num_hidden = max(0, self.num_removed - len(decode(earlier_ids)))  # bytes of the canvas
 
         def text(ids: TokenIds) -> str:
-            return decode(ids).decode("utf-8", "replace")
+            return decode(ids)[self.num_removed :].decode("utf-8", "replace")
 
-        ids, committed = self.ids, self.committed
         if committed is None:
             committed = np.arange(len(ids)) < len(self.draft.confidence)
         frozen = np.zeros(len(ids), np.bool_) if self.frozen is None else self.frozen
         flags = committed.tolist(), among(ids, end_ids).tolist(), frozen.tolist()
         facts = zip(self.confidence.tolist(), *flags, strict=True)
-        cells = tuple(Cell(text(ids[i : i + 1]), *each) for i, each in enumerate(facts))
-        return Frame(self.block, self.number, cells, text(self.draft.ids), text(self.draft.ids[: self.num_earlier]))
+        cells = list[Cell]()
+        for i, each in enumerate(facts):
+            piece = decode(ids[i : i + 1])
+            if len(piece) > num_hidden or not num_hidden:
+                cells.append(Cell(piece[num_hidden:].decode("utf-8", "replace"), *each))
+            num_hidden = max(0, num_hidden - len(piece))
+        return Frame(self.block, self.number, tuple(cells), text(self.draft.ids), text(earlier_ids))
 
 
 def mapped(steps: Generator[Value, None, Result], change: Callable[[Value], Other]) -> Generator[Other, None, Result]:

@@ -7,6 +7,7 @@ import numpy as np
 from dg_lsp.canvas.layout import Canvas, Layout, token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.samplers import Step, denoise_together
+from dg_lsp.engine.decoders.autoregressive import RemovedTextDecoder
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 Drafts = tuple[Draft, ...]
@@ -25,10 +26,15 @@ class DiffusionDecoder(Decoder):
     def run(self) -> Generator[Progress, None, Drafts]:
         """See `Decoder.run`."""
         task, layout, block = self._task, self._task.layout, 0
-        self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
+        known_ids, begun = layout.in_prompt().prompt_ids, EMPTY
+        if layout.removed:
+            begun = yield from self._begun()
+            layout = Layout(token_ids(np.concatenate([known_ids, begun.ids])))
+            task.denoiser.prefill(task.slot, layout.prompt_ids)
+        else:
+            self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
         canvas = self._canvas(layout)
-        first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases)
-        known_ids = layout.in_prompt().prompt_ids
+        first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases, begun)
         while self._is_full(first) and not task.is_done(first, self.num_passes):
             prompt_ids = token_ids(np.concatenate([known_ids, first.ids]))
             if len(prompt_ids) > task.max_length or task.limits.is_over():
@@ -38,6 +44,15 @@ class DiffusionDecoder(Decoder):
             canvas = self._canvas(Layout(prompt_ids))
             (first,) = yield from self._denoise(block, [canvas], first)
         return (first, *others)
+
+    def _begun(self) -> Generator[Progress, None, Draft]:
+        """The tokens before the canvases, which go as far as the cursor. A causal pass gives one token."""
+        decoder = RemovedTextDecoder(self._task)
+        decoder.num_passes = self.num_passes
+        (draft,) = yield from decoder.run()
+        self.num_passes = decoder.num_passes
+        self.num_decoded = decoder.num_decoded
+        return draft
 
     def _canvas(self, layout: Layout) -> Canvas:
         """A canvas without frozen text behind it; with block diffusion it is the rest of a block."""

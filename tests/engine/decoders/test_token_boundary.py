@@ -1,0 +1,140 @@
+"""Prompts that end at a token boundary: every decoder's fill begins with the text between it and the cursor."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.spec import DecoderName, PromptCut, PromptFormat
+from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.models.metadata import describe
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import CompletionSettings, ModelSettings
+
+DECODERS = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
+every_decoder = pytest.mark.parametrize("decoder", DECODERS)
+SPEC = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, cut=PromptCut.TOKEN))
+
+
+@every_decoder
+@pytest.mark.parametrize(
+    ("text", "script", "fill"),
+    [
+        pytest.param("def f(x):\n    ret|\n", " return x", "urn x", id="word"),
+        pytest.param("def f(item_name):\n    return item_na|\n", "name", "me", id="identifier"),
+        pytest.param("def f(x):\n    |\n", "\n    return x", "return x", id="indentation"),
+        pytest.param("def f(x):\n|    return y\n", "\n    x = 2", "    x = 2", id="line end"),
+        pytest.param("a = |\n", " 1", "1", id="space"),
+        pytest.param("a = '\N{SNAKE}|\n", " '\N{SNAKE}'", "'", id="emoji"),
+        pytest.param("def f(x):\r\n    |\r\n", "\n    return x", "return x", id="CRLF"),
+    ],
+)
+def test_text_before_the_cursor_is_spelled_and_never_shown(engine_of, ask, frames_of, decoder, text, script, fill):
+    engine, denoiser = engine_of(script, spec=SPEC)
+    frames, result = frames_of(engine, ask(text, decoder=decoder))
+    assert result.text == fill
+    assert denoiser.num_steps == len(frames) == result.steps
+    assert all(fill.startswith(frame.settled_text) for frame in frames)
+    assert frames[-1].settled_text == fill
+    assert all(fill.startswith(frame.earlier_text + "".join(cell.text for cell in frame.cells)) for frame in frames)
+
+
+@every_decoder
+def test_script_that_goes_another_way_is_forced_to_the_cursor(engine_of, ask, decoder):
+    engine, _ = engine_of("other", spec=SPEC)
+    request = ask("def f(x):\n    ret|\n", decoder=decoder)
+    draft = list(engine.run(request))[-1].draft
+    assert engine._model.decode(draft.ids) == b" ret"
+    assert draft.confidence[:4].tolist() == [1, 1, 1, 1]  # among the tokens that can follow: one byte each
+    result = engine.fill(request)
+    assert [rejection.reason for rejection in result.rejections] == [Reason.EMPTY]
+
+
+@every_decoder
+def test_tokens_before_the_cursor_are_not_counted_as_tokens_of_the_fill(engine_of, ask, decoder):
+    engine, _ = engine_of("\n    return x", spec=SPEC, tokens_per_step=1)
+    assert engine.fill(ask("def f(x):\n    |\n", decoder=decoder, max_tokens=6)).text == "return"
+
+
+@every_decoder
+def test_typed_character_of_a_word_decodes_at_most_one_prompt_token(engine_of, ask, decoder):
+    engine, _ = engine_of(" return x", spec=SPEC)
+    for typed in ("r", "re", "ret", "retu"):
+        result = engine.fill(ask(f"def f(x):\n    {typed}|\n\nprint(f(1))\n", decoder=decoder))
+        assert result.text == "return x"[len(typed) :]
+    assert result.prompt_tokens - result.cached_tokens <= 1
+
+
+def test_several_candidates_begin_with_the_same_text(engine_of, ask):
+    engine, _ = engine_of("\n    return x", spec=SPEC)
+    result = engine.fill(ask("def f(x):\n    |\n", num_candidates=3))
+    assert {candidate.text for candidate in result.candidates} == {"return x"}
+
+
+def test_rewrite_of_a_selection_begins_at_the_cursor(engine_of, ask):
+    seen = set()
+    engine, _ = engine_of(lambda prefix, _: seen.add(prefix) or "total = 1", spec=SPEC)
+    request = RewriteRequest(ask("x = 1\ntotal = 2\n|").snapshot, 6, 15, strength=0.5)
+    drain(engine.rewrite(request))
+    assert "x = 1\n" in seen
+
+
+def test_request_past_its_deadline_is_unfinished(engine_of, ask):
+    for decoder in DECODERS:
+        engine, denoiser = engine_of(" return x", spec=SPEC)
+        result = engine.fill(ask("def f(x):\n    ret|\n", decoder=decoder), deadline=0.0)
+        assert denoiser.num_steps == 0
+        assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cut"),
+    [
+        pytest.param({}, PromptCut.CHARACTER, id="tokens without a known family"),
+        pytest.param({"fim": SPEC.fim}, PromptCut.TOKEN, id="trained with backed-up prompts"),
+        pytest.param({"prompt_format": PromptFormat.PREFIX}, PromptCut.TOKEN, id="without its tokens"),
+        pytest.param({"fim": None, "prompt_format": PromptFormat.PREFIX}, PromptCut.TOKEN, id="prefix only"),
+        pytest.param({"fim": SPEC.fim, "has_causal_head": False}, PromptCut.CHARACTER, id="no causal passes"),
+        pytest.param({"fim": SPEC.fim, "prompt_format": PromptFormat.INFILL}, PromptCut.CHARACTER, id="infill"),
+    ],
+)
+def test_cut_of_a_model(changes, cut):
+    assert replace(MASK_SPEC, **changes).cut is cut
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    """The bundled model, as if it had been trained with prompts up to a token boundary."""
+    runtime = ModelSettings(threads=1, gpu_layers=0)
+    model = LlamaModel.load(BUNDLED[0].path, runtime)
+    spec = describe(model.metadata, model.vocab_size, "dg-mini", model.tokenizer.specials())
+    spec = replace(spec, fim=replace(spec.fim, cut=PromptCut.TOKEN))
+    settings = CompletionSettings(early_stop_ms=0, min_confidence=0.0)
+    engine = LocalEngine(denoiser_for(model, spec, runtime), model.tokenizer, settings)
+    yield engine
+    engine.close()
+
+
+@every_decoder
+def test_fill_in_the_middle_of_a_word_begins_with_the_rest_of_the_word(bundled, ask, decoder):
+    text = "def total(first_value, second_value):\n    return first_value + second_val|\n"
+    draft = list(bundled.run(ask(text, decoder=decoder)))[-1].draft
+    assert bundled._model.decode(draft.ids) == b"_value"
+    result = bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
+    assert result.text == "ue"
+    assert 0 < result.candidates[0].confidence <= 1
+
+
+@pytest.mark.parametrize("cursor", range(4, 40, 5))
+def test_causal_decoders_give_the_same_text_at_any_cursor(bundled, ask, cursor):
+    line = "    total_value = self.count_items(name)"
+    text = f"class Shop:\n    def count(self, name):\n    {line[:cursor]}|\n        return total_value\n"
+    fills = [
+        bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
+        for decoder in (DecoderName.AUTOREGRESSIVE, DecoderName.SPECULATIVE, DecoderName.PROMPT_LOOKUP)
+    ]
+    assert len({(fill.text, tuple(one.text for one in fill.rejections)) for fill in fills}) == 1
