@@ -1,0 +1,212 @@
+"""The training corpus: files of pinned packages in several languages, without duplicates and benchmark text."""
+
+import gzip
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dg_training.deduplication import WORD, Hashes, Signature, deduplicate, minhash, ngram_hashes, word_hashes
+from dg_training.filters import (
+    DECLARATIONS,
+    PYTHON,
+    decode,
+    is_code_path,
+    is_compiled_path,
+    is_typescript,
+    language_of_file,
+    rejection_reason,
+)
+from dg_training.packages import (
+    DEBIAN,
+    DEBIAN_SOURCE,
+    NPM,
+    PACKAGES,
+    Package,
+    download,
+    is_allowed,
+    read_package_list,
+    read_packages,
+    registry_of,
+    standard_library,
+)
+from dg_training.store import SPLITS, CorpusFile, replacing, write_texts
+
+MAX_PACKAGE_CHARS = 10_000_000
+MAX_LANGUAGE_CHARS = {"typescript": 18_000_000, "declarations": 2_000_000, "javascript": 20_000_000}
+MAX_OTHER_CHARS = 4_000_000  # of each other language but Python
+MAX_PACKAGE_SHARE = 0.125  # of each other language than Python
+REGISTRIES = {PYTHON: ("",), "javascript": (NPM,), "typescript": (NPM,), "c": (DEBIAN, DEBIAN_SOURCE)}
+"""Where languages are taken from, if not from everywhere: JavaScript in wheels is a build of another project."""
+
+BENCHMARK_HASHES = Path(__file__).with_name("benchmarks.bin")
+"""Little-endian 64-bit hashes of the benchmarks' n-grams, ascending, without their text; see `write_benchmarks`."""
+BENCHMARK_NGRAM = 10  # words
+MIN_DISTINCT_NAMES = 4  # an n-gram with fewer names is a row of numbers or a bare loop
+
+
+def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
+    """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
+    counts, kept, benchmark = Counter[str](), [], read_benchmarks()
+    registry = registry_of(package.name)
+    sources = list(package.sources())
+    paths = {path for path, _ in sources}
+    has_typescript = is_typescript(paths)
+    for path, raw in sources:
+        language = language_of_file(path, "" if "." in path.rpartition("/")[2] else raw[:200].decode("latin-1"))
+        if language is None or registry not in REGISTRIES.get(language, (registry,)):
+            continue
+        counts["seen"] += 1
+        if not is_code_path(path):
+            counts["path"] += 1
+        elif is_compiled_path(path, paths, has_typescript=has_typescript):
+            counts["compiled"] += 1
+        elif (text := decode(raw, language)) is None:
+            counts["encoding"] += 1
+        elif reason := rejection_reason(text, language):
+            counts[reason] += 1
+        elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
+            counts["benchmark text"] += 1
+        else:
+            kept.append((CorpusFile(package.name, path, text), minhash(words)))
+    return kept, counts
+
+
+def num_benchmark_ngrams(words: Hashes, benchmark: frozenset[int]) -> int:
+    """Number of distinct 10-grams that a text, given as `word_hashes`, shares with the benchmarks."""
+    return len(benchmark.intersection(ngram_hashes(words, BENCHMARK_NGRAM).tolist()))
+
+
+def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> int:
+    """Write the hashes of characteristic 10-grams of benchmark files, and return their number.
+
+    The files are JSON or JSON lines, plain or gzip, in the format of HumanEval-Infilling or MBPP.
+    """
+    found: set[int] = set()
+    for file in files:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        text = raw.decode()
+        for row in json.loads(text) if text.startswith("[") else map(json.loads, filter(None, text.splitlines())):
+            is_humaneval = "canonical_solution" in row
+            keys = ("prompt", "canonical_solution", "suffix") if is_humaneval else ("text", "prompt", "code")
+            problem = ("" if is_humaneval else "\n").join(row.get(key, "") for key in keys)
+            words = WORD.findall(problem.lower())
+            hashes = ngram_hashes(word_hashes(problem), BENCHMARK_NGRAM).tolist()
+            found |= {hashed for i, hashed in enumerate(hashes) if _is_characteristic(words[i : i + BENCHMARK_NGRAM])}
+    np.array(sorted(found), "<u8").tofile(path)
+    return len(found)
+
+
+def _is_characteristic(words: list[str]) -> bool:
+    return len({word for word in words if len(word) > 1 and not word.isdigit()}) >= MIN_DISTINCT_NAMES
+
+
+def read_benchmarks(path: Path = BENCHMARK_HASHES) -> frozenset[int]:
+    """Read the file that `write_benchmarks` wrote."""
+    return frozenset(np.fromfile(path, "<u8").tolist())
+
+
+def build_splits(
+    packages: list[Package], held_out: frozenset[str], counts: Counter[str], num_processes: int = 0
+) -> dict[str, list[CorpusFile]]:
+    """The files of each split; 0 processes: one for each core.
+
+    Validation packages are deduplicated first: of a file in both splits, the training copy is dropped.
+    """
+    found: list[tuple[CorpusFile, Signature]] = []
+    with ProcessPoolExecutor(num_processes or None, mp_context=get_context("spawn")) as pool:
+        for files, reasons in (map if num_processes == 1 else pool.map)(filter_files, packages):
+            found += files
+            counts.update(reasons)
+    found.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
+    distinct = deduplicate(found, counts)
+    splits = {split: [f for f in distinct if (f.package in held_out) == (split == "val")] for split in SPLITS}
+    splits["train"] = limit_languages(splits["train"])
+    counts["limit"] = len(distinct) - sum(map(len, splits.values()))
+    return splits
+
+
+def limit_languages(files: Iterable[CorpusFile]) -> list[CorpusFile]:
+    """The files within the limits of each language: small packages stay whole, of large ones a part is kept."""
+    by_language: dict[str, list[CorpusFile]] = defaultdict(list)
+    for file in files:
+        is_declaration = bool(DECLARATIONS.search(file.path))
+        by_language["declarations" if is_declaration else language_of_file(file.path, file.text) or ""].append(file)
+    kept = limit_packages(by_language.pop(PYTHON, []), MAX_PACKAGE_CHARS)
+    for language, found in by_language.items():
+        total = MAX_LANGUAGE_CHARS.get(language, MAX_OTHER_CHARS)
+        sizes = Counter[str]()
+        for file in found:
+            sizes[file.package] += len(file.text)
+        kept += limit_packages(found, equal_limit(sizes.values(), total, int(MAX_PACKAGE_SHARE * total)))
+    return sorted(kept, key=lambda f: (f.package, f.path))
+
+
+def equal_limit(sizes: Iterable[int], total: int, limit: int) -> int:
+    """The limit of each size, at most `limit`, with which their sum is at most `total`."""
+    ascending = sorted(min(size, limit) for size in sizes)
+    for i, size in enumerate(ascending):
+        num_larger = len(ascending) - i
+        if size * num_larger > total:
+            return total // num_larger
+        total -= size
+    return limit
+
+
+def limit_packages(files: Iterable[CorpusFile], max_chars: int) -> list[CorpusFile]:
+    """At most `max_chars` of each package, selected by the hash of the path."""
+    used: Counter[str] = Counter()
+    kept = []
+    for file in sorted(files, key=lambda f: hashlib.blake2b(f.path.encode()).digest()):
+        if used[file.package] + len(file.text) <= max_chars:
+            used[file.package] += len(file.text)
+            kept.append(file)
+    return sorted(kept, key=lambda f: (f.package, f.path))
+
+
+def prepare(root: Path, *, packages: Path = PACKAGES, num_processes: int = 0) -> dict[str, Any]:
+    """Write the corpus as text under `root`. Returns the manifest, which lists each source with its licence.
+
+    This makes no tokenizer and no tokens.
+    """
+    versions, held_out = read_package_list(packages)
+    missing = download(versions, root)
+    pinned = read_packages(versions, root)
+    allowed = [*(package for package in pinned if is_allowed(package.licence)), standard_library()]
+    counts: Counter[str] = Counter()
+    splits = build_splits(allowed, held_out, counts, num_processes)
+    for split, files in splits.items():
+        with replacing(root / f"{split}.jsonl.xz") as path:
+            write_texts(path, files)
+    manifest = {
+        "sources": [source for split, files in splits.items() for source in _manifest_rows(split, files, allowed)],
+        "languages": {split: _language_sizes(files) for split, files in splits.items()},
+        "dropped": dict(counts),
+        "refused_licences": {p.name: p.licence for p in pinned if not is_allowed(p.licence)},
+        "not_available": missing,
+    }
+    (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    return manifest
+
+
+def _language_sizes(files: list[CorpusFile]) -> dict[str, dict[str, int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for file in files:
+        found[language_of_file(file.path, file.text) or ""].append(len(file.text))
+    return {name: {"files": len(sizes), "characters": sum(sizes)} for name, sizes in sorted(found.items())}
+
+
+def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package]) -> Iterator[dict[str, Any]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for file in files:
+        found[file.package].append(len(file.text.encode()))
+    for package in sorted(packages, key=lambda p: p.name):
+        if sizes := found[package.name]:
+            row = {"package": package.name, "version": package.version, "licence": package.licence}
+            yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}

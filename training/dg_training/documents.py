@@ -1,0 +1,257 @@
+"""Fill-in-the-middle documents, cut out of the files of a corpus.
+
+A document is `<|suffix|> S <|prefix|> C P <|middle|> M <|eom|>`, or plain text. C is empty, or code of other files in
+the form of `canvas.fim`. P ends where the product's prompt ends: it is backed up from the cursor to a safe token
+boundary (`canvas.token_boundary`), and M begins with the text between the boundary and the cursor. The lengths of
+prefix and suffix are drawn without looking at the middle, and a long document is neither cut nor drawn again: the
+length of a prompt must not predict the length of its middle (tests/test_rows.py).
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
+
+from dg_lsp.canvas.fim import MIN_ROOM
+from dg_lsp.canvas.token_boundary import unit_start
+from dg_lsp.context.languages import language_id_of
+from dg_lsp.context.snippets import NO_SNIPPETS
+from dg_training.store import CorpusFile, Neighbours
+from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MIDDLE, PREFIX, SUFFIX
+
+Ids = npt.NDArray[np.uint16]
+
+LANGUAGE_SHARES = {"python": 0.5, "typescript": 0.11, "javascript": 0.1, "typescriptreact": 0.02}
+OTHER_SHARE, OTHER_CHARS = 0.03, 1_000_000
+"""Shares of the documents by language, and of each other language with so many characters; one with less has less. They
+are scaled to the languages of a corpus."""
+SPAN_KINDS = ("line_rest", "lines", "span", "body")
+SPAN_SHARES = (0.45, 0.30, 0.15, 0.10)
+OPENING = re.compile(r"[:{(\[>]\s*$")  # a line that may open a block
+WORD_START = re.compile(r"(?<=[^\w])(?=\w)|(?<=[.(\[{,=:])")
+MAX_LINES, MAX_BODY_LINES = 4, 12
+MEAN_SPAN = 40  # characters
+MAX_FOLLOWING = 24  # lines after the first one of a span that are looked at
+MAX_LOOKAHEAD = 2048  # characters; longer than any middle that fits
+
+NUM_SENTINELS = 3  # special tokens of a prompt
+NO_SUFFIX = 0.10  # share of documents without a suffix
+MIN_SUFFIX, MAX_SUFFIX = 0.05, 1 / 3  # shares of a prompt
+SHORT_PROMPT = 0.25  # share of documents with a prompt of at most SHORT_LENGTH tokens
+SHORT_LENGTH = 64
+CHARS_PER_TOKEN = 10  # more than code has on average, so that a text of so many characters fills a prompt
+
+
+def pick_span(lines: list[str], rng: np.random.Generator) -> tuple[int, int]:
+    """The characters [start, end) of `lines` that become a middle, as in a completion request.
+
+    The span starts in `lines[0]`, which is not blank.
+    """
+    picked = int(np.searchsorted(np.cumsum(SPAN_SHARES), rng.random(), side="right"))
+    kind, line = SPAN_KINDS[min(picked, len(SPAN_KINDS) - 1)], lines[0]
+    indent = _indent(line)
+    if kind == "line_rest":
+        return indent + _cut_in_line(line[indent:], rng), len(line)
+    if kind == "lines":
+        start = indent if rng.random() < 0.5 else 0
+        return start, _end_of_line(lines, int(rng.integers(min(MAX_LINES, len(lines)))))
+    if kind == "body" and (last := _last_line_of_body(lines)):
+        # half of the editors have indented the line of the cursor
+        indented = _indent(lines[1]) if rng.random() < 0.5 else 0
+        return len(line) + 1 + indented, _end_of_line(lines, last)
+    start = int(rng.integers(len(line)))
+    end = start + 1 + int(rng.exponential(MEAN_SPAN))
+    return start, min(end, _end_of_line(lines, len(lines) - 1))
+
+
+def _cut_in_line(body: str, rng: np.random.Generator) -> int:
+    """Offset where the rest of a line begins: half of them at the start of a word, half anywhere."""
+    if rng.random() < 0.5:
+        cuts = [match.start() for match in WORD_START.finditer(body) if match.start() < len(body)]
+        return cuts[int(rng.integers(len(cuts)))] if cuts else 0
+    return int(rng.integers(len(body)))
+
+
+def _end_of_line(lines: list[str], last: int) -> int:
+    """Offset of the end of line `last`, or of the last line before it that is not blank."""
+    while last and not lines[last]:
+        last -= 1
+    return sum(map(len, lines[: last + 1])) + last
+
+
+def _last_line_of_body(lines: list[str]) -> int:
+    """The last line of the block that `lines[0]` opens; 0 if it opens none, or one that is too long."""
+    if not OPENING.search(lines[0]):
+        return 0
+    outer, last = _indent(lines[0]), 0
+    for i, line in enumerate(lines[1:], 1):
+        if line and _indent(line) <= outer:
+            return last
+        if line:
+            last = i
+        if last > MAX_BODY_LINES:
+            return 0
+    return 0
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDocument:
+    """`ids` (n,) uint16; `middle` is the index of the first token of M, or -1 for plain text."""
+
+    ids: Ids
+    middle: int
+
+
+class _Shelf:
+    """The files of one language; a file is drawn as often as it is long."""
+
+    def __init__(self, files: Sequence[CorpusFile]) -> None:
+        self._files, self._ends = files, list(accumulate(len(file.text) for file in files))
+
+    def draw_line(self, rng: np.random.Generator) -> tuple[CorpusFile, int]:
+        """A file and the offset of a line in it that is not blank."""
+        while True:
+            offset = int(rng.integers(self._ends[-1]))
+            number = bisect_right(self._ends, offset)
+            text = self._files[number].text
+            at = text.rfind("\n", 0, offset - self._ends[number] + len(text)) + 1
+            if text[at : at + MAX_LOOKAHEAD].partition("\n")[0].strip():
+                return self._files[number], at
+
+
+def by_language(files: Sequence[CorpusFile]) -> dict[str, list[CorpusFile]]:
+    """The files of each language, by LSP language id."""
+    groups: dict[str, list[CorpusFile]] = {}
+    for file in files:
+        groups.setdefault(language_id_of(file.path, file.text[:100]), []).append(file)
+    return groups
+
+
+def language_shares(groups: Mapping[str, Sequence[CorpusFile]]) -> dict[str, float]:
+    """The share of the documents in each language; they add up to 1."""
+    shares = {}
+    for language, files in groups.items():
+        other = OTHER_SHARE * min(1.0, sum(len(file.text) for file in files) / OTHER_CHARS)
+        shares[language] = LANGUAGE_SHARES.get(language, other)
+    return {language: share / sum(shares.values()) for language, share in shares.items()}
+
+
+def sample_texts(files: Sequence[CorpusFile], num_chars: int) -> Iterator[str]:
+    """About so many characters in the languages' shares: every n-th file of each."""
+    groups = by_language(files)
+    for language, share in language_shares(groups).items():
+        group = groups[language]
+        stride = max(1, int(sum(len(file.text) for file in group) / (share * num_chars)))
+        yield from (file.text for file in group[::stride])
+
+
+class DocumentStream:
+    """An endless, seeded stream of documents.
+
+    Context, prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
+    `context_share` of the documents show code of other files, where their file imports any. All begin with `start_ids`.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[CorpusFile],
+        tokenizer: Tokenizer,
+        max_prompt: int,
+        max_middle: int,
+        seed: int,
+        context_share: float = 0.0,
+        start_ids: tuple[int, ...] = (),
+    ) -> None:
+        self.tokenizer, self.start_ids = tokenizer, start_ids
+        self.max_prompt, self.max_middle, self.context_share = max_prompt, max_middle, context_share
+        self.rng = np.random.default_rng(seed)
+        groups = by_language(files)
+        self._shelves, self._shares = list(map(_Shelf, groups.values())), list(language_shares(groups).values())
+        self._neighbours = Neighbours(files) if context_share else None
+
+    def infill_document(self) -> TrainingDocument:
+        """A document with a middle. Only the middle's own length decides whether it is drawn again."""
+        while True:
+            file, at = self._draw_line()
+            lines = file.text[at : at + MAX_LOOKAHEAD].split("\n")[: MAX_FOLLOWING + 1]
+            start, end = (at + offset for offset in pick_span(lines if len(lines) == 1 else lines[:-1], self.rng))
+            context, num_before, num_after = self._draw_lengths(file)
+            text = self._text_before(file.text, start, num_before * CHARS_PER_TOKEN)
+            prefix, removed = self._backed_up(text)
+            middle = self._encode(removed + file.text[start:end])
+            if len(middle) <= self.max_middle:
+                break
+        suffix = self._encode(file.text[end : end + num_after * CHARS_PER_TOKEN])[:num_after]
+        prefix = prefix[max(0, len(prefix) - num_before) :]
+        prompt = [*self.start_ids, SUFFIX, *suffix, PREFIX, *context, *prefix, MIDDLE]
+        return TrainingDocument(np.array([*prompt, *middle, END_OF_MIDDLE], np.uint16), len(prompt))
+
+    def plain_document(self, max_tokens: int) -> TrainingDocument:
+        """Text from the start of a line, at most `max_tokens` long. Without a middle, any length is safe."""
+        file, at = self._draw_line()
+        start = list(self.start_ids) or ([END_OF_TEXT] if at == 0 else [])
+        ids = self._encode(file.text[at : at + max_tokens * CHARS_PER_TOKEN])
+        return TrainingDocument(np.array([*start, *ids][:max_tokens], np.uint16), -1)
+
+    def _draw_line(self) -> tuple[CorpusFile, int]:
+        return self._shelves[int(self.rng.choice(len(self._shelves), p=self._shares))].draw_line(self.rng)
+
+    def _draw_lengths(self, file: CorpusFile) -> tuple[list[int], int, int]:
+        """Code of other files, and the largest numbers of tokens of prefix and suffix."""
+        is_short = self.rng.random() < SHORT_PROMPT
+        length = int(self.rng.integers(*((4, SHORT_LENGTH) if is_short else (SHORT_LENGTH, self.max_prompt + 1))))
+        context: list[int] = []
+        if self._neighbours and self.rng.random() < self.context_share:
+            context = self._context(self._neighbours.chunks(file))
+            length = min(length, self.max_prompt - len(context))
+        num_after = 0 if self.rng.random() < NO_SUFFIX else int(length * self.rng.uniform(MIN_SUFFIX, MAX_SUFFIX))
+        return context, length - num_after, num_after
+
+    def _backed_up(self, text: str) -> tuple[list[int], str]:
+        """The tokens before a cursor up to a safe boundary, and the text from there to the cursor."""
+        encoding: Encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        safe, num = unit_start(text), len(encoding.ids)
+        while num and encoding.offsets[num - 1][1] > safe:
+            num -= 1
+        return encoding.ids[:num], text[encoding.offsets[num - 1][1] if num else 0 :]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    @staticmethod
+    def _text_before(text: str, end: int, num_chars: int) -> str:
+        """At least so many characters before `end`, from the start of a line, so that no token is cut."""
+        return text[text.rfind("\n", 0, max(0, end - num_chars)) + 1 : end]
+
+    def _context(self, chunks: list[str]) -> list[int]:
+        """Chunks of other files, the most important one last, then the file's own path; empty if no chunk fits."""
+        if len(chunks) < 2:
+            return []
+        own, *others = map(self._encode, chunks)
+        taken: list[list[int]] = []
+        room = int(NO_SNIPPETS.share * self.max_prompt) - len(own)
+        for text, ids in zip(chunks[1:], others, strict=True):
+            kept = self._whole_lines(text, ids, room)
+            if kept:
+                taken.insert(0, kept)
+                room -= len(kept)
+        return [token for ids in [*taken, own] for token in ids] if taken else []
+
+    def _whole_lines(self, text: str, ids: list[int], room: int) -> list[int]:
+        """The path of a chunk and the first lines that fit, at least one, or no tokens."""
+        if room < MIN_ROOM:
+            return []
+        lines = text.splitlines(keepends=True)
+        while len(ids) > room and len(lines) > 1:
+            lines = lines[: min(len(lines) - 1, len(lines) * room // len(ids) + 1)]
+            ids = self._encode("".join(lines))
+        return ids if len(ids) <= room and len(lines) > 1 else []

@@ -1,0 +1,191 @@
+"""The loss: next-token prediction on clean tokens plus denoising of canvases."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dg_training.network import DiffusionNetwork, Mask, block_mask, dense_mask
+from dg_training.rows import CANVAS_FIELDS, RowConfig, TrainingBatch, open_stream
+from dg_training.tokenizer import MASK
+
+FULL, LEFT, RANDOM = range(3)
+"""Noise kinds of a canvas: all masks, masks after a known left part, random masks."""
+VALIDATION_SEED = 7
+GPU_CHUNK, CPU_CHUNK = 16_384, 512  # targets of one product with the vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveConfig:
+    """Masks and weights of the denoising loss."""
+
+    fill_weight: float = 0.1  # of the end tokens that fill a canvas after the first one
+    leftmost_weight: float = 4.0  # added to the leftmost mask of a canvas, halved for each mask after it
+    full_share: float = 0.15  # share of canvases that are all masks
+    left_share: float = 0.30  # share of canvases with a known left part, as in left-to-right decoding
+    middle_weight: float = 1.0  # of a middle's tokens in the next-token loss; the other tokens have 1
+    is_shifted: bool = False
+    """A position predicts the next token, as in causal models: the first position of a canvas is predicted by the last
+    clean token before it, which sees no canvas."""
+
+
+def draw_masks(
+    length: Tensor, canvas_length: int, config: ObjectiveConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Which positions are masked, (R, C, L) bool, and the noise kind of each canvas, (R, C).
+
+    length (R, C): positions in use. Random masks have a rate of U(0, 1). A canvas in use has at least one mask.
+    """
+    device, shape = length.device, tuple(length.shape)
+    shapes = (shape, shape, (*shape, canvas_length))
+    which, rate, noise = (torch.rand(shape, device=device, generator=generator) for shape in shapes)
+    at = torch.arange(canvas_length, device=device).expand(*shape, canvas_length)
+    used = at < length[..., None]
+    is_full, is_left = which < config.full_share, which < config.full_share + config.left_share
+    kind = torch.where(is_full, FULL, torch.where(is_left, LEFT, RANDOM))
+    is_known_left = at < (rate * length).floor()[..., None]
+    masked = torch.where((kind == LEFT)[..., None], ~is_known_left, noise < rate[..., None])
+    masked = masked | (kind == FULL)[..., None]
+    lowest = noise.masked_fill(~used, 2.0).argmin(-1, keepdim=True)
+    at_least_one = (at == lowest) & (kind == RANDOM)[..., None]
+    return (masked | at_least_one) & used, kind
+
+
+def cross_entropy(states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
+    """Nats of each target (N,), given states (N, width) and the embedding (vocabulary, width); 0 for target -100."""
+    return F.cross_entropy(F.linear(states, embedding).float(), targets, ignore_index=-100, reduction="none")
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Nats per target. next_*: one value per predicted clean token; masked_*: one per masked position."""
+
+    next: Tensor
+    next_in_middle: Tensor
+    masked: Tensor
+    masked_is_fill: Tensor
+    masked_in_middle: Tensor
+    masked_noise: Tensor  # noise kind of its canvas
+    masked_rank: Tensor  # masks before it in its canvas; decoding takes the leftmost mask first
+
+    def total(self, config: ObjectiveConfig) -> Tensor:
+        """The weighted mean next-token loss plus the weighted mean denoising loss."""
+        next_weight = torch.where(self.next_in_middle, config.middle_weight, 1.0)
+        next_loss = (self.next * next_weight).sum() / next_weight.sum().clamp(min=1.0)
+        weight = torch.where(
+            self.masked_is_fill, config.fill_weight, 1.0 + config.leftmost_weight * 0.5**self.masked_rank
+        )
+        return next_loss + (self.masked * weight).sum() / weight.sum().clamp(min=1.0)
+
+    def summary(self) -> Tensor:
+        """Mean next-token, middle, content and fill losses (4,), NaN where a batch has none; stays on the device."""
+        content, fill = self.masked[~self.masked_is_fill], self.masked[self.masked_is_fill]
+        parts = (self.next, self.next[self.next_in_middle], content, fill)
+        return torch.stack([part.detach().float().mean() for part in parts])
+
+
+def to_tensors(batch: TrainingBatch, device: torch.device) -> dict[str, Tensor]:
+    """The arrays of a batch on the device."""
+    is_cuda = device.type == "cuda"
+    found = {f.name: torch.from_numpy(getattr(batch, f.name)) for f in fields(batch)}
+    return {n: (t.pin_memory() if is_cuda else t).to(device, non_blocking=is_cuda) for n, t in found.items()}
+
+
+def without_canvases(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The clean tokens of a batch alone."""
+    return {name: tensor[:, :0] if name in CANVAS_FIELDS else tensor for name, tensor in batch.items()}
+
+
+class Objective:
+    """The losses of a network."""
+
+    def __init__(self, network: DiffusionNetwork, config: ObjectiveConfig) -> None:
+        self.network, self.config = network, config
+        self.is_cuda = next(network.parameters()).device.type == "cuda"
+        self._loss = torch.compile(cross_entropy) if self.is_cuda else cross_entropy
+
+    def losses(self, b: dict[str, Tensor], generator: torch.Generator) -> Losses:
+        """Losses of a batch with newly drawn masks."""
+        rows, num_clean = b["tokens"].shape
+        canvas_length = b["target"].shape[2]
+        masked, noise = draw_masks(b["length"], canvas_length, self.config, generator)
+        noisy = torch.where(masked, MASK, b["target"]).view(rows, -1)
+        at = torch.arange(canvas_length, device=masked.device)
+        noisy_position = ((b["start"] - b["context_start"])[:, :, None] + at).view(rows, -1)
+        ids = torch.cat([b["tokens"], noisy], 1)
+        position = torch.cat([b["position"], noisy_position], 1)
+        h = self.network.hidden(ids, position, *self._attention_masks(b, canvas_length))
+        follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
+        rank = masked.cumsum(-1)[masked] - 1
+        is_fill = (at >= b["num_content"][:, :, None])[masked]
+        in_middle, noise = (x[..., None].expand_as(masked)[masked] for x in (b["is_middle"], noise))
+        masked = masked.view(rows, -1)
+        targets = torch.cat([b["tokens"][:, 1:][follows], b["target"].view(rows, -1)[masked]]).long()
+        of_canvases = h[:, num_clean:]
+        if self.config.is_shifted:
+            of_canvases = _shifted(h, b["start"], canvas_length)
+        states = torch.cat([h[:, : num_clean - 1][follows], of_canvases[masked]])
+        loss, num = self._cross_entropy(states, targets), int(follows.sum())
+        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, noise, rank)
+
+    def _attention_masks(self, b: dict[str, Tensor], canvas_length: int) -> tuple[Mask, Mask | None]:
+        """The mask of layers that see all, and of layers with a window."""
+        make_mask, window = block_mask if self.is_cuda else dense_mask, self.network.config.window
+        shape = (b["document"], b["start"], b["context_start"], b["length"], canvas_length)
+        is_near = not window or b["tokens"].shape[1] + canvas_length <= window
+        return make_mask(*shape), None if is_near else make_mask(*shape, window)
+
+    def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
+        """In chunks of one size, so that one compiled graph serves all batches."""
+        num, chunk = len(targets), GPU_CHUNK if self.is_cuda else CPU_CHUNK
+        pad = -num % chunk
+        states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
+        weight = self.network.output_weight
+        parts = zip(states.split(chunk), targets.split(chunk), strict=True)
+        return torch.cat([self._loss(h, weight, y) for h, y in parts])[:num]
+
+
+def _shifted(h: Tensor, start: Tensor, canvas_length: int) -> Tensor:
+    """For each canvas position the state before it, (R, C * L, width); h (R, T + C * L, width), start (R, C)."""
+    rows, num_canvases = start.shape
+    width = h.shape[2]
+    canvases = h[:, h.shape[1] - num_canvases * canvas_length :].view(rows, num_canvases, canvas_length, width)
+    before = h.gather(1, (start - 1).clamp(min=0)[..., None].expand(-1, -1, width).long())
+    return torch.cat([before[:, :, None], canvases[:, :, :-1]], 2).view(rows, num_canvases * canvas_length, width)
+
+
+def validation_batches(root: Path, config: RowConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:
+    """Batches of the validation split, always the same."""
+    stream = open_stream(root, "val", config, VALIDATION_SEED)
+    return [to_tensors(stream.batch(), device) for _ in range(num)]
+
+
+def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Mean losses in nats by kind of target and noise, for those that occur. The masks are always the same.
+
+    On a GPU gradients stay on: without them every block would be compiled a second time, which takes longer than a
+    validation.
+    """
+    device = batches[0]["tokens"].device
+    generator = torch.Generator(device).manual_seed(VALIDATION_SEED)
+    found: dict[str, list[Tensor]] = {}
+    for batch in batches:
+        with torch.autocast(device.type, torch.bfloat16), torch.set_grad_enabled(objective.is_cuda):
+            x = objective.losses(batch, generator)
+        content = x.masked_in_middle & ~x.masked_is_fill
+        parts = {
+            "next_token_context": x.next[~x.next_in_middle],
+            "next_token_middle": x.next[x.next_in_middle],
+            "masked_text": x.masked[~x.masked_in_middle],
+            "masked_middle": x.masked[content],
+            "masked_middle_leftmost": x.masked[content & (x.masked_rank == 0)],
+            "fill": x.masked[x.masked_is_fill],
+        }
+        for noise, name in enumerate(("full", "left", "random")):
+            parts[f"masked_middle_{name}"] = x.masked[content & (x.masked_noise == noise)]
+        for name, loss in parts.items():
+            found.setdefault(name, []).append(loss.detach().float())
+    joined = {name: torch.cat(parts) for name, parts in found.items()}
+    return {name: round(losses.mean().item(), 4) for name, losses in joined.items() if len(losses)}

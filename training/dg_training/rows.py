@@ -1,0 +1,225 @@
+"""Training batches: documents packed into rows, and the canvases that are denoised beside them.
+
+A canvas sees the tokens of its document before it, which are encoded causally, and its own positions in both
+directions. Inference with a cached prompt does the same. All canvases of a batch have the same length, so that a CPU
+can compute their attention as dense products; a canvas may use fewer positions. Masks are drawn later, on the device.
+"""
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from dg_training.documents import DocumentStream, TrainingDocument
+from dg_training.store import read_texts
+from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, load_tokenizer
+
+Int = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+StreamState: TypeAlias = dict[str, Any]
+
+MIN_PLAIN = 24  # tokens; less free space of a row stays empty
+SHORT_CANVAS = 0.25  # share of canvases that do not use all positions
+CANVAS_FIELDS = ("start", "context_start", "length", "num_content", "is_middle", "target")
+BATCHES_AHEAD = 4  # batches that a loader process prepares
+
+
+@dataclass(frozen=True, slots=True)
+class RowConfig:
+    """Shape of a batch: rows of `num_clean` packed tokens, each with `num_noisy` canvas positions."""
+
+    num_rows: int
+    num_clean: int
+    num_noisy: int
+    max_middle: int  # tokens
+    canvas_lengths: tuple[int, ...] = (8, 16, 32, 64)
+    canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
+    context_share: float = 0.0  # of the documents, with code of other files before the prefix
+    max_copies: int = 4  # how often a middle is denoised in one row, with other canvases and masks
+    start_ids: tuple[int, ...] = ()  # first tokens of every document
+
+    @property
+    def max_prompt(self) -> int:
+        """Longest context, prefix and suffix together, in tokens, so that every document fits a row."""
+        return self.num_clean - self.max_middle - 4 - len(self.start_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """R rows, T clean tokens, C canvases of L positions.
+
+    tokens, document, position (R, T): the document of each token, -1 at padding, and its position in it.
+    in_middle (R, T) bool: a middle and its end token.
+    start, context_start (R, C): a canvas begins at clean token `start` and sees [context_start, start).
+    length, num_content (R, C): positions in use, and how many of them come before the fill (repeated end tokens).
+    is_middle (R, C) bool: the canvas is on a middle. target (R, C, L): the right token of every position.
+    """
+
+    tokens: Int
+    document: Int
+    position: Int
+    in_middle: Bool
+    start: Int
+    context_start: Int
+    length: Int
+    num_content: Int
+    is_middle: Bool
+    target: Int
+
+
+class _Placed(NamedTuple):
+    """A document in a row: clean tokens [start, end); its middle starts at `middle`, or -1."""
+
+    start: int
+    end: int
+    middle: int
+
+
+class BatchStream:
+    """An endless, seeded stream of batches."""
+
+    def __init__(self, documents: DocumentStream, config: RowConfig) -> None:
+        self.documents, self.config, self.rng = documents, config, documents.rng
+        self.waiting: deque[TrainingDocument] = deque()
+
+    def state(self) -> StreamState:
+        """The random generator and the documents that wait for a row: what `restore` needs."""
+        return {"rng": self.rng.bit_generator.state, "waiting": [(doc.ids, doc.middle) for doc in self.waiting]}
+
+    def restore(self, state: StreamState) -> None:
+        """Continue where `state` was taken."""
+        self.rng.bit_generator.state = state["rng"]
+        self.waiting = deque(TrainingDocument(ids, middle) for ids, middle in state["waiting"])
+
+    def batch(self) -> TrainingBatch:
+        """The next batch."""
+        canvas_length = int(self.rng.choice(self.config.canvas_lengths, p=self.config.canvas_shares))
+        rows = [self._row(canvas_length) for _ in range(self.config.num_rows)]
+        return TrainingBatch(*(np.stack([getattr(r, name) for r in rows]) for name in TrainingBatch.__slots__))
+
+    def _row(self, canvas_length: int) -> TrainingBatch:
+        """One row without the batch axis. Canvases that are not needed have the length 0."""
+        num_clean, num = self.config.num_clean, self.config.num_noisy // canvas_length
+        tokens, document = np.full(num_clean, END_OF_TEXT, np.int32), np.full(num_clean, -1, np.int32)
+        position, in_middle = np.zeros(num_clean, np.int32), np.zeros(num_clean, bool)
+        start, context_start, length, num_content = np.zeros((4, num), np.int32)
+        is_middle, target = np.zeros(num, bool), np.zeros((num, canvas_length), np.int32)
+        placed, at = [], 0
+        for i, doc in enumerate(self._documents_of_row()):
+            end = at + len(doc.ids)
+            tokens[at:end], document[at:end], position[at:end] = doc.ids, i, np.arange(len(doc.ids))
+            middle = at + doc.middle if doc.middle >= 0 else -1
+            in_middle[middle if middle >= 0 else end : end] = True
+            placed.append(_Placed(at, end, middle))
+            at = end
+        for i, (doc_placed, first, size) in enumerate(self._canvases(placed, canvas_length)):
+            content = tokens[first : min(doc_placed.end, first + size)]
+            start[i], context_start[i], length[i], num_content[i] = first, doc_placed.start, size, len(content)
+            is_middle[i] = 0 <= doc_placed.middle <= first
+            target[i] = END_OF_MIDDLE
+            target[i, : len(content)] = content
+        return TrainingBatch(
+            tokens, document, position, in_middle, start, context_start, length, num_content, is_middle, target
+        )
+
+    def _documents_of_row(self) -> list[TrainingDocument]:
+        """Documents in order of arrival. One that does not fit waits for the next row; plain text fills the rest."""
+        packed, free = [], self.config.num_clean
+        while True:
+            if not self.waiting:
+                self.waiting.append(self.documents.infill_document())
+            if len(self.waiting[0].ids) > free:
+                break
+            packed.append(self.waiting.popleft())
+            free -= len(packed[-1].ids)
+        if free >= MIN_PLAIN:
+            packed.append(self.documents.plain_document(free))
+        return packed
+
+    def _canvases(self, documents: list[_Placed], canvas_length: int) -> list[tuple[_Placed, int, int]]:
+        """Document, start and length of canvases that cover every middle up to `max_copies` times, then any text."""
+        num, rng = self.config.num_noisy // canvas_length, self.rng
+        found: list[tuple[_Placed, int, int]] = []
+        for document in [document for document in documents if document.middle >= 0] * self.config.max_copies:
+            at = document.middle
+            while at < document.end and len(found) < num:
+                found.append((document, at, self._length(canvas_length)))
+                at += found[-1][2]
+        text_ends = [(d, d.middle if d.middle >= 0 else d.end) for d in documents]
+        texts = [(document, end) for document, end in text_ends if end - document.start > 8]
+        while len(found) < num and texts:
+            document, end = texts[int(rng.integers(len(texts)))]
+            at = int(rng.integers(document.start + 1, end - 4))
+            found.append((document, at, min(self._length(canvas_length), end - at)))
+        return found
+
+    def _length(self, canvas_length: int) -> int:
+        is_short = self.rng.random() < SHORT_CANVAS
+        return int(self.rng.integers(canvas_length // 2, canvas_length)) if is_short else canvas_length
+
+
+def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
+    """A stream over a split that `data` prepared, in the tokens of `root`."""
+    files, tokenizer = read_texts(root / f"{split}.jsonl.xz"), load_tokenizer(root / "tokenizer.json")
+    shape = (config.max_prompt, config.max_middle, seed, config.context_share, config.start_ids)
+    return BatchStream(DocumentStream(files, tokenizer, *shape), config)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """The state of each loader process after its last consumed batch, and which one comes next."""
+
+    streams: tuple[StreamState | None, ...]
+    turn: int = 0
+
+
+class _LoaderStreams(IterableDataset[tuple[int, TrainingBatch, StreamState]]):
+    """The endless training batches of one loader process, each with its stream's number and later state."""
+
+    def __init__(self, root: Path, config: RowConfig, seed: int, state: LoaderState) -> None:
+        super().__init__()
+        self.arguments, self.seed, self.state = (root, "train", config), seed, state
+
+    def __iter__(self) -> Iterator[tuple[int, TrainingBatch, StreamState]]:
+        worker = get_worker_info()
+        if worker:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        number = (self.state.turn + (worker.id if worker else 0)) % len(self.state.streams)
+        stream = open_stream(*self.arguments, self.seed + number)
+        if stream_state := self.state.streams[number]:
+            stream.restore(stream_state)
+        while True:
+            yield number, stream.batch(), stream.state()
+
+
+class BatchLoader:
+    """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
+
+    def __init__(
+        self, root: Path, config: RowConfig, seed: int, num_processes: int, state: LoaderState | None = None
+    ) -> None:
+        self.state = state or LoaderState((None,) * max(1, num_processes))
+        """What a new loader needs to continue after the last batch of this one."""
+        options = {"prefetch_factor": BATCHES_AHEAD, "multiprocessing_context": "spawn"} if num_processes else {}
+        streams = _LoaderStreams(root, config, seed, self.state)
+        self._batches = DataLoader(
+            streams, batch_size=None, num_workers=num_processes, collate_fn=_unchanged, **options
+        )
+
+    def __iter__(self) -> Generator[TrainingBatch]:
+        for number, batch, stream_state in self._batches:
+            streams = self.state.streams
+            streams = (*streams[:number], stream_state, *streams[number + 1 :])
+            self.state = LoaderState(streams, (number + 1) % len(streams))
+            yield batch
+
+
+def _unchanged(item: Any) -> Any:
+    """Keeps numpy arrays, which a DataLoader would convert."""
+    return item

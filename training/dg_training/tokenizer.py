@@ -1,0 +1,382 @@
+"""Our vocabulary, and those of pretrained models: read from a checkpoint, pruned to what code needs, written to GGUF.
+
+Ours has 8,192 byte-level BPE tokens. The first sixteen are special; ids 6 to 15 are reserved. A pruned vocabulary
+begins with them too. It gives the same tokens for every text whose tokens are all kept: with a token, all tokens that
+arise on the way to it are kept, so the same merges are applied in the same order. Other texts become shorter tokens.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from dg_lsp.canvas.fim import FIM_FAMILIES
+from dg_lsp.errors import InputFileError, ModelUnsupportedError
+from dg_lsp.gguf import GGUFHeader, read_header
+from dg_lsp.models.saved_tensors import read_json
+
+Kind = gguf.TokenType
+NUM_TOKENS = 8192
+END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
+_NAMES = ("endoftext", "mask", "prefix", "suffix", "middle", "eom", "file", "expand", "delete")
+SPECIAL_TOKENS = tuple(f"<|{name}|>" for name in (*_NAMES, *(f"reserved_{i}" for i in range(9, 16))))
+BANNED_IDS = tuple(i for i in range(len(SPECIAL_TOKENS)) if i != END_OF_MIDDLE)
+"""Special tokens that a completion never contains; END_OF_MIDDLE ends it."""
+
+PRE_TOKENIZER = "qwen2"
+"""llama.cpp's LLAMA_VOCAB_PRE_TYPE_QWEN2 (src/llama-vocab.cpp), so that both tokenizers produce the same ids."""
+PRE_TOKENIZER_REGEX = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MAX_TOKEN_CHARS = 24
+
+
+def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Tokenizer:
+    """Train a BPE tokenizer; the special tokens get the first ids."""
+    tokenizer = _with_pre_tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_tokens,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        max_token_length=MAX_TOKEN_CHARS,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer.json file; InputFileError if it does not exist."""
+    if not path.exists():
+        raise InputFileError(f"no such file: {path}; `data` or a copy of its work folder makes it")
+    return Tokenizer.from_file(str(path))
+
+
+def tokenizer_from_gguf(path: Path) -> Tokenizer:
+    """Extract the tokenizer from a GGUF file of this package, so that training can continue from its weights.
+
+    Raises:
+        InputFileError: the file has another pre-tokenizer or other special tokens.
+        ModelError: the file does not exist or is damaged.
+    """
+    values = read_header(path).values
+
+    def contents(key: str) -> Any:
+        value = values.get(f"tokenizer.ggml.{key}")
+        return [] if value is None else value.read()
+
+    tokens, types = contents("tokens"), contents("token_type")
+    if contents("pre") != PRE_TOKENIZER or tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise InputFileError(f"{path} has the tokenizer of another model: train a new one with --new-tokenizer")
+    vocabulary = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != Kind.UNUSED}
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in contents("merges"))]
+    tokenizer = _with_pre_tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _with_pre_tokenizer(model: models.BPE) -> Tokenizer:
+    """A tokenizer that splits text as llama.cpp's qwen2 pre-tokenizer does, without a normalizer."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENIZER_REGEX), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
+"""Values of `tokenizer.ggml.model`."""
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PRE_TOKENIZERS = {
+    "qwen2": (_ENDINGS + _WORDS % "",),
+    "llama-bpe": (_ENDINGS + _WORDS % "{1,3}",),
+    "gpt-2": (_GPT2,),
+    "smollm": (r"\p{N}", _GPT2),  # digits one by one, then the pieces between them
+}
+"""Regular expressions by llama.cpp's names, applied one after the other, as in the checkpoints' own files."""
+_BLANK = "\u2581"  # SentencePiece's
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_ADVICE = "use a checkpoint with the tokenizer of Qwen, Llama or Gemma"
+Merge = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens as a GGUF file lists them, and the merges that make them, the first one to be applied first."""
+
+    tokens: tuple[str, ...]
+    kinds: tuple[int, ...]  # `gguf.TokenType` of each
+    merges: tuple[Merge, ...]
+    model: str  # BYTE_LEVEL or SENTENCEPIECE
+    pre: str  # pre-tokenizer of a byte-level vocabulary, a key of PRE_TOKENIZERS
+    start_id: int | None  # every text begins with it
+    end_id: int
+
+    def tokenizer(self) -> Tokenizer:
+        """The same tokens as from llama.cpp. A text does not get SentencePiece's first blank."""
+        plain = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.NORMAL, Kind.BYTE)}
+        added = {i: token for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
+        whole = plain | {token: i for i, token in added.items()}
+        if self.model == BYTE_LEVEL:
+            tokenizer = Tokenizer(models.BPE(whole, list(self.merges)))
+            steps = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in PRE_TOKENIZERS[self.pre]]
+            to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, to_bytes])
+            tokenizer.decoder = decoders.ByteLevel()
+        else:
+            tokenizer = Tokenizer(models.BPE(whole, list(self.merges), byte_fallback=True))
+            tokenizer.normalizer = normalizers.Replace(" ", _BLANK)
+            tokenizer.decoder = decoders.Sequence(
+                [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+            )
+        for i, token in sorted(added.items()):
+            is_special = self.kinds[i] == Kind.CONTROL
+            entry = AddedToken(token, normalized=False, special=is_special)
+            (tokenizer.add_special_tokens if is_special else tokenizer.add_tokens)([entry])
+        return tokenizer
+
+    def write(self, writer: gguf.GGUFWriter) -> None:
+        """The keys of the tokenizer, those of llama-server's /infill included. Only for a pruned vocabulary."""
+        writer.add_tokenizer_model(self.model)
+        writer.add_tokenizer_pre(self.pre)
+        writer.add_token_list(self.tokens)
+        if self.model == SENTENCEPIECE:
+            # llama.cpp joins the pair whose result has the highest score
+            ranks: dict[str, int] = {}
+            for rank, (left, right) in enumerate(self.merges):
+                ranks.setdefault(left + right, rank)
+            writer.add_token_scores([-float(ranks.get(token, len(self.merges))) for token in self.tokens])
+            writer.add_add_space_prefix(False)
+        writer.add_token_types(self.kinds)
+        if self.model == BYTE_LEVEL:
+            writer.add_token_merges([" ".join(merge) for merge in self.merges])
+        writer.add_bos_token_id(END_OF_TEXT)
+        writer.add_eos_token_id(END_OF_TEXT)
+        writer.add_eot_token_id(END_OF_MIDDLE)
+        writer.add_mask_token_id(MASK)
+        writer.add_add_bos_token(self.start_id is not None)
+        for key, token in {"pre": PREFIX, "suf": SUFFIX, "mid": MIDDLE}.items():
+            writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
+
+
+def own_vocabulary(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
+    """The vocabulary of a tokenizer of `tokenizer.train_tokenizer`, filled up with unused tokens."""
+    tokens = {i: token for token, i in tokenizer.get_vocab().items()}
+    num_special = len(SPECIAL_TOKENS)
+    ordinary = [Kind.NORMAL if i in tokens else Kind.UNUSED for i in range(num_special, num_tokens)]
+    return Vocabulary(
+        tuple(tokens.get(i, f"<|unused_{i}|>") for i in range(num_tokens)),
+        (*([Kind.CONTROL] * num_special), *ordinary),
+        _merges_of_file(tokenizer.to_str()),
+        BYTE_LEVEL,
+        PRE_TOKENIZER,
+        None,
+        END_OF_MIDDLE,
+    )
+
+
+def _merges_of_file(text: str) -> tuple[Merge, ...]:
+    """The merges in the text of a tokenizer.json."""
+    merges = json.loads(text)["model"]["merges"]
+    return tuple((one.split(" ")[0], one.split(" ")[1]) if isinstance(one, str) else tuple(one) for one in merges)
+
+
+# checkpoints
+
+
+def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
+    """The vocabulary of a GGUF file.
+
+    Raises:
+        ModelUnsupportedError: a tokenizer of another kind.
+        IndexError, TypeError, ValueError: a value is missing or damaged.
+    """
+
+    def value(key: str, default: Any = None) -> Any:
+        found = header.values.get(f"tokenizer.ggml.{key}")
+        return default if found is None else found.read()
+
+    model, pre = value("model", ""), value("pre", "default")
+    if model not in (BYTE_LEVEL, SENTENCEPIECE) or (model == BYTE_LEVEL and pre not in PRE_TOKENIZERS):
+        raise ModelUnsupportedError(f"{header.path}: tokenizer {model} {pre} cannot be pruned: {_ADVICE}")
+    tokens, kinds = value("tokens", []), value("token_type", [])
+    if not tokens or len(tokens) != len(kinds):
+        raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types")
+    if model == BYTE_LEVEL:
+        merges = tuple((left, right) for left, _, right in (one.partition(" ") for one in value("merges", [])))
+    else:
+        merges = _merges_of_scores(tokens, kinds, value("scores"))
+    adds_start = value("add_bos_token", model == SENTENCEPIECE)
+    start_id = value("bos_token_id") if adds_start else None
+    return Vocabulary(tuple(tokens), tuple(kinds), merges, model, pre, start_id, value("eos_token_id"))
+
+
+def _merges_of_scores(tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]) -> tuple[Merge, ...]:
+    """Every pair of tokens whose text is a token, the one with the highest score first."""
+    normal = {token: scores[i] for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
+    found = [
+        (-score, number, (token[:cut], token[cut:]))
+        for number, (token, score) in enumerate(normal.items())
+        for cut in range(1, len(token))
+        if token[:cut] in normal and token[cut:] in normal
+    ]
+    return tuple(merge for *_, merge in sorted(found, key=lambda one: one[:2]))
+
+
+def vocabulary_of_folder(folder: Path, end_id: int, num_tokens: int) -> Vocabulary:
+    """The vocabulary in the tokenizer.json of a checkpoint; ModelUnsupportedError if it is of another kind."""
+    path = folder / "tokenizer.json"
+    content = read_json(path)
+    model = content.get("model") or {}
+    if model.get("type") != "BPE":
+        raise ModelUnsupportedError(f"{path} is not a BPE tokenizer: {_ADVICE}")
+    is_sentencepiece = bool(model.get("byte_fallback"))
+    added = {entry["content"]: entry for entry in content.get("added_tokens", ())}
+    ids: dict[str, int] = {**model["vocab"], **{text: entry["id"] for text, entry in added.items()}}
+    tokens, kinds = [f"<|unused_{i}|>" for i in range(num_tokens)], [int(Kind.UNUSED)] * num_tokens
+    for token, i in ids.items():
+        entry = added.get(token)
+        kind = Kind.NORMAL if entry is None else Kind.CONTROL if entry.get("special") else Kind.USER_DEFINED
+        if is_sentencepiece and _BYTE.fullmatch(token):
+            kind = Kind.BYTE
+        tokens[i], kinds[i] = token, int(kind)
+    start = Tokenizer.from_file(str(path)).encode("").ids
+    pre = "default" if is_sentencepiece else _pre_tokenizer_name(path, content.get("pre_tokenizer"))
+    return Vocabulary(
+        tuple(tokens),
+        tuple(kinds),
+        _merges_of_file(path.read_text(encoding="utf-8")),
+        SENTENCEPIECE if is_sentencepiece else BYTE_LEVEL,
+        pre,
+        start[0] if start else None,
+        end_id,
+    )
+
+
+def _pre_tokenizer_name(path: Path, content: Mapping[str, Any] | None) -> str:
+    """llama.cpp's name of the pre-tokenizer in a tokenizer.json."""
+    steps = (content or {}).get("pretokenizers") or ([content] if content else [])
+    patterns: list[str | None] = []
+    for step in steps:
+        if step["type"] == "Split":
+            patterns.append((step.get("pattern") or {}).get("Regex"))
+        elif step["type"] == "Digits":
+            patterns.append(r"\p{N}" if step.get("individual_digits") else None)
+        elif step["type"] == "ByteLevel" and step.get("use_regex", True):
+            patterns.append(_GPT2)
+    names = [name for name, regexes in PRE_TOKENIZERS.items() if patterns == list(regexes)]
+    if not names:
+        raise ModelUnsupportedError(f"{path} splits text in another way: {_ADVICE}")
+    return names[0]
+
+
+# pruning
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedVocabulary:
+    """A vocabulary that begins with our special tokens, and where its tokens come from."""
+
+    vocabulary: Vocabulary
+    source_ids: npt.NDArray[np.int64]  # shape (num_tokens,): id in the source, -1 for a new token
+
+    def rows(self, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The rows of an embedding or output matrix; a new token gets their mean."""
+        found = weights[np.maximum(self.source_ids, 0)]
+        is_new = self.source_ids < 0
+        found[is_new] = found[~is_new].mean(0)
+        return found
+
+
+def count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
+    """How often each token occurs."""
+    counts: Counter[int] = Counter()
+    for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False):
+        counts.update(encoding.ids)
+    return counts
+
+
+def prune(source: Vocabulary, counts: Mapping[int, int], num_tokens: int) -> PrunedVocabulary:
+    """At most `num_tokens` tokens: the most frequent ones first, then those with the lowest ids of ASCII letters."""
+    return restrict(source, sorted(_closed_selection(source, counts, num_tokens - len(SPECIAL_TOKENS))))
+
+
+def restrict(source: Vocabulary, chosen: Sequence[int]) -> PrunedVocabulary:
+    """Our special tokens, then these tokens of the source."""
+    names = {source.tokens[i] for i in chosen}
+    merges = tuple(merge for merge in source.merges if names.issuperset((*merge, "".join(merge))))
+    vocabulary = replace(
+        source,
+        tokens=(*SPECIAL_TOKENS, *(source.tokens[i] for i in chosen)),
+        kinds=(*([int(Kind.CONTROL)] * len(SPECIAL_TOKENS)), *(source.kinds[i] for i in chosen)),
+        merges=merges,
+        start_id=None if source.start_id is None else END_OF_TEXT,
+        end_id=END_OF_MIDDLE,
+    )
+    return PrunedVocabulary(vocabulary, np.array([*_special_sources(source), *chosen], np.int64))
+
+
+def _special_sources(source: Vocabulary) -> list[int]:
+    """For each of our special tokens the source's token that means the same, or -1."""
+    spellings = {token: i for i, token in enumerate(source.tokens)}
+    found = dict.fromkeys(range(len(SPECIAL_TOKENS)), -1)
+    found[END_OF_TEXT] = source.end_id if source.start_id is None else source.start_id
+    found[END_OF_MIDDLE] = source.end_id
+    fim = next((fim for family in FIM_FAMILIES.values() if (fim := family.tokens(spellings))), None)
+    if fim is not None and fim.middle_id is not None:
+        found |= {PREFIX: fim.prefix_id, SUFFIX: fim.suffix_id, MIDDLE: fim.middle_id}
+    return list(found.values())
+
+
+def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens: int) -> set[int]:
+    """Ids of the tokens to keep; with a token all that arise on the way to it."""
+    ids = {token: i for i, token in enumerate(source.tokens) if source.kinds[i] in (Kind.NORMAL, Kind.BYTE)}
+    ranks = {merge: rank for rank, merge in reversed(list(enumerate(source.merges)))}
+    kept = {i for token, i in ids.items() if source.kinds[i] == Kind.BYTE or (len(token) == 1 and _is_basic(source, i))}
+    if source.model == SENTENCEPIECE:
+        kept |= {i for i, kind in enumerate(source.kinds) if kind == Kind.UNKNOWN}
+    user_defined = [i for i, kind in enumerate(source.kinds) if kind == Kind.USER_DEFINED]
+    kept |= {i for i in user_defined if counts.get(i) or source.tokens[i].isspace()}
+    frequent = sorted((i for i in ids.values() if counts.get(i)), key=lambda i: (-counts[i], i))
+    others = (i for i in ids.values() if not counts.get(i) and source.tokens[i].lstrip(_BLANK + "Ġ").isascii())
+    for i in (*frequent, *others):
+        if i in kept:
+            continue
+        needed = {ids[part] for part in _parts(source.tokens[i], ranks)} | {i}
+        if len(kept) + len(needed - kept) <= num_tokens:
+            kept |= needed
+    return kept
+
+
+def _is_basic(source: Vocabulary, i: int) -> bool:
+    """A character that any text may need: all bytes, or the ASCII characters of SentencePiece."""
+    return source.model == BYTE_LEVEL or source.tokens[i].isascii() or source.tokens[i] == _BLANK
+
+
+def _parts(token: str, ranks: Mapping[Merge, int]) -> set[str]:
+    """The tokens that arise while merges make this one, its characters included; empty if they do not make it."""
+    pieces, found = list(token), set(token)
+    while len(pieces) > 1:
+        pairs = [(ranks[pair], at) for at, pair in enumerate(pairwise(pieces)) if pair in ranks]
+        if not pairs:
+            return set()
+        _, at = min(pairs)
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+        found.add(pieces[at])
+    return found

@@ -1,0 +1,86 @@
+"""Shared by the tests of the training: a toy corpus, a small tokenizer and network, and a sample of real code."""
+
+import importlib.util
+import json
+import lzma
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+SAMPLE = Path(__file__).with_name("sample")
+NAMES = ("total", "count", "value", "index", "name", "line", "items", "node", "left", "right", "buffer", "state")
+
+if any(importlib.util.find_spec(name) is None for name in ("torch", "tokenizers", "gguf", "datasketch")):
+    collect_ignore_glob = ["test_*.py"]  # the optional dependencies are not installed
+
+
+def toy_source(seed: int, num_lines: int) -> str:
+    """A file of functions with blank lines, comments and nested blocks."""
+    rng, lines = random.Random(seed), []
+    while len(lines) < num_lines:
+        a, b, c = rng.sample(NAMES, 3)
+        lines += [f"def {a}_{b}({c}, {b}={rng.randrange(9)}):", f'    """Return the {a}."""']
+        for _ in range(rng.randrange(1, 5)):
+            d = rng.choice(NAMES)
+            lines += [f"    for {d} in {c}.{b}:", f"        {a} = {a} + {d}[{rng.randrange(99)}]  # {b}"]
+            if rng.random() < 0.4:
+                lines.append("")
+        lines += [f"    return {a}", "", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def corpus_files(texts):
+    """Python files of one package."""
+    from dg_training.store import CorpusFile
+
+    return [CorpusFile("toy", f"toy/{number}.py", text) for number, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small matrix products are faster on one core."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def sample_files():
+    """2 MB of real code from the corpus; sample/licences.json holds the licences of its packages."""
+    from dg_training.store import CorpusFile
+
+    with lzma.open(SAMPLE / "sample.jsonl.xz", "rt", encoding="utf-8") as lines:
+        return [CorpusFile(**json.loads(line)) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """Texts, their tokenizer, a configuration, and a `root` with tokenizer.json and the texts of both splits."""
+    from dg_training.network import NetworkConfig
+    from dg_training.rows import RowConfig
+    from dg_training.store import write_texts
+    from dg_training.tokenizer import train_tokenizer
+    from dg_training.train import OptimizerConfig, TrainConfig
+
+    texts = [toy_source(seed, 20 + 3 * seed) for seed in range(60)]
+    tokenizer = train_tokenizer(texts, 512)
+    root = tmp_path_factory.mktemp("training")
+    tokenizer.save(str(root / "tokenizer.json"))
+    files = corpus_files(texts)
+    write_texts(root / "train.jsonl.xz", files[:50])
+    write_texts(root / "val.jsonl.xz", files[50:])
+    network = NetworkConfig(width=32, layers=2, heads=2, kv_heads=1, hidden=64, head_width=16, num_tokens=512)
+    lengths = {"num_clean": 256, "num_noisy": 128, "max_middle": 32, "canvas_lengths": (8, 16)}
+    rows = RowConfig(num_rows=2, canvas_shares=(0.5, 0.5), **lengths)
+    config = TrainConfig("tiny", network, rows, OptimizerConfig(warmup_steps=4), loader_processes=0)
+    return SimpleNamespace(texts=texts, tokenizer=tokenizer, root=root, config=config)
+
+
+@pytest.fixture
+def work_folder(toy, tmp_path):
+    """A folder for one test's runs, over the toy corpus."""
+    for name in ("tokenizer.json", "train.jsonl.xz", "val.jsonl.xz"):
+        (tmp_path / name).symlink_to(toy.root / name)
+    return tmp_path

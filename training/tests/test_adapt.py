@@ -1,0 +1,304 @@
+"""Pretrained causal models of four architectures: the same logits before training, and a canvas after it."""
+
+import json
+from contextlib import closing
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny_causal import ARCHITECTURES, write
+
+from dg_lsp import gguf
+from dg_lsp.backends.llamacpp import denoiser_for
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.masked import ShiftedDenoiser
+from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError
+from dg_lsp.models.metadata import describe
+from dg_lsp.settings import CompletionSettings, ModelSettings
+from dg_training import adapt as adaptation
+from dg_training import train
+from dg_training.adapt import AdaptOptions, adapt
+from dg_training.network import dense_mask
+from dg_training.pretrained import dequantized, read_pretrained
+from dg_training.quantize import quantize
+from dg_training.rows import RowConfig
+from dg_training.store import CorpusFile, write_texts
+from dg_training.tokenizer import (
+    END_OF_MIDDLE,
+    END_OF_TEXT,
+    MASK,
+    MIDDLE,
+    PREFIX,
+    SPECIAL_TOKENS,
+    SUFFIX,
+    count_tokens,
+    prune,
+)
+
+CPU = ModelSettings(threads=1, gpu_layers=0)
+ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
+OPTIONS = AdaptOptions(minutes=60.0, num_tokens=640, learning_rate=2e-3, file_type="F32", rows=ROWS)
+NUM_SPECIAL = len(SPECIAL_TOKENS)
+
+
+def silent(_report):
+    pass
+
+
+@pytest.fixture(scope="module")
+def corpus(toy, tmp_path_factory):
+    root = tmp_path_factory.mktemp("adapt")
+    files = [CorpusFile("toy", f"{i}.py", text) for i, text in enumerate(toy.texts)]
+    write_texts(root / "train.jsonl.xz", files[:50])
+    write_texts(root / "val.jsonl.xz", files[50:])
+    return root
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def source(request, toy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    model, tokenizer = write(folder, request.param, toy.texts[:50])
+    return SimpleNamespace(architecture=request.param, folder=folder, model=model, tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def exported(source, corpus):
+    """The file before any training, and its pruned vocabulary."""
+    path = corpus / f"{source.architecture}-0.gguf"
+    adapt(source.folder, corpus, path, adaptation.replace(OPTIONS, max_steps=0), silent)
+    pretrained = read_pretrained(source.folder)
+    counts = count_tokens(pretrained.vocabulary.tokenizer(), (file.text for file in files_of(corpus)))
+    return SimpleNamespace(path=path, pretrained=pretrained, pruned=prune(pretrained.vocabulary, counts, 640))
+
+
+def files_of(corpus):
+    return adaptation.read_texts(corpus / "train.jsonl.xz")
+
+
+def kept_ids(pruned):
+    """Source ids of the tokens after our special ones."""
+    return pruned.source_ids[NUM_SPECIAL:]
+
+
+def causal_logits(model, ids):
+    size = len(ids)
+    with closing(LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, size), flash_attention=False)) as one:
+        one.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
+        assert one.decode(causal=True) == 0
+        return one.logits(size).copy()
+
+
+def loaded(path):
+    return closing(LlamaModel.load(path, CPU))
+
+
+def test_logits_of_the_kept_tokens_are_those_of_transformers(source, exported, toy):
+    with loaded(exported.path) as model:
+        start = [END_OF_TEXT] if exported.pretrained.vocabulary.start_id is not None else []
+        ids = [*start, *model.tokenizer.encode(toy.texts[7])][:60]
+        sources = exported.pruned.source_ids[ids]
+        assert (sources >= 0).all()
+        found = causal_logits(model, ids)[:, NUM_SPECIAL:]
+    with torch.no_grad():
+        expected = source.model(torch.tensor(sources)[None]).logits[0].numpy()[:, kept_ids(exported.pruned)]
+    assert np.abs(found - expected).max() < 0.02 * expected.std()
+    assert (found.argmax(1) == expected.argmax(1)).mean() > 0.95
+
+
+def test_a_pruned_vocabulary_gives_the_same_tokens(source, exported, toy):
+    assert len(exported.pruned.source_ids) == 640 < source.tokenizer.get_vocab_size()
+    to_pruned = {int(token): i for i, token in enumerate(exported.pruned.source_ids) if i >= NUM_SPECIAL}
+    with loaded(exported.path) as model:
+        num_same = 0
+        for line in {line for text in toy.texts for line in text.split("\n")}:
+            wanted = [to_pruned.get(i) for i in source.tokenizer.encode(line, add_special_tokens=False).ids]
+            if None not in wanted:
+                assert list(model.tokenizer.encode(line)) == wanted
+                num_same += 1
+        assert num_same > 100
+        text = "αβγ ☃ def zygote_quux(): pass\n"
+        assert model.tokenizer.decode(model.tokenizer.encode(text)).decode() == text
+        tokenizer = exported.pruned.vocabulary.tokenizer()
+        for text in toy.texts[50:]:
+            assert tokenizer.encode(text).ids == list(model.tokenizer.encode(text))
+
+
+def test_the_file_can_be_adapted_again(source, exported, corpus, toy):
+    again = corpus / f"{source.architecture}-again.gguf"
+    adapt(exported.path, corpus, again, adaptation.replace(OPTIONS, max_steps=0, num_tokens=656), silent)
+    with loaded(exported.path) as first, loaded(again) as second:
+        text = toy.texts[9][:150]
+        one, two = ([END_OF_TEXT, *model.tokenizer.encode(text)] for model in (first, second))
+        assert len(one) == len(two)
+        differences = causal_logits(first, one).max(1) - causal_logits(second, two)[:, NUM_SPECIAL:].max(1)
+    assert np.abs(differences).max() < 0.02
+
+
+def test_the_first_guess_of_a_canvas_is_the_causal_model_s_own(source, exported):
+    network = exported.pretrained.network(exported.pruned).eval()
+    rng = np.random.default_rng(4)
+    prompt = token_ids([END_OF_TEXT, SUFFIX, *rng.integers(NUM_SPECIAL, 640, 30), PREFIX, 100, MIDDLE])
+    canvas = token_ids([MASK, 200, MASK, MASK, 300, MASK, MASK, MASK])
+    n, m = len(prompt), len(canvas)
+    starts = torch.tensor([[n]]), torch.tensor([[0]]), torch.tensor([[m]])
+    masks = [dense_mask(torch.zeros(1, n), *starts, m, window) for window in (0, network.config.window)]
+    with torch.no_grad():
+        ids = torch.tensor(np.concatenate([prompt, canvas]))[None]
+        states = network.hidden(ids, torch.arange(n + m)[None], *masks)[0]
+        logits = (states[n - 1 : -1] @ network.output_weight.T).numpy()
+    model = LlamaModel.load(exported.path, CPU)
+    spec = describe(model.metadata, model.vocab_size, "tiny")
+    assert spec.is_shifted
+    with closing(denoiser_for(model, spec, CPU)) as denoiser:
+        assert isinstance(denoiser, ShiftedDenoiser)
+        denoiser.prefill(0, prompt)
+        for ids in (canvas, np.where(canvas == MASK, canvas, canvas + 1), canvas):
+            (found,) = denoiser.predict(0, [token_ids(ids)], 0.0, rng)
+        denoiser.prefill(0, prompt[:-1])
+        causal = denoiser.extend(0, prompt[-1:])
+    open_ = np.flatnonzero(canvas == MASK)
+    logits[:, list(spec.banned_ids)] = -np.inf
+    assert found.argmax_ids[open_].tolist() == logits.argmax(1)[open_].tolist()
+    probability = np.exp(logits.max(1) - np.logaddexp.reduce(logits, 1))
+    assert found.confidence[open_] == pytest.approx(probability[open_], abs=0.01)
+    assert found.argmax_ids[0] == causal.argmax_ids[0]
+    assert found.confidence[0] == pytest.approx(causal.confidence[0], abs=1e-4)
+
+
+@pytest.fixture
+def short_reports(monkeypatch):
+    monkeypatch.setattr(train, "REPORT_STEPS", 5)
+    monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
+
+
+@pytest.mark.usefixtures("short_reports")
+def test_training_lowers_the_losses_and_the_file_fills(source, corpus):
+    reports = []
+    path = corpus / f"{source.architecture}-trained.gguf"
+    options = adaptation.replace(OPTIONS, max_steps=20)
+    adapt(source.folder, corpus, path, options, reports.append)
+    first, last = (next(r for r in group if "content" in r) for group in (reports, reports[::-1]))
+    assert (first["step"], last["step"]) == (5, 20)
+    assert last["content"] < first["content"]
+    assert last["next_token"] < first["next_token"]
+    model = LlamaModel.load(path, CPU)
+    spec = describe(model.metadata, model.vocab_size, path.stem)
+    assert "python" in spec.languages
+    assert spec.end_ids == (END_OF_MIDDLE,)
+    assert spec.start_ids == ((END_OF_TEXT,) if source.architecture in ("llama", "gemma3") else ())
+    assert model.metadata["general.license"] == "apache-2.0"
+    assert "Apache Licence 2.0" in path.with_suffix(".md").read_text()
+    denoiser = denoiser_for(model, spec, CPU)
+    with closing(LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0))) as engine:
+        text = "def total_count(value, count=3):\n    "
+        for decoder in (DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.SPECULATIVE):
+            request = FillRequest(Snapshot("file:///a.py", 0, text, "python"), len(text), 1, 1, decoder=decoder)
+            assert engine.fill(request, deadline=float("inf")).steps > 0
+
+
+@pytest.mark.usefixtures("short_reports")
+def test_a_run_goes_on_from_its_checkpoint(toy, corpus, tmp_path):
+    write(tmp_path, "qwen3", toy.texts[:20])
+    reports = []
+    for is_resumed in (False, True):
+        options = adaptation.replace(OPTIONS, max_steps=5, is_resumed=is_resumed)
+        adapt(tmp_path, corpus, tmp_path / "resumed.gguf", options, reports.append)
+    assert [report["step"] for report in reports if "tokens_per_second" in report] == [5, 10]
+    with pytest.raises(InputFileError, match="leave out --resume"):
+        adapt(tmp_path, corpus, tmp_path / "other.gguf", options, silent)
+
+
+def test_a_checkpoint_without_a_licence_is_refused(toy, corpus, tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    write(folder, "qwen2", toy.texts[:20], licence="")
+    with pytest.raises(InputFileError, match="states no licence: pass --licence"):
+        adapt(folder, corpus, tmp_path / "a.gguf", OPTIONS, silent)
+    adapt(folder, corpus, tmp_path / "a.gguf", adaptation.replace(OPTIONS, max_steps=0, licence="gemma"), silent)
+    assert "Model Derivative under the Gemma Terms of Use" in (tmp_path / "a.md").read_text()
+    with loaded(tmp_path / "a.gguf") as model:
+        assert model.metadata["general.license"] == "gemma"
+
+
+def test_special_tokens_begin_as_those_of_the_source(toy, tmp_path):
+    _, tokenizer = write(tmp_path, "qwen2", toy.texts[:20])
+    pretrained = read_pretrained(tmp_path)
+    pruned = prune(pretrained.vocabulary, {}, 400)
+    spelled = [tokenizer.token_to_id(f"<|fim_{name}|>") for name in ("prefix", "suffix", "middle")]
+    assert pruned.source_ids[[PREFIX, SUFFIX, MIDDLE]].tolist() == spelled
+    assert pruned.source_ids[END_OF_MIDDLE] == tokenizer.token_to_id("<|endoftext|>")
+    weights = pretrained.read("token_embd.weight")
+    rows = pruned.rows(weights)
+    assert np.array_equal(rows[PREFIX], weights[spelled[0]])
+    assert rows[MASK] == pytest.approx(weights[kept_ids(pruned)].mean(0), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, "holds a mamba"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rotations scaled by yarn"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"hidden_size": None}, "NoneType"),
+        ({"num_hidden_layers": "two"}, "'two'"),
+        ({"eos_token_id": []}, "out of range"),
+        ({"vocab_size": 40}, "out of range"),
+        ({"rope_parameters": 5}, "not valid"),
+    ],
+)
+def test_an_unsupported_checkpoint_is_refused_with_its_reason(change, message, toy, tmp_path):
+    write(tmp_path, "qwen3", toy.texts[:10])
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelUnsupportedError, match=message):
+        read_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qwen3.block_count": None}, "lacks 'qwen3.block_count'"),
+        ({"qwen3.attention.head_count": gguf.uint32(0)}, "zero"),
+        ({"qwen3.embedding_length": gguf.text("wide")}, "'wide'"),
+        ({"tokenizer.ggml.merges": gguf.int32s([1, 2])}, "not valid"),
+        ({"tokenizer.ggml.token_type": gguf.int32s([1])}, "not valid"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_reason(change, message, corpus, toy, tmp_path):
+    write(tmp_path, "qwen3", toy.texts[:10])
+    path, damaged = tmp_path / "whole.gguf", tmp_path / "damaged.gguf"
+    adapt(tmp_path, corpus, path, adaptation.replace(OPTIONS, max_steps=0), silent)
+    header = gguf.read_header(path)
+    values = {key: value for key, value in {**header.values, **change}.items() if value is not None}
+    with damaged.open("wb") as file:
+        gguf.write_gguf(file, values, [gguf.copied(path, tensor) for tensor in header.tensors.values()])
+    with pytest.raises(ModelUnsupportedError, match=message):
+        adapt(damaged, corpus, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
+
+
+def test_weights_in_an_unknown_number_format_are_refused(tmp_path):
+    path = tmp_path / "new.gguf"
+    kind = gguf.TENSOR_TYPES[42]
+    with path.open("wb") as file:
+        gguf.write_gguf(file, {}, [gguf.Tensor("a", (1, 64), kind, lambda: (bytes(18),))])
+    with pytest.raises(ModelUnsupportedError, match="weights in Q2_0 cannot be read"):
+        dequantized(gguf.read_header(path), "a")
+
+
+def test_a_quantized_file_is_smaller_and_runs(exported, corpus, tmp_path):
+    """The importance matrix concerns every matrix; llama.cpp refuses one of another size."""
+    out = tmp_path / "small.gguf"
+    quantize(exported.path, corpus, out, "Q4_0", num_batches=1, embedding_type="Q8_0")
+    assert out.stat().st_size < 0.5 * exported.path.stat().st_size
+    with loaded(out) as model:
+        assert causal_logits(model, [END_OF_TEXT, *model.tokenizer.encode("def total")]).std() > 0
+    with pytest.raises(ModelError):
+        quantize(tmp_path / "none.gguf", corpus, out, "Q4_0")
