@@ -23,7 +23,10 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True, slots=True)
 class CorpusFile:
-    """One file of a package. The text has LF line ends, no trailing spaces and one newline at the end; Python has no tabs."""
+    """One file of a package.
+
+    The text has LF line ends, no trailing spaces and one newline at the end; Python has no tabs.
+    """
 
     package: str
     path: str
