@@ -10,7 +10,7 @@ llama-server gets the same token ids at `/completion`, since `/infill` refuses m
 
 With `--typed`, the prompt tokens of every typed character are counted instead: a third into each file, that many keys
 of it are typed again, a new line with its indentation as one key. After a key the model has what a gap of so many
-milliseconds leaves after a fill, in passes of measured cost; the passes themselves are counted and not computed.
+milliseconds leaves after a fill, in pieces of measured cost; the passes themselves are counted and not computed.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.decode_run import WARM_UP_TOKENS, Stopwatch
+from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoder_selection import PositionKind
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
@@ -164,9 +164,8 @@ class Typist:
             engine.warm_up(engine.request(case, num_missing=1))
             fills.append(engine.fill(case)[0])
         engine.forget()
-        steps, began = engine.engine.warm_up(engine.request(case)), time.thread_time()
-        num = sum(1 for _ in steps)
-        self.fill_ms, self.pass_ms = statistics.median(fills), 1e3 * (time.thread_time() - began) / num
+        engine.warm_up(engine.request(case))
+        self.fill_ms, self.token_ms = statistics.median(fills), engine._model.speed.token_ms
         denoiser = engine._model.denoiser
         assert isinstance(denoiser, LlamaDenoiser)
         self._context = denoiser._context
@@ -193,13 +192,13 @@ class Typist:
         return found[1:]  # the first request finds nothing
 
     def _rest(self, request: FillRequest, idle_ms: float) -> None:
-        """Passes of a warm-up, the last of which may end after the next key."""
+        """Pieces of a warm-up, the last of which may end after the next key."""
         steps = self._engine.engine.warm_up(request)
         while idle_ms > 0:
-            before = self.num_decoded
+            before, self._engine._model.speed.token_ms = self.num_decoded, self.token_ms
             if next(steps, None) is None:
                 break
-            idle_ms -= self.pass_ms * max(1.0, (self.num_decoded - before) / WARM_UP_TOKENS)
+            idle_ms -= self.token_ms * (self.num_decoded - before)
         steps.close()
 
 
@@ -207,7 +206,7 @@ def report_typing(engine: Engine, files: Sequence[Path], num_keys: int, gaps: Se
     """Prints the prompt tokens of typed characters for each gap between two."""
     texts = [path.read_text("utf-8") for path in files]
     typist = Typist(engine, texts[0])
-    print(f"fill {typist.fill_ms:.0f} ms, pass of {WARM_UP_TOKENS} tokens {typist.pass_ms:.1f} ms, {len(texts)} files")
+    print(f"fill {typist.fill_ms:.0f} ms, a prompt token {typist.token_ms:.2f} ms, {len(texts)} files")
     for gap in gaps:
         before, found = typist.num_decoded, list[int]()
         for text in texts:

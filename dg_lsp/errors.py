@@ -28,7 +28,10 @@ is a result, not an error. Exceptions of other libraries are mapped once, in `ba
 
 def escaped(text: str) -> str:
     """The text with control and other invisible characters as escapes: a file's text must not control a terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() or char == "\N{NO-BREAK SPACE}" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def with_extra(name: str) -> str:

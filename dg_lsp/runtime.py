@@ -136,7 +136,7 @@ def read_runtime(folder: Path) -> Runtime | None:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         runtime = Runtime(folder, **record)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     is_text = all(isinstance(value, str) for value in record.values())
     return runtime if is_text and runtime.kind in (_OVERLAY, _WHOLE) else None

@@ -8,7 +8,6 @@ other values stay.
 import difflib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -16,9 +15,9 @@ from typing import Any
 import attrs
 import cattrs
 from attrs import field, validators
-from pathspec import GitIgnoreSpec
 
 from dg_lsp.errors import SettingsError
+from dg_lsp.gitignore import is_pattern
 from dg_lsp.sampler_options import (
     KIND_WORDS,
     NO_OPTIONS,
@@ -43,8 +42,6 @@ MAX_SECONDS, MAX_MS = 1e6, 1e9
 """Longest times, eleven days: the system cannot wait for all longer ones."""
 
 _INTERNAL = {"internal": True}
-
-warnings.filterwarnings("ignore", category=FutureWarning, module="pathspec")  # a pattern could print thousands
 
 
 @attrs.frozen
@@ -104,15 +101,6 @@ class ContextSettings:
     """What is added: signatures of imported definitions, similar code in open files, recent edits, diagnostics."""
 
 
-def is_pattern(line: str) -> bool:
-    """Whether a line of a .gitignore file is valid."""
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except (ValueError, re.error):
-        return False
-    return True
-
-
 def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
     if any(not pattern or "\n" in pattern or not is_pattern(pattern) for pattern in value):
         raise ValueError(f"'{attribute.name}' must be a list of lines of a .gitignore file")
@@ -125,9 +113,9 @@ class PrivacySettings:
     exclude_secrets: bool = True
     """Exclude files that usually contain keys or passwords: `.env`, `*.pem`, `id_rsa` and similar ones."""
     exclude_patterns: tuple[str, ...] = field(default=(), validator=_patterns)
-    """Further files to exclude, in the syntax of `.gitignore`; `!` includes a file again."""
+    """More files to exclude, as lines of a `.gitignore` in each workspace folder and repository; `!` includes again."""
     exclude_gitignored: bool = False
-    """Exclude the files that the workspace's `.gitignore` files name."""
+    """Exclude the files that git ignores, whatever folder of the repository is open."""
     exclude_languages: tuple[str, ...] = ()
     """LSP language ids without completions, such as `markdown`."""
     exclude_comments: bool = False
@@ -144,8 +132,8 @@ class PrivacySettings:
 class ModelSettings:
     """The model and its runtime."""
 
-    name: str = "dg-mini"
-    """A model's name, `auto`, `auto-diffusion`, or the path of a GGUF file or checkpoint; `dg-mini` is bundled."""
+    name: str = "auto"
+    """A model's name or path, or `auto`, `auto-diffusion`: the best one here; of the bundled ones `dg-base` if fast."""
     threads: int = field(default=0, validator=validators.ge(0))
     """CPU threads; 0 measures several numbers at load and uses the fastest."""
     gpu_layers: int = field(default=-1, validator=validators.ge(-1))
@@ -197,7 +185,7 @@ class RewriteSettings:
 def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
     try:
         is_object = not value or isinstance(json.loads(value), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_object = False
     if not is_object:
         raise ValueError(f"'{attribute.name}' must be a JSON object, or empty")

@@ -9,12 +9,14 @@ import re
 import tomllib
 from collections.abc import Collection
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from dg_lsp.errors import SettingsError
+from dg_lsp.gitignore import below
 from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.settings import Settings, parse_settings, unknown_keys
 from dg_lsp.system import config_folder, expanded
@@ -31,6 +33,7 @@ FREE_KEYS = ("completion.", "rewrite.")
 """Keys that every folder may set, except those that choose models."""
 MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""
+PATTERNS = "privacy.exclude_patterns"
 _CONTEXT_ORDER = ("never", "auto", "always")
 
 
@@ -118,7 +121,7 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
         ):
             return old or new
         case "privacy.exclude_patterns" | "privacy.exclude_languages":
-            return (*old, *(one for one in new if one not in old and not one.startswith("!")))
+            return (*old, *(one for one in new if not one.startswith("!")))  # also again: the last one decides
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)
         case "context.sources":
@@ -172,7 +175,13 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str]]:
     except SettingsError as error:
         line = next((_line_of(text, key) for key in unknown_keys(tree)), 0)
         raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
-    return settings, [f"{group}.{key}" for group, part in tree.items() for key in part]
+    keys = [f"{group}.{key}" for group, part in tree.items() for key in part]
+    if PATTERNS in keys:  # each line for workspace folders and repositories, and for the folder of the file
+        folders = dict.fromkeys(one.as_posix() for one in (path.parent, path.parent.resolve()))
+        lines = _value(settings, PATTERNS)
+        every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
+        settings = _replaced(settings, PATTERNS, tuple(chain.from_iterable(every)))
+    return settings, keys
 
 
 def _line_of(text: str, key: str) -> int:

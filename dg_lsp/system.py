@@ -4,6 +4,8 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
+import re
 import shutil
 import sys
 import threading
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from dg_lsp.errors import UsageError
 
-_MEMORY = Path("/proc/meminfo")
+_MEMORY, _CPU_INFO = Path("/proc/meminfo"), Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _LIMITS = (
@@ -98,6 +100,14 @@ def leave_out_relative_programs() -> None:
     entries = [entry for entry in os.get_exec_path() if Path(entry).is_absolute()]
     os.environ["PATH"] = os.pathsep.join(entries) or os.defpath
     os.environ["NoDefaultCurrentDirectoryInExePath"] = "1"  # noqa: SIM112  (Windows searches it without an entry)
+
+
+def processor_name() -> str:
+    """The model of the processor, or its architecture."""
+    with contextlib.suppress(OSError):
+        if name := re.search(r"^model name\s*: (.+)", _CPU_INFO.read_text("utf-8", "replace"), re.MULTILINE):
+            return name[1]
+    return platform.processor() or platform.machine()
 
 
 def resident_bytes() -> int | None:

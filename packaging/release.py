@@ -16,6 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MAX_BYTES = 100 * 10**6  # the largest file that PyPI takes
 DIST = ROOT / "dist"
 PLUGIN, VSIX = ROOT / "editors/nvim", ROOT / "editors/vscode/dist/dg-lsp.vsix"
 INSTALLED_TESTS = (
@@ -68,6 +69,9 @@ def build(folder: Path) -> tuple[Path, Path]:
     shutil.rmtree(DIST, ignore_errors=True)
     run("sdist and wheel", sys.executable, "-m", "build", "--outdir", DIST, ROOT, cwd=folder)
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
+    for path in (wheel, sdist):
+        if path.stat().st_size > MAX_BYTES:
+            raise SystemExit(f"{path.name} has {path.stat().st_size / 1e6:.0f} MB: PyPI takes {MAX_BYTES / 1e6:.0f}")
     return wheel, sdist
 
 

@@ -17,6 +17,9 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 # nor do they read the developer's settings
 os.environ["DG_LSP_CONFIG_DIR"] = os.devnull
 
+# they use the small bundled model; tests of the choice delete this
+os.environ["DG_LSP_AUTO_MODEL"] = "dg-mini"
+
 # a shell ignores Ctrl-C in what it starts in the background, and so would the programs of the tests
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

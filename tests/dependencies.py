@@ -1,5 +1,6 @@
 """The locked dependencies: known vulnerabilities of all, bill of materials and licences of what a user installs."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -47,11 +48,25 @@ def sbom(folder):
     materials, licences = folder / "dg-lsp.cdx.json", folder / "licences.md"
     options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--output-file", materials]
     _run("cyclonedx_py", "requirements", *options, LOCK, check=True)
+    tree = json.loads(materials.read_text(encoding="utf-8"))
+    tree["components"] += map(_model, sorted((ROOT / "dg_lsp/models").glob("*.gguf")))
+    materials.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     names = re.findall(r"^([\w.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     options = ["--from", "mixed", "--format", "markdown", "--with-urls", "--output-file", licences]
     _run("piplicenses", *options, "--packages", *names, check=True, stdout=subprocess.DEVNULL)
     print(f"{materials}\n{licences}")
     return 0
+
+
+def _model(path):
+    """A bundled model as CycloneDX describes one."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    facts = {"type": "machine-learning-model", "name": path.stem, "bom-ref": path.name}
+    facts |= {"hashes": [{"alg": "SHA-256", "content": digest}], "licenses": [{"license": {"id": "Apache-2.0"}}]}
+    if path.stem == "dg-base":
+        base = {"type": "machine-learning-model", "group": "HuggingFaceTB", "name": "SmolLM2-135M-Instruct"}
+        facts["pedigree"] = {"ancestors": [base | {"licenses": facts["licenses"]}]}
+    return facts
 
 
 def _run(module, *arguments, **options):

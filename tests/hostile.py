@@ -20,6 +20,12 @@ SECRETS = (
     ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv", "huggingface/token", ".vault-token",
     "secrets (1).yaml", "id_rsa - Copy", "server.key.txt", "server.pem.1", "secrets.yaml.git", "serviceAccountKey.json",
     "google-credentials.json", "etc/ssh/ssh_host_ed25519_key", "etc/shadow", ".dev.vars", ".kaggle/kaggle.json",
+    "#.env#", "#id_rsa#", ".#.npmrc", ".secrets.yml.swp", ".id_rsa~", ".id_rsa.un~", "secrets (copy).yml",
+    "secrets (another copy).yml", "copy of id_rsa", "secrets copy 2.yml", "secrets.yml.20261124", "secrets-old.yml",
+    "%home%me%.env.swp", "#!home!me!.netrc#", ".tls.key.kate-swp", "credentials.prod.json", "vault.yml",
+    "vault-dev.yml", "keys.json", "appsettings.Production.json", "wp-config.php", "wp-config.php.bak", "key.der",
+    "deploy_rsa", "passwords.txt", "secret.toml", "api_keys.json", "~$passwords.csv", ".~lock.credentials.csv#",
+    "app.secrets",
 )  # fmt: skip
 """Spellings of files that usually contain secrets."""
 

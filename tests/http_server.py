@@ -19,6 +19,7 @@ from dg_lsp.settings import parse_settings
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
 CHATS = {"/v1/chat/completions", "/v1/apply/completions"}
 OPENAI = {"/v1/completions", "/v1/fim/completions", "/v1/edit/completions", *CHATS}
+OPERATOR = AccessRules({"operator": "key-of-the-operator"})
 UNHURRIED = {"completion": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
 
@@ -48,10 +49,12 @@ class Reply:
 
 
 class Client:
-    def __init__(self, port):
+    def __init__(self, port, key=""):
         self.port = port
+        self.key = key
 
     def send(self, method, path, body=None, headers=None):
+        headers = {"X-Api-Key": self.key, **(headers or {})} if self.key else headers
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)) as connection:
             connection.request(method, path, body, headers or {})
             reply = connection.getresponse()
@@ -80,7 +83,10 @@ def engine_of(denoiser, may_open=None):
 
 
 class Starter:
-    """`start(denoiser)` or `start(open_engine=...)` returns a client; all servers stop with the test."""
+    """`start(denoiser)` or `start(open_engine=...)` returns a client; all servers stop with the test.
+
+    With the rules `OPERATOR` the client sends the operator's key.
+    """
 
     def __init__(self):
         self.started = []
@@ -89,11 +95,11 @@ class Starter:
         open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
         server = HttpServer(
-            ("127.0.0.1", 0), open_scheduler, settings, rules or AccessRules(), is_persistent=is_persistent
+            ("127.0.0.1", 0), open_scheduler, settings, (rules := rules or AccessRules()), is_persistent=is_persistent
         )
         server.start()
         self.started.append(server)
-        client = Client(server.port)
+        client = Client(server.port, rules.keys.get("operator", ""))
         return client.wait_ready() if is_waited else client
 
     def close(self):

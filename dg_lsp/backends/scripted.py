@@ -12,7 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Lanes, Prediction
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Footprint, Lanes, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -95,12 +95,14 @@ class ScriptedDenoiser:
         limit = self._context_length
         return Footprint(cache_bytes=used, cache_cells=used, cache_limit=limit, cache_used=used, context_size=limit)
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
         denoiser.check_slot(slot, self.num_slots)
         prompt = denoiser.checked_ids("prompt", prompt_ids, self.spec.vocab_size)
         denoiser.check_prompt_length(len(prompt), self._context_length - self.spec.longest_block)
-        num_decoded = len(prompt) - common_prefix_length(self._slots.get(slot, (NO_IDS, ()))[0], prompt)
+        num_kept = common_prefix_length(self._slots.get(slot, (NO_IDS, ()))[0], prompt)
+        prompt = prompt[: num_kept + most]
+        num_decoded = len(prompt) - num_kept
         self._slots[slot] = token_ids(prompt), self._targets(prompt)
         self.num_prefilled += num_decoded
         self._num_prompts += num_decoded > 0

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import random
-import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -38,12 +37,12 @@ from dg_lsp.bench.metrics import (
 )
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
+from dg_lsp.system import processor_name
 
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
-_CPU_INFO = Path("/proc/cpuinfo")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _INVALID = (ValueError, TypeError, AttributeError, cattrs.BaseValidationError)
 
@@ -72,7 +71,7 @@ class Machine:
     def here(cls, threads: int | None) -> Self:
         """This machine."""
         return cls(
-            cpu=_cpu(),
+            cpu=processor_name(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             os=f"{platform.system()} {platform.release()} {platform.machine()}",
             python=platform.python_version(),
@@ -292,13 +291,6 @@ def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _line(value: RunHeader | Attempt) -> bytes:
     return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"
-
-
-def _cpu() -> str:
-    with suppress(OSError):
-        if name := re.search(r"^model name\s*: (.+)", _CPU_INFO.read_text("utf-8", "replace"), re.MULTILINE):
-            return name[1]
-    return platform.processor() or platform.machine()
 
 
 def _commit(root: Path) -> str | None:

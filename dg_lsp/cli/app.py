@@ -13,6 +13,7 @@ from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.models import app as models
+from dg_lsp.cli.printing import print_line
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
 from dg_lsp.cli.why import why
@@ -65,7 +66,7 @@ def _print_version(value: bool | None) -> None:
     if value:
         from dg_lsp import __version__
 
-        typer.echo(f"dg-lsp {__version__}")
+        print_line(f"dg-lsp {__version__}")
         raise typer.Exit
 
 

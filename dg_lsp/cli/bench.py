@@ -26,6 +26,7 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
+from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -116,19 +117,18 @@ def cut(
     from dg_lsp.bench.cut import case_middles, read_sources, write_cases
     from dg_lsp.bench.metrics import count
     from dg_lsp.context.languages import LANGUAGE_IDS
-    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
+    from dg_lsp.server.exclusion import WorkspaceExclusion
 
     settings, languages = configure({}), languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    root = folder.resolve()
-    roots = repositories_around(root) or [root.as_uri()]
-    exclusion = WorkspaceExclusion(attrs.evolve(settings.privacy, exclude_gitignored=True), roots)
+    privacy = attrs.evolve(settings.privacy, exclude_gitignored=True)
+    exclusion = WorkspaceExclusion(privacy, [folder.resolve().as_uri()])
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
     counts = ", ".join(f"{one} {name}" for name, one in write_cases(middles, output).most_common())
-    typer.echo(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
-    typer.echo(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
+    print_line(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
+    print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
 
 
@@ -235,8 +235,9 @@ def samples(
         return engine.fill(request, deadline=math.inf)
 
     with closing(engine):
-        typer.echo("\n".join(sample_table(positions, fill).markdown()))
-        typer.echo(RequestOptions().time_limits)
+        for line in sample_table(positions, fill).markdown():
+            print_line(line)
+        print_line(RequestOptions().time_limits)
     return 0
 
 
@@ -297,10 +298,8 @@ def steps(
     if as_json:
         typer.echo(json.dumps(asdict(measured)))
     else:
-        typer.echo(
-            f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop\n"
-        )
-        typer.echo(markdown(measured.tables()))
+        print_line(f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop")
+        print_lines(markdown(measured.tables()))
     return 0
 
 
@@ -325,5 +324,5 @@ def report(
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
     audit_page(records, f"dg-lsp: {log.name}", num_bad, outcomes).write(path)
-    typer.echo(f"{count(len(records), 'request')}: {path}")
+    print_line(f"{count(len(records), 'request')}: {path}")
     return 0

@@ -20,6 +20,7 @@ from dg_lsp.cli.options import (
     with_sampler_options,
     with_text_options,
 )
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -65,7 +66,7 @@ def chat(
                 if not is_interactive:
                     raise
                 turns.pop()  # the conversation goes on without this message
-                typer.echo(f"dg-lsp: {error}", err=True)
+                print_line(f"dg-lsp: {error}", err=True)
                 continue
             turns.append(Turn(Role.ASSISTANT, answer))
             if code == INTERRUPTED and not is_interactive:

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import ModelRuntimeError, UsageError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def convert_model(
     if source.is_dir() and not is_diffusion_gemma(source):
         return _convert_with_script(source, output, wanted, trust)
     target = convert_diffusion_gemma(source, output, wanted)
-    typer.echo(f"keep {side_path(target).name} beside it", err=True)
-    typer.echo(target)
+    print_line(f"keep {side_path(target).name} beside it", err=True)
+    print_line(target)
     return 0
 
 
@@ -57,7 +57,7 @@ def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | 
     convert = (lambda written, new: quantize(written, new, wanted)) if wanted and direct == "auto" else None
     with steps() as show_step:
         convert_with_script(source, target, direct, show_step, convert, with_code=trust)
-    typer.echo(target)
+    print_line(target)
     return 0
 
 
@@ -102,7 +102,7 @@ def build_runtime(
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
     if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:
-        typer.echo(folder)
+        print_line(folder)
     return 0
 
 
@@ -114,18 +114,18 @@ def make_runtime(options: "BuildOptions") -> Path | None:
     installed = installed_library()
     version = installed.version if installed else ""
     if not options.whole_backend and installed and supports_bidirectional(None):
-        typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
+        print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return None
     start = time.monotonic()
     with steps() as show_step:
         runtime = build(options, supports_bidirectional, show_step)
     if runtime is None:
-        typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
+        print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
         return None
     extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
-    typer.echo(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
+    print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
     if note := find_runtime().note:
-        typer.echo(f"it will not be loaded: {note}", err=True)
+        print_line(f"it will not be loaded: {note}", err=True)
     return runtime.folder
 
 

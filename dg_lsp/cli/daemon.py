@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer import Option
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.loading import configure_user
 from dg_lsp.cli.options import Json
+from dg_lsp.cli.printing import print_line
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
@@ -52,6 +54,7 @@ def start(
     if gpus is not None and (foreground or http):
         what = "--foreground" if foreground else "--http"
         raise UsageError(f"{what} is for one daemon: leave --gpus out, or start dg-lsp serve --gpu N for each GPU")
+    _check_gpus(numbers)
     access = {"hosts": allow_host or [], "origins": allow_origin or []}
     key_file = api_key_file and str(api_key_file.absolute())
     settings = configure_user({})
@@ -76,6 +79,16 @@ def _gpu_numbers(text: str | None) -> list[int | None]:
     return list(dict.fromkeys(map(int, parts)))
 
 
+def _check_gpus(numbers: Sequence[int | None]) -> None:
+    """Raises UsageError if this machine lacks one: its daemon would start, and fail at the first request."""
+    from dg_lsp.models.gpus import find_gpus
+
+    wanted = max((number for number in numbers if number is not None), default=-1)
+    num_gpus = max(Counter(gpu.kind for gpu in find_gpus()).values(), default=0) if wanted >= 0 else 0
+    if wanted >= num_gpus:
+        raise UsageError(f"--gpus: this machine has no GPU {wanted} (GPUs found: {num_gpus}; they are counted from 0)")
+
+
 def _check_alone(main: Endpoint, numbers: Sequence[int | None]) -> None:
     """Raises DaemonError if daemons run that would use the same GPUs, or among which editors would not choose."""
     if numbers == [None] and (others := main.of_gpus()):
@@ -93,7 +106,7 @@ def _start(endpoint: Endpoint, given: Mapping[str, Any], http: str | None) -> No
     what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
     _print_address(endpoint, what)
     if url:
-        typer.echo(f"dg-lsp: HTTP at {url}", err=True)
+        print_line(f"dg-lsp: HTTP at {url}", err=True)
     elif http:
         raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
 
@@ -120,7 +133,7 @@ def stop() -> int:
     if main.read() is not None or not endpoints:
         endpoints.insert(0, main)
     is_stopped = any([_stop(endpoint) for endpoint in endpoints])  # noqa: C419  (all of them)
-    typer.echo("stopped" if is_stopped else "no daemon runs", err=True)
+    print_line("stopped" if is_stopped else "no daemon runs", err=True)
     return 0 if is_stopped else 1
 
 
@@ -146,7 +159,7 @@ def _stop(endpoint: Endpoint) -> bool:
         if record is None:
             raise DaemonError("the daemon has no record of its process: end it by hand") from None
         # only the holder of the lock writes a record: the process is the daemon
-        typer.echo(f"the daemon does not answer: ending process {record.pid}", err=True)
+        print_line(f"the daemon does not answer: ending process {record.pid}", err=True)
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
         is_stopping = True
@@ -174,9 +187,9 @@ def status(as_json: Json = False) -> int:
             crash = [f"process {facts['crashed']} crashed: see {endpoint.log}"] if "crashed" in facts else []
             lines = ["no daemon runs", *crash]
         if endpoint.gpu is not None:
-            typer.echo(f"GPU {endpoint.gpu}:")
+            print_line(f"GPU {endpoint.gpu}:")
         for line in lines:
-            typer.echo(line)
+            print_line(line)
     return 0 if is_running else 1
 
 
@@ -236,7 +249,7 @@ def _status(endpoint: Endpoint) -> dict[str, Any]:
 
 def _print_address(endpoint: Endpoint, what: str) -> None:
     if record := endpoint.read():
-        typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
+        print_line(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, with_model_options
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def doctor(
         typer.echo(json.dumps(dataclasses.asdict(checkup)))
     else:
         for line in report(checkup):
-            typer.echo(line)
+            print_line(line)
     return 3 if checkup.problems else 0
 
 
@@ -176,9 +177,9 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
+    from dg_lsp.cli import default_model
     from dg_lsp.cli.recommend import unused_message
-    from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
-    from dg_lsp.engine.engine import LocalEngine
+    from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
     from dg_lsp.models import gpus
     from dg_lsp.system import system_free
 
@@ -191,17 +192,16 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     if (unused := gpus.unused_gpu(found, [device.kind for device in listed])) is not None:
         checkup.warnings.append(unused_message(unused))
     checkup.runtime = _runtime()
+    default_model.forget()
     start = time.perf_counter()
-    model = loading.load_model(settings)
-    checkup.model = model.facts()
-    checkup.warnings += [model.warning] if model.warning else []
-    denoiser = loading.open_denoiser(model)
+    model, engine, checkup.threads = loading.open_measured(settings)
     load_ms = 1e3 * (time.perf_counter() - start)
-    checkup.threads = denoiser.threads
-    costs = measure_costs(denoiser)
+    chosen = loading.selection(settings)
+    checkup.model = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
+    checkup.warnings += [model.warning] if model.warning else []
+    costs = engine.decoder_selection.costs or StepCosts()
     measured = {"causal": costs.causal, "canvas": costs.canvas}
     checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
-    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)

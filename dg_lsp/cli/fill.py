@@ -23,6 +23,7 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
+from dg_lsp.cli.printing import print_line
 from dg_lsp.sampler_options import SamplerOptions
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ class _Command:
             typer.echo(json.dumps(fill_object(result, load_ms)))
         else:
             if not result.candidates:
-                typer.echo(f"no completion: the result {result.problem}")
+                print_line(f"no completion: the result {result.problem}")
             elif self.write:
-                typer.echo(f"wrote {self.source.path}")
-            typer.echo(timing_line(result, load_ms))
+                print_line(f"wrote {self.source.path}")
+            print_line(timing_line(result, load_ms))
         return 0 if result.candidates else 1
 
     def fill_gaps(self, start: int, end: int) -> int:
@@ -166,11 +167,11 @@ class _Command:
             for gap in result.gaps:
                 if gap.rejection:
                     line = self.source.line_of(gap.start)
-                    typer.echo(f"line {line} is not filled: the result {gap.rejection.reason.problem}")
+                    print_line(f"line {line} is not filled: the result {gap.rejection.reason.problem}")
             if self.write and not result.rejection:
-                typer.echo(f"wrote {self.source.path}")
+                print_line(f"wrote {self.source.path}")
             num_filled = sum(gap.rejection is None for gap in result.gaps)
-            typer.echo(
+            print_line(
                 f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms;"
                 f" {start_text(load_ms)}; {plural(result.steps, 'step')}"
             )

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.output import Screen, draft_text, for_stream, plural, times
+from dg_lsp.cli.printing import print_line
 
 if TYPE_CHECKING:
     from dg_lsp.engine.decoders.base import Progress
@@ -85,7 +86,7 @@ class Display:
             typer.echo(_json(result, ended_by, load_ms))
         else:
             stream.finish(result)
-            typer.echo(summary_line(result, ended_by, load_ms), err=True)
+            print_line(summary_line(result, ended_by, load_ms), err=True)
         return INTERRUPTED if stop() else 0 if result.text else 1, result.text
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import DgLspError, InputFileError, RequestError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
-    from dg_lsp.models.selection import Machine
+    from dg_lsp.models.selection import Machine, Selection
     from dg_lsp.settings import ModelSettings, Settings
 
 TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
@@ -60,22 +59,17 @@ def configure(over: Mapping[str, Any]) -> "Settings":
     if (path := workspace_file(folder)) is not None:
         settings, messages = with_workspace_file(settings, path, known_names())
         for message in messages:
-            typer.echo(f"dg-lsp: {message}", err=True)
+            print_line(f"dg-lsp: {message}", err=True)
     return parse_settings(over, settings)
 
 
 def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") -> None:
     """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
     from dg_lsp.context.document import Snapshot
-    from dg_lsp.context.exclusion import Exclusion
+    from dg_lsp.server.exclusion import WorkspaceExclusion
 
-    path = source.path.absolute()
-    snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
-    reason = Exclusion(settings.privacy).reason(snapshot)
-    if reason is None and settings.privacy.exclude_gitignored:
-        from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
-
-        reason = WorkspaceExclusion(settings.privacy, repositories_around(path)).exclusion_reason(snapshot)
+    snapshot = Snapshot(source.path.absolute().as_uri(), 0, source.text, source.language)
+    reason = WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()]).exclusion_reason(snapshot)
     if reason is not None:
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
@@ -88,6 +82,11 @@ class LoadedModel:
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
     settings: "ModelSettings"  # with which it was loaded
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether some of its layers are on a GPU."""
+        return not isinstance(self.weights, Checkpoint) and self.weights.on_gpu
 
     def facts(self) -> dict[str, Any]:
         """The model as `doctor` and `models show` print it, in JSON values."""
@@ -165,20 +164,47 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
 
 
-def with_model_chosen(settings: "Settings") -> "Settings":
-    """Replaces `auto` and `auto-diffusion` by a model for this machine, and prints the reason on standard error."""
-    from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, is_tested
+def selection(settings: "Settings", *, advises: bool = False) -> "Selection | None":
+    """The model that `auto` or `auto-diffusion` stands for here; None for other names.
+
+    The machine is examined where a model was pulled, or where advice is wanted: a better model that could be.
+    """
+    from dg_lsp.cli.default_model import VARIABLE, default_model
+    from dg_lsp.models import registry, selection
 
     name = settings.model.name
-    if name not in (AUTO, AUTO_DIFFUSION):
+    if name == registry.AUTO_DIFFUSION:
+        bundled = selection.Selection(registry.MINI, "")
+    elif name != registry.AUTO:
+        return None
+    else:
+        bundled = default_model(settings.model)
+        if VARIABLE in os.environ or not (advises or any(map(registry.is_tested, registry.PRESETS))):
+            return bundled
+    machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
+    return selection.select(machine, registry.is_tested, name, bundled)
+
+
+def with_model_chosen(settings: "Settings", *, advises: bool = False) -> "Settings":
+    """Replaces `auto` and `auto-diffusion` by a model for this machine.
+
+    Prints the reason on standard error, with advice in any case, and otherwise unless the model is the usual one.
+    """
+    from dg_lsp.cli.default_model import VARIABLE
+    from dg_lsp.models.registry import BASE
+
+    chosen = selection(settings, advises=advises)
+    if chosen is None:
         return settings
+    if chosen.name != os.environ.get(VARIABLE) and (advises or chosen.name != BASE):
+        _report(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
+    return _with_name(settings, chosen.name)
+
+
+def _with_name(settings: "Settings", name: str) -> "Settings":
     import attrs
 
-    from dg_lsp.models.selection import select
-
-    chosen = select(this_machine(with_gpu=bool(settings.model.gpu_layers)), is_tested, name)
-    typer.echo(f"dg-lsp: {name} selects {chosen.name}: {chosen.reason}", err=True)
-    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
+    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
 
 
 def load_model(settings: "Settings") -> LoadedModel:
@@ -212,7 +238,7 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
     if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
         advice = "a model that fits into one GPU is faster (model.device)"
-        typer.echo(f"dg-lsp: warning: layers are split, and {problem}: {advice}", err=True)
+        print_line(f"dg-lsp: warning: layers are split, and {problem}: {advice}", err=True)
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)
@@ -257,7 +283,7 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
 
 
 def _report(sentence: str) -> None:
-    typer.echo(f"dg-lsp: {sentence}", err=True)
+    print_line(f"dg-lsp: {sentence}", err=True)
 
 
 def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
@@ -267,13 +293,30 @@ def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | Tr
 
 
 def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
-    """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`."""
-    model, denoiser = open_local(settings)
+    """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`.
+
+    Where `auto` finds dg-base too slow, dg-mini is loaded instead.
+    """
+    from dg_lsp.cli.default_model import judged
+    from dg_lsp.models.registry import AUTO, BASE
+
+    chosen = with_model_chosen(settings)
+    model, denoiser = open_local(chosen)
+    start, used = time.perf_counter(), time.process_time()
     try:
         engine = _measured(denoiser, settings)
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
+    costs = engine.decoder_selection.costs
+    if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
+        seconds, own = time.perf_counter() - start, (time.process_time() - used) / (denoiser.threads or 1)
+        idle_share = 1.0 if model.is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs
+        verdict = judged(settings.model, idle_share * costs.line_ms)
+        if verdict.name != BASE:
+            engine.close()
+            _report(f"{AUTO} selects {verdict.name}: {verdict.reason}")
+            return open_measured(_with_name(settings, verdict.name))
     return model, engine, denoiser.threads
 
 
@@ -312,7 +355,7 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
     engine = open_engine(settings)
     with closing(engine):
         if language_id is not None and (problem := engine.spec.language_problem(language_id)):
-            typer.echo(f"dg-lsp: warning: {problem}", err=True)
+            print_line(f"dg-lsp: warning: {problem}", err=True)
         yield engine, 1e3 * (time.perf_counter() - start)
 
 

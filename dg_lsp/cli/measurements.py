@@ -26,6 +26,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder, sampler_of
 from dg_lsp.cli.output import progress
+from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
@@ -329,7 +330,9 @@ def finish(
         typer.echo(json.dumps(tree))
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
-        typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", markdown(tables)]))
+        for line in (f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""):
+            print_line(line)
+        print_lines(markdown(tables))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
         benchmark_page(title, run, tables, films, timelines).write(html)
@@ -363,7 +366,7 @@ def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     if all(case.program("") is None for case in cases):
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
     sandbox = Sandbox()
-    typer.echo("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
+    print_line("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
     return sandbox
 
 

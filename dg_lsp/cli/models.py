@@ -14,6 +14,7 @@ from typer import Argument
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, overrides
+from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.cli.pull import pull_model, size_text
 from dg_lsp.errors import DgLspError, UsageError
 
@@ -47,10 +48,10 @@ def list_models(as_json: Json = False) -> int:
         rows.append((one["name"], here, one["fit"], one["kind"], *sizes, one["hardware"], licence, one["note"]))
     shown = _fitting(rows)
     for line in aligned(shown):
-        typer.echo(line)
+        print_line(line)
     left_out = rows[0][len(shown[0]) :]
     more = f" A wider terminal, or --json, shows {', '.join(left_out)}." if left_out else ""
-    typer.echo(
+    print_lines(
         f"\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.{more}"
     )
     return 0
@@ -119,27 +120,27 @@ def show_model(
     from dg_lsp.models import registry
     from dg_lsp.settings import parse_settings
 
-    settings = loading.with_model_chosen(configure(overrides(model=model)))
+    settings = loading.with_model_chosen(configure(overrides(model=model)), advises=True)
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
-            typer.echo(f"{key}: {value}")
+            print_line(f"{key}: {value}")
         if preset.path is None:
             return 0
-        typer.echo("from the file:")
+        print_line("from the file:")
     # nothing is computed, so no layer goes to a GPU
     loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
     with closing(loaded.weights):
         facts = loaded.facts()
     for key, value in facts.items():
-        typer.echo(f"{key}: {loading.fact_text(value)}")
+        print_line(f"{key}: {loading.fact_text(value)}")
     if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
         for key, value in _fim_facts(family):
-            typer.echo(f"{key}: {value}")
+            print_line(f"{key}: {value}")
     for key, value in loaded.spec.metadata:
-        typer.echo(f"  {key} = {value}")
+        print_line(f"  {key} = {value}")
     if loaded.warning:
-        typer.echo(f"dg-lsp: {loaded.warning}", err=True)
+        print_line(f"dg-lsp: {loaded.warning}", err=True)
     return 0
 
 
@@ -161,7 +162,7 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
     with explained_disk_errors(preset.folder, "close the programs that use the model"):
         freed = registry.remove(preset)
-    typer.echo(f"removed {preset.folder} ({size_text(freed)})")
+    print_line(f"removed {preset.folder} ({size_text(freed)})")
     return 0
 
 

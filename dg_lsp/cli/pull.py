@@ -17,6 +17,7 @@ from typer import Argument, Option
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.runtime import COMMAND, find_runtime
 from dg_lsp.system import VARIABLE
@@ -59,7 +60,7 @@ def pull_model(
     if is_other and (is_bundled or (preset is not None and preset.wheels)):
         raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
     if is_bundled:
-        typer.echo(f"{name} is bundled: there is nothing to fetch", err=True)
+        print_line(f"{name} is bundled: there is nothing to fetch", err=True)
         return 0
     if preset is None:
         raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
@@ -73,9 +74,9 @@ def pull_model(
             agree(preset, accepted=accept_licence)
         if file is None:  # the size of another file is known only to the hub
             for line in pull.announcement():
-                typer.echo(line, err=True)
+                print_line(line, err=True)
         pull.run(source)
-    typer.echo(preset.path)
+    print_line(preset.path)
     return 0
 
 
@@ -183,7 +184,7 @@ class Pull:
         if not self.is_other:
             check_space(preset.folder, self.disk_bytes() - self._present_bytes())
         for number, stage in enumerate(stages, 1):
-            typer.echo(f"[{number}/{len(stages)}] {stage}", err=True)
+            print_line(f"[{number}/{len(stages)}] {stage}", err=True)
             runs[stage]()
 
     def _present_bytes(self) -> int:
@@ -256,20 +257,20 @@ def try_model(name: str) -> None:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
     text = repr(result.text) if result.candidates else f"no completion: the result {result.problem}"
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-    typer.echo(f"{before.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+    print_line(f"{before.splitlines()[-1].strip()} -> {text} ({times})", err=True)
     if result.candidates:
         return
     if result.reason == Reason.UNFINISHED:
         problem = f"needs more than {_TEST_MS / 1e3:.0f} s for a line here: dg-lsp models list has smaller models"
     else:
         problem = f"did not complete a simple line: its weights or prompt may be wrong, see dg-lsp models show {name}"
-    typer.echo(f"dg-lsp: warning: {name} {problem}", err=True)
+    print_line(f"dg-lsp: warning: {name} {problem}", err=True)
 
 
 def agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
-    typer.echo(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
+    print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
     if not preset.terms or accepted:
         return
     if not sys.stdin.isatty():

@@ -9,6 +9,7 @@ import typer
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.output import aligned
+from dg_lsp.cli.printing import print_line
 from dg_lsp.cli.pull import Pull, size_text
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
@@ -60,10 +61,10 @@ def show_recommendation(*, as_json: bool) -> None:
         typer.echo(json.dumps(_object(measured, now, later)))
         return
     for line in (*machine_lines(measured), "", *table(now)):
-        typer.echo(line)
+        print_line(line)
     if later is not None:
         for line in ("", "with a llama.cpp for the GPU (dg-lsp setup builds it), by estimate:", *table(later)):
-            typer.echo(line)
+            print_line(line)
 
 
 def measure() -> Measurement:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import USE_EVEN_SECRET, EvenSecret, Json, Seed, Write, with_rewrite_model_options
+from dg_lsp.cli.printing import print_line
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -60,15 +61,15 @@ def rewrite(
         typer.echo(_json(result, first, last, load_ms))
     else:
         if result.rejection:
-            typer.echo(f"no rewrite: the result {result.rejection.reason.problem}")
+            print_line(f"no rewrite: the result {result.rejection.reason.problem}")
         show_difference(result, source)
         if note := instruction_note(request, result):
-            typer.echo(note, err=True)
-        typer.echo(
+            print_line(note, err=True)
+        print_line(
             f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {plural(result.steps, 'step')}"
         )
         if write and not result.rejection:
-            typer.echo(f"wrote {path}")
+            print_line(f"wrote {path}")
     return 1 if result.rejection else 0
 
 

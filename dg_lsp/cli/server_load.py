@@ -26,6 +26,7 @@ from dg_lsp.bench.load import (
 from dg_lsp.bench.report import check_page_path
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.measurements import progress_bar, read_samples
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import RemoteSettings, Settings, parse_settings
 
@@ -107,8 +108,10 @@ def measure_load(
         facts = {"is_complete": is_complete, "num_prompts": len(chosen), "machine": asdict(header.machine)}
         typer.echo(json.dumps({**facts, **header.options, "levels": levels}))
     else:
-        typer.echo("\n".join([f"{header.model}; {header.machine.line()}", *notes, ""]))
-        typer.echo("\n".join(line for table in load_tables(levels) for line in table.markdown()))
+        for line in (f"{header.model}; {header.machine.line()}", *notes, ""):
+            print_line(line)
+        for line in (line for table in load_tables(levels) for line in table.markdown()):
+            print_line(line)
     if html is not None:
         load_page(header, rounds, notes).write(html)
     return 0 if is_complete else INTERRUPTED

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from typer import Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
+from dg_lsp.cli.printing import print_line
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
@@ -26,7 +26,9 @@ DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
 TOKEN_VARIABLE = "DG_LSP_TOKEN"
 MIN_TOKEN_CHARS = 16
-KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the API key; without it {KEY_VARIABLE}.")]
+_ONLY_CLIENT = "client"
+"""The name of a key that has none."""
+KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the API keys; without it {KEY_VARIABLE}.")]
 AllowedHosts = Annotated[
     list[str] | None, Option(metavar="NAME", help="Host name that clients use for this machine; may be repeated.")
 ]
@@ -88,7 +90,7 @@ def _settings(over: dict[str, Any]) -> "Settings":
     try:
         return loading.configure_user(over)
     except SettingsError as error:
-        typer.echo(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
+        print_line(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
         return from_command_line
 
 
@@ -111,7 +113,7 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     try:
         connection = client.open_session(endpoint, hello, DAEMON, json.dumps(given))
     except DaemonError as error:
-        typer.echo(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
+        print_line(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
     else:
         client.become_pipe(connection)
 
@@ -168,25 +170,34 @@ def access_rules(
     origins: Sequence[str],
     max_queued: int | None = None,
 ) -> "AccessRules":
-    """Whose and how many requests the server accepts. Raises InputFileError if the key cannot be read."""
+    """Whose and how many requests the server accepts. Raises InputFileError if the keys cannot be read."""
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 
     limit = {} if max_queued is None else {"max_queued": max_queued}
-    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins), **limit)
+    return AccessRules(_read_keys(api_key_file), allowed_hosts(host, hosts), tuple(origins), **limit)
 
 
-def _read_key(path: Path | None) -> str:
-    """The first line of the file, or the variable; other users could read a key on the command line."""
+def _read_keys(path: Path | None) -> dict[str, str]:
+    """Keys by name: of the file's lines, or the variable's; other users could read a key on the command line."""
     if path is None:
-        return os.environ.get(KEY_VARIABLE, "").strip()
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        return {_ONLY_CLIENT: key} if key else {}
     try:
-        key = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise InputFileError(f"{path}: {reason}; give a file with a key") from error
-    if not key:
-        raise InputFileError(f"{path} is empty; its first line is the key")
-    return key
+    rows = [tuple(words) for line in lines if (words := line.split())]
+    if not rows:
+        raise InputFileError(f"{path} is empty; give a file with a key")
+    if len(rows) == len(rows[0]) == 1:
+        return {_ONLY_CLIENT: rows[0][0]}
+    if any(len(words) != 2 for words in rows):
+        raise InputFileError(f"{path}: each line must be a name, a blank and a key; or the file has a key alone")
+    keys = {words[0]: words[1] for words in rows}
+    if len(set(keys)) < len(rows) or len(set(keys.values())) < len(rows):
+        raise InputFileError(f"{path}: a name or a key occurs twice; each client needs its own")
+    return keys
 
 
 def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import typer
 
 from dg_lsp.cli import conversion
+from dg_lsp.cli.default_model import forget
+from dg_lsp.cli.printing import print_line
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.cli.recommend import (
     Measurement,
@@ -24,7 +26,7 @@ from dg_lsp.cli.recommend import (
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime
 from dg_lsp.models.gpus import Gpu
-from dg_lsp.models.registry import BUNDLED
+from dg_lsp.models.registry import AUTO, BUNDLED
 from dg_lsp.models.selection import RankedModel, rewrite_preset
 
 
@@ -33,20 +35,22 @@ def set_up(*, is_agreed: bool) -> None:
     measured = measure()
     plan = Plan.make(measured)
     for line in plan.lines():
-        typer.echo(line)
+        print_line(line)
     if not is_agreed:
         _confirm()
     if plan.build_for is not None:
         if not make_llama_cpp(plan.build_for, plan.backend):
-            typer.echo("going on without the GPU", err=True)
+            print_line("going on without the GPU", err=True)
         plan = Plan(measure(), None, "", "")  # the GPU may have less free memory than it has
     model = plan.model
+    name = AUTO if model.preset in BUNDLED else model.name
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run(None)
     else:
-        try_model(model.name)
-    for line in editor_lines(model.name):
-        typer.echo(line)
+        forget()  # `auto` measures again
+        try_model(name)
+    for line in editor_lines(name):
+        print_line(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +129,10 @@ def make_llama_cpp(gpu: Gpu, backend: str) -> bool:
     with conversion.steps() as show_step:
         problem = install_wheel(gpu.backends, lists_gpu, show_step)
     if not problem and lists_gpu():
-        typer.echo(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)
+        print_line(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)
         return True
     problem = problem or "an earlier build of llama.cpp is loaded instead of the wheel"
-    typer.echo(f"{problem}: compiling it for {backend}", err=True)
+    print_line(f"{problem}: compiling it for {backend}", err=True)
     try:
         conversion.make_runtime(BuildOptions(backend=backend))
         if lists_gpu():
@@ -136,8 +140,8 @@ def make_llama_cpp(gpu: Gpu, backend: str) -> bool:
         problem = "it lists no GPU: check the driver (docs/howto/gpu.md)"
     except (ModelError, UsageError) as error:
         problem = str(error)
-    typer.echo(f"warning: {unused_message(gpu)}", err=True)
-    typer.echo(f"llama.cpp for {backend}: {problem}", err=True)
+    print_line(f"warning: {unused_message(gpu)}", err=True)
+    print_line(f"llama.cpp for {backend}: {problem}", err=True)
     return False
 
 

@@ -15,9 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dg_lsp import errors
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import ModelCrashedError, ModelError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
@@ -61,7 +60,7 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
         if is_new := not all(identity in known.digests for identity in identities.values()):
             read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
     if is_new and size >= _ANNOUNCED_BYTES:
-        typer.echo(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
+        print_line(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
     digests = [known.digest(part, identity) for part, identity in identities.items()]
     if is_folder:
         digests = [f"{part.name} {digest}\n" for part, digest in zip(identities, digests, strict=True)]
@@ -136,7 +135,7 @@ class _Record:
         try:
             tree = json.loads((data_folder() / RECORD).read_text(encoding="utf-8"))
             return cls({str(key): str(value) for key, value in tree["digests"].items()}, list(map(str, tree["passed"])))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return cls({}, [])
 
     def digest(self, path: Path, identity: str) -> str:

@@ -1,9 +1,11 @@
 """`dg-lsp why`: what automatic completion does at one position, and why nothing is shown there."""
 
 import json
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, with_model_options
+from dg_lsp.cli.printing import print_line
 
 
 @with_model_options
@@ -24,9 +27,10 @@ def why(
     over: dict[str, Any],
 ) -> int:
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
+    from dg_lsp.cli.output import for_stream
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.exclusion import WorkspaceExclusion, repositories_around
+    from dg_lsp.server.exclusion import WorkspaceExclusion
     from dg_lsp.server.explanation import Visibility, explain, not_requested
 
     path, line, column = parse_position(position)
@@ -34,7 +38,7 @@ def why(
     settings = loading.configure(over)
     snapshot = replace(source.snapshot(), uri=source.path.absolute().as_uri())  # as an editor opens it
     request = FillRequest(snapshot, source.offset_at(line, column), max_lines=settings.completion.max_lines)
-    exclusion = WorkspaceExclusion(settings.privacy, repositories_around(source.path.absolute()))
+    exclusion = WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()])
     found = not_requested(request, exclusion, settings.completion)
     if found is None:
         with closing(loading.open_engine(settings)) as engine:
@@ -44,7 +48,7 @@ def why(
     if as_json:
         typer.echo(json.dumps(found.as_object()))
     else:
-        typer.echo(found.sentence)
+        print_line(found.sentence)
         if found.text and (show_text or found.outcome is Visibility.SHOWN):
-            typer.echo(found.text)
+            typer.echo(for_stream(found.text, sys.stdout))
     return 0 if found.outcome is Visibility.SHOWN else 1

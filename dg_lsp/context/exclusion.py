@@ -1,43 +1,50 @@
 """Exclusion: documents that are never sent to a model, neither for completion nor as context of other files.
 
 Secrets in the context of other files are masked.
-
-Patterns have the syntax of .gitignore files and are matched by `pathspec`: the last match decides, `!` negates.
 """
 
 import functools
+import os
 import re
-import sys
+import tomllib
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote
 
-from pathspec import GitIgnoreSpec
-
 from dg_lsp.context.document import Snapshot, path_of, split_uri
-from dg_lsp.settings import PrivacySettings, is_pattern
+from dg_lsp.gitignore import Rule, anywhere, compiled, is_excluded, path_bytes
+from dg_lsp.settings import PrivacySettings
 
 SECRET_FILES = (
     ".env*", "*.env", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example",
-    "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.jks", "*.jceks", "*.bks", "*.keystore", "*.keytab",
-    "*.kdb", "*.kdbx", "*.ppk", "*.snk", "*.asc", "*.gpg", "*.pgp", "*.agekey", "*.keychain", "*.keychain-db",
-    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!id_*.pub", "*.ovpn",
+    "*.pem", "*.key", "*.der", "*.jwk", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.pvk", "*.jks", "*.jceks", "*.bks",
+    "*.keystore", "*.keytab", "*.kdb", "*.kdbx", "*.ppk", "*.snk", "*.asc", "*.gpg", "*.pgp", "*.agekey", "*.keychain",
+    "*.keychain-db", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!id_*.pub", "*_rsa", "*_ed25519", "*.ovpn",
     ".netrc", "_netrc", ".authinfo", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".msmtprc", ".fetchmailrc",
     ".npmrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", "auth.json", ".git-credentials", ".htpasswd",
     ".htdigest", ".dockercfg", "kubeconfig", "kubeconfig.json", "kubeconfig.y*ml", "*.kubeconfig", "*.tfvars",
-    "*.tfvars.json", "*.tfstate", "*.tfstate.*", ".terraformrc", ".boto", ".s3cfg", "rclone.conf",
+    "*.tfvars.json", "*.tfstate", "*.tfstate.*", ".terraformrc", "terraform.rc", ".boto", ".s3cfg", "rclone.conf",
     "*accesskeys*.csv", "rootkey.csv", "*serviceaccount*.json", "*service-account*.json", "*service_account*.json",
-    "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json", "kaggle.json", ".databrickscfg",
-    "local.settings.json", ".dev.vars*", "wallet.dat", ".passwd", "ssh_host_*_key",
-    "credentials", "credentials.csv", "credentials.ini", "*credentials.json", "credentials.toml", "credentials.xml",
-    "credentials.y*ml", "secrets.ini", "secrets.json", "secrets.toml", "secrets.xml", "secrets.y*ml",
-    "token", "token.json", "tokens.json", "*.token", ".*token", "stored_tokens", "sitemanager.xml", "recentservers.xml",
+    "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json", "google-services.json",
+    "googleservice-info.plist", "kaggle.json", ".databrickscfg", "appsettings.*.json", "local.settings.json",
+    "connectionstrings.*", "key.json", "key.properties", "keystore.properties", "wp-config.php", "localsettings.php",
+    "settings.local.php", "secret_token.rb", ".dev.vars*", "wallet.dat", ".passwd", "passwd", "ssh_host_*_key",
+    "credentials", "*credentials.json", "secrets", "token", "*.secret", "*.secrets", "*.token", ".*token",
+    "stored_tokens", "sitemanager.xml", "recentservers.xml",
     ".vault-pass*", ".vault_pass*", "vault-password*", "vault_password*", "logins.json", "key4.db", "cookies.txt",
     "cookies.sqlite", ".*history", ".histfile", ".lesshst", ".viminfo", "fish_history", "consolehost_history.txt",
+    *(
+        f"{stem}.{ending}"
+        for stem in ("api?key", "api?keys", "apikey*", "credential", "credentials", "keys", "password", "passwords",
+                     "secret", "secrets", "token", "tokens", "vault")
+        for ending in ("cfg", "conf", "csv", "ini", "json", "plist", "properties", "toml", "txt", "xml", "y*ml")
+    ),
 )  # fmt: skip
 """Names of files that usually contain keys or passwords, in lower case."""
 SECRET_PATHS = (
@@ -50,12 +57,16 @@ _MAX_PATH, _MAX_NAME = 1 << 16, 255
 """Characters of a path, some of them encoded, and of a name in it: no system allows more."""
 MAX_LOCAL_PATH = 4096
 """Longest path of a file on Linux and macOS, and of nearly all on Windows."""
-_BACKUP = re.compile(
-    r"(~|\.(bak|backup|git|old|orig|save|sw[a-p]|tmp|txt|\d{1,9})| \(\d{1,9}\)| (- )?copy)+(?=\.\w+$|$)"
+_BEFORE = re.compile(r"^(\.?#|~\$|\.~lock\.|copy (\(\d{1,9}\) )?of )*(.*[%!](?=.))?")
+_BEHIND = re.compile(
+    r"(~|#| \(\d{1,9}\)| \(([\w ]{1,20} )?copy( \d{1,9})?\)| (- )?copy( \d{1,9})?"
+    r"|[._-](bak|backup|copy|git|kate-swp|old|orig|rej|save|sw[a-p]|temp|tmp|txt|un|\d{1,14}"
+    r"|ci|dev|development|live|local|prod|production|qa|stage|staging|test|testing|uat))+(?=\.\w+$|$)"
 )
-"""Ends of the names of backups and copies; `.git` is that of a former version in VS Code."""
-IGNORES_CASE = sys.platform in ("win32", "darwin")
-"""Whether two spellings of a path that differ in case usually name the same file."""
+"""Beginnings and ends of the names of backups, swap files, copies and variants for one machine.
+
+`%` and `!` stand for the slashes of a path in swap folders; `.git` ends a former version in VS Code.
+"""
 _DRIVE = re.compile(r"[A-Za-z]:")
 _TRAILING = re.compile(r"(?<![. ])[. ]++(?=/|$)")  # ignored by Windows
 _STREAM = re.compile(r"[. ]*:[^/]*$")  # of a file on Windows
@@ -69,33 +80,9 @@ _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
     r"(?:[ \t#*/\"']{0,80}[A-Za-z0-9+/]{1,76}={0,2}(?![^\s\"'\\]))?",
     re.MULTILINE,
 )
-_TOKEN = re.compile(
-    r"\b(?:"
-    r"A(?:KI|SI|BI|CC)A[A-Z2-7]{16}\b|ABSK[\w+/]{60,}"  # Amazon
-    r"|(?i:aws_?secret_?access_?key)[\"']?\s*[=:]\s*[\"']?[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/])"
-    r"|gh[pousr]_\w{36,}|github_pat_\w{22,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[\w-]{20,}"
-    r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}"
-    r"|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
-    r"|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"
-    r"|npm_\w{36}|pypi-[\w-]{50,}|dckr_pat_[\w-]{20,}|do[opr]_v1_[a-f0-9]{64}|SG\.[\w-]{16,}\.[\w-]{16,}"
-    r"|hv[sbr]\.[\w-]{20,}|dapi[a-f0-9]{32}|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|lin_api_\w{30,}|glsa_\w{32,}"
-    r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|\d{8,10}:AA[\w-]{33}"
-    r"|(?:(?<!-)eyJ[\w-]{8,}+|eyJ[\w-]{8,256}+)\.eyJ[\w-]{8,}\.[\w-]*"  # a JSON web token
-    r")|(?<=AccountKey=)[\w+/]{40,}={0,2}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
-    r"|(?<=://)[^\s/:@\"']{1,64}:[^\s/@\"']{1,128}(?=@)"  # user and password of an address
-)
-_LINEAR = tuple(
-    (re.compile(found), replacement)
-    for found, replacement in (
-        (r"\[\^(?![/\]])", "[^/"),  # as in git, a slash is in no class
-        (r"(?:\[\^/\]\*)+", "[^/]*"),
-        (r"\[\^/\]\*((?:\\.|\[(?!\^[^/]|\^/\]\*)\^?\]?[^\]]*\]|[^/\\\[(|*+?$])+)(?=\[\^/\]\*)", r"(?>[^/]*?\1)"),
-        (r"\^\(\?:\.\+/\)\?((?:(?!\(\?:/\.\+\)\?).)+?)(?=\(\?:/\.\+\)\?)", r"^(?>(?:.+?/)??\1(?=/))"),
-        (r"\(\?:/\.\+\)\?(/(?:(?!\(\?:/\.\+\)\?).)+?)(?=\(\?:/\.\+\)\?)", r"(?>(?:/.+?)??\1(?=/))"),
-    )
-)
-"""Replacements in pathspec's expressions, which would be matched for hours: what lies between two asterisks, or between
-two `**`, is taken where it comes first, and nowhere else."""
+_RUN, _RANDOM = re.compile(r"[\w+/=~-]{14,}"), re.compile(r"\d|[A-Za-z0-9+/]{20}")
+_NEAR = 60  # characters from the name of a token to its value, at most
+_TOKEN_PART = re.compile(r"[^\s\"'`]*")
 MASK = "***"
 """Stands for a private key or a token in a snippet."""
 MAX_CHARS = 20_000_000  # longer documents are excluded
@@ -118,9 +105,10 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The exclusion rules of the settings."""
+    """The exclusion rules of the settings, for a workspace with these folders."""
 
     settings: PrivacySettings
+    roots: tuple[Path, ...] = ()
 
     def reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why this document is excluded, or None."""
@@ -133,21 +121,45 @@ class Exclusion:
             return ExclusionReason.GIANT
         return ExclusionReason.BINARY if is_binary(snapshot.text) else None
 
-    def path_reason(self, path: str) -> ExclusionReason | None:
-        """Why a file is excluded by its path, before it is read, or None."""
+    def path_reason(self, path: str, folders: Iterable[Path] = ()) -> ExclusionReason | None:
+        """Why a file is excluded by its path, before it is read, or None.
+
+        Patterns are relative to the root of the file system, and to each of the folders that the file is in. If it is
+        in none, they are relative to every folder around the file, because one of them is that of its project.
+        """
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
-        return ExclusionReason.PATTERN if compiled(self.settings.exclude_patterns).match_file(folded(path)) else None
+        text, patterns = path_bytes(path), self.settings.exclude_patterns
+        around = {path_bytes(one.as_posix().strip("/") + "/").lstrip("/") for one in folders}
+        starts = {len(one) for one in around if text.startswith(one)}
+        lines = patterns if starts else tuple(map(anywhere, patterns))
+        rules = (Rule(start, one) for one in compiled(lines) for start in {0, *starts})
+        return ExclusionReason.PATTERN if is_excluded(text, rules) else None
 
     def _uri_reason(self, uri: str) -> ExclusionReason | None:
         """By the path of a URI; for a file on this machine also by the path that its links lead to."""
-        path = path_of(uri)
-        reason = self.path_reason(path)
-        if reason is None and (local := local_path(uri)) is not None:
-            with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
-                target = local.resolve().as_posix().lstrip("/")
-                return self.path_reason(target) if target != path else None
-        return reason
+        path, local = path_of(uri), local_path(uri)
+        if local is None:
+            return self.path_reason(path)
+        files, folders = [local], [*self.roots]
+        with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
+            files.append(local.resolve())
+            folders += [root.resolve() for root in self.roots]
+        if self.settings.exclude_patterns:
+            folders += filter(None, map(repository_around, files))
+        spellings = dict.fromkeys([path, *(one.as_posix().lstrip("/") for one in files)])
+        return next(filter(None, (self.path_reason(one, folders) for one in spellings)), None)
+
+
+def repository_around(path: Path) -> Path | None:
+    """The innermost folder around a path that is a git repository or one of its work trees."""
+    return next((folder for folder in path.parents if _is_repository(Path(folder, ".git"))), None)
+
+
+def _is_repository(path: Path) -> bool:
+    with suppress(OSError, ValueError):  # unreadable, a NUL
+        return path.is_file() or os.path.lexists(path / "HEAD")
+    return False
 
 
 def is_secret(path: str) -> bool:
@@ -166,16 +178,48 @@ def _is_secret(path: str) -> bool:
     if any(len(part) > _MAX_NAME for part in path.split("/")):
         return True
     path = _TRAILING.sub("", _INVISIBLE.sub("", path).replace("\\", "/").casefold())
-    files, name = _compiled(SECRET_FILES), path.rstrip("/").rpartition("/")[2]
-    names = (name, _BACKUP.sub("", name), _STREAM.sub("", name))
-    return any(map(files.match_file, names)) or _compiled(SECRET_PATHS).match_file(path)
+    name = path.rstrip("/").rpartition("/")[2]
+    bare = _BEHIND.sub("", _BEFORE.sub("", name))
+    names = {name, _STREAM.sub("", name), bare, bare.lstrip(".")}  # the names of swap files begin with a dot
+    files, paths = ([Rule(0, pattern) for pattern in compiled(one)] for one in (SECRET_FILES, SECRET_PATHS))
+    return any(is_excluded(one, files) for one in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
 
 
 def mask_secrets(text: str) -> str:
     """The text with private keys, also incomplete ones, and tokens of known forms replaced by `***`."""
-    for pattern in (_PRIVATE_KEY, _KEY_LINES, _TOKEN):
+    for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
+    lower, runs = text.lower(), (found for found in _RUN.finditer(text) if _RANDOM.search(found[0]))
+    near = "\n".join(text[max(0, found.start() - _NEAR) : found.end()] for found in runs).lower()
+    for rule in _rules():
+        place = lower if "anywhere" in rule else near
+        if any(word in place for word in rule["keywords"]):
+            text = _expression(rule["regex"]).sub(_masked, text)
     return text
+
+
+def cut(text: str, length: int) -> str:
+    """The beginning of a text, without a token at its end that is cut, which `mask_secrets` would not recognise."""
+    head = text[: length + 1]
+    found = _TOKEN_PART.match(head[::-1]) if len(head) > length else None
+    return head[: len(head) - (found.end() if found is not None else 0)][:length]
+
+
+@functools.cache
+def _rules() -> list[dict[str, Any]]:
+    """The forms of tokens."""
+    text = resources.files(__package__).joinpath("secrets.toml").read_text(encoding="utf-8")
+    rules: list[dict[str, Any]] = tomllib.loads(text)["rules"]
+    return rules
+
+
+_expression = functools.cache(re.compile)
+
+
+def _masked(found: re.Match[str]) -> str:
+    """What matched, with its last group masked, or as a whole if it has none."""
+    start, end = (at - found.start() for at in found.span(found.lastindex or 0))
+    return found[0][:start] + MASK + found[0][end:]
 
 
 def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
@@ -184,7 +228,7 @@ def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
     On Windows `file:///c%3A/a` is `C:/a`, and `file://server/share/a` is `//server/share/a`.
     """
     scheme, host, text = split_uri(uri)
-    host, text = unquote(host), unquote(text)
+    host, text = unquote(host), unquote(text, errors="surrogateescape")  # names that are not UTF-8
     if len(text) > MAX_LOCAL_PATH:  # its folders would take quadratic memory
         return None
     path = flavour("/" + text.lstrip("/"))
@@ -194,31 +238,7 @@ def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
     return path if scheme == "file" and path.is_absolute() else None
 
 
-def folded(text: str) -> str:
-    """The text as names are compared here: on Windows and macOS without case."""
-    return text.casefold() if IGNORES_CASE else text
-
-
-@functools.lru_cache(maxsize=64)
-def compiled(lines: tuple[str, ...]) -> GitIgnoreSpec:
-    """Patterns of a .gitignore file or of the settings, for folded paths. Invalid ones are skipped, as git does."""
-    patterns = GitIgnoreSpec.from_lines(folded(one) for one in lines if is_pattern(one)).patterns
-    return GitIgnoreSpec([_in_linear_time(one) for one in patterns])
-
-
-def _in_linear_time(pattern: Any) -> Any:
-    if pattern.regex is None:  # a comment
-        return pattern
-    regex = pattern.regex.pattern
-    for found, replacement in _LINEAR:
-        regex = found.sub(replacement, regex)
-    return type(pattern)(re.compile(regex), pattern.include)
-
-
 def is_binary(text: str) -> bool:
     """True for a NUL or too many control characters near the beginning."""
     start = text[:_INSPECTED_CHARS]
     return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
-
-
-_compiled = functools.lru_cache(maxsize=16)(GitIgnoreSpec.from_lines)

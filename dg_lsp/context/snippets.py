@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from dg_lsp.context.exclusion import cut
+
 
 class SnippetSource(StrEnum):
     """Origin of a snippet, in prompt order: sources that change often come last, so that the cache keeps the rest."""
@@ -93,7 +95,7 @@ def similarity(a: Words, b: Words) -> float:
 
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
     """Overlapping windows of a text."""
-    lines = [line[:MAX_LINE] for line in text[:MAX_CHARS].split("\n")[:MAX_LINES]]
+    lines = [cut(line, MAX_LINE) for line in cut(text, MAX_CHARS).split("\n")[:MAX_LINES]]
     starts = range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE)
     parts = (tuple(lines[start : start + WINDOW]) for start in starts)
     return tuple(CodeWindow(part, words_of("\n".join(part))) for part in parts)

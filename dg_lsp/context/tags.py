@@ -10,6 +10,7 @@ from textwrap import dedent
 
 from tree_sitter import Node, Query, QueryError
 
+from dg_lsp.context.exclusion import cut
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import matches_of
 
@@ -189,7 +190,7 @@ def _shown(one: _Definition, language: Language) -> str:
     """A definition as it is shown: the signature, the first line of its docstring, and its members."""
     whole = _whole(one.node)
     if one.kind in ("constant", "field", "variable"):
-        return " ".join(_text(whole).split())[:MAX_VALUE]
+        return cut(" ".join(_text(whole).split()), MAX_VALUE)
     lines = [_summary(one.doc)] if one.doc else []
     if one.kind in _CALLABLE:
         return _head(whole, language) + ("".join(f"\n    {line}" for line in lines) or _ending(language))
@@ -223,7 +224,9 @@ def _lines(members: list[_Definition], language: Language) -> list[str]:
     for one in members:
         whole = _whole(one.node)
         is_value = one.kind in ("constant", "field", "variable")
-        line = " ".join(_text(whole).split())[:MAX_VALUE] if is_value else _head(whole, language) + _ending(language)
+        line = (
+            cut(" ".join(_text(whole).split()), MAX_VALUE) if is_value else _head(whole, language) + _ending(language)
+        )
         if not _PRIVATE.search(line) and (not one.name.startswith("_") or one.name == "__init__"):
             shown.append(line)
     return shown[:MAX_MEMBERS]
@@ -263,13 +266,13 @@ def _head(node: Node, language: Language) -> str:
     lines = source[:size].decode("utf-8", "replace").split("\n")
     code = [line.partition(f" {language.comment}")[0] for line in lines] if language.comment else lines
     head = " ".join(" ".join(code).split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
-    return head.rstrip("{= ")[:MAX_SIGNATURE]
+    return cut(head.rstrip("{= "), MAX_SIGNATURE)
 
 
 def _written(node: Node) -> str:
     """The first lines of a definition as they are in the file."""
     lines = dedent(" " * node.start_point.column + _text(node)).rstrip().splitlines()
-    return "\n".join(line[:MAX_SIGNATURE] for line in lines[:MAX_MEMBERS])
+    return "\n".join(cut(line, MAX_SIGNATURE) for line in lines[:MAX_MEMBERS])
 
 
 def _summary(doc: Node | None) -> str:

@@ -126,7 +126,7 @@ class Endpoint:
                 if not is_private(os.fstat(file.fileno())):
                     return None
                 record = Record(**json.load(file))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
         return record if isinstance(record.pid, int) and isinstance(record.port, int) else None
 
@@ -303,7 +303,7 @@ def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[s
             break
     try:
         return dict(json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConnectionError("the other side does not speak this protocol") from error
 
 

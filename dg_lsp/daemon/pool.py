@@ -80,7 +80,7 @@ class CrashLog:
             crashes = [(float(at), [str(one) for one in models]) for at, models in tree["crashes"]]
             recent = [one for one in crashes if 0 <= time.time() - one[0] < CRASH_SECONDS]
             return [str(one) for one in tree["in_use"]], recent
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return [], []
 
     def _write(self, in_use: Sequence[str], crashes: Sequence[tuple[float, list[str]]]) -> bool:

@@ -15,6 +15,8 @@ from dg_lsp.errors import RequestError
 Floats = npt.NDArray[np.float32]
 Lanes = Sequence[int]
 """Numbers of canvases among the canvases of a prompt, ascending; empty means 0, 1, 2, ..."""
+WHOLE_PROMPT = 1 << 30
+"""More tokens than any prompt has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,11 +74,12 @@ class Passes(Protocol):
         """Noise kind, special ids, canvas lengths, defaults."""
         ...
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """Makes the slot hold exactly this prompt and returns the number of tokens that were decoded.
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
+        """Makes the slot hold exactly this prompt, or decodes the next `most` tokens of it, up to a whole block.
 
-        The longest common prefix with the slot's previous content is kept. Where the suffix follows the prefix, a
-        runtime may also keep the suffix's states when the prefix changes; see `Denoiser.drift`.
+        Returns the number of tokens that were decoded; see `is_whole`. The longest common prefix with the slot's
+        previous content is kept. Where the suffix follows the prefix, a runtime may also keep the suffix's states when
+        the prefix changes; see `Denoiser.drift`.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
@@ -166,6 +169,11 @@ class Denoiser(Passes, Protocol):
     def close(self) -> None:
         """Frees the runtime's memory; no call may follow."""
         ...
+
+
+def is_whole(num_decoded: int, prompt_ids: TokenIds, most: int) -> bool:
+    """The slot holds the whole prompt after a `prefill` that returned `num_decoded`."""
+    return num_decoded < most or num_decoded >= len(prompt_ids)
 
 
 def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:

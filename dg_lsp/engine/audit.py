@@ -177,7 +177,7 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
                     records.append(AuditRecord.parse(line))
                 else:
                     outcomes.append(outcome)
-            except ValueError:
+            except (ValueError, RecursionError):
                 num_bad += 1
     return records, outcomes, num_bad
 

@@ -46,13 +46,15 @@ def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generat
     )
     if draft.is_empty:
         return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
-    ids, thought = draft.ids[: request.max_tokens], ""
+    thought, num_tokens = "", request.max_tokens
+    if len(draft.ids) > num_tokens:  # an end token after the cut is not the end of the answer
+        draft = replace(draft, ids=draft.ids[:num_tokens], confidence=draft.confidence[:num_tokens], is_ended=False)
     if is_raw:
-        text = model.decode(ids).decode("utf-8", "replace")
+        text = model.decode(draft.ids).decode("utf-8", "replace")
     else:
-        thought, text = split_thought(ids, model.tokenizer, is_thinking=is_thinking)
+        thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
     result = run.result(draft, (Candidate(text, draft.score),), ())
-    return replace(result, thought=thought, output_tokens=min(result.output_tokens, request.max_tokens))
+    return replace(result, thought=thought, output_tokens=min(result.output_tokens, num_tokens))
 
 
 def _canvas_length(spec: ModelSpec, max_tokens: int) -> int:

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Literal, TypeVar
@@ -13,10 +13,10 @@ import numpy as np
 from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.token_boundary import TokenIndex
-from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.corrections import NO_CORRECTIONS, BufferTokens, Corrections, RepetitionMatch, overridden
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress, mapped
+from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, PrefillSpeed, Progress, mapped, prefill
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
 from dg_lsp.engine.kv_slots import KVSlots
@@ -88,6 +88,7 @@ class EngineModel:
     token_index: Callable[[], TokenIndex]  # made at the first call, since a large vocabulary takes half a second
     text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # by client
     client: Hashable = 0
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
 
     @classmethod
     def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
@@ -160,26 +161,39 @@ class RequestDenoiser:
     client: Hashable = 0
     removed: RemovedText = NOTHING_REMOVED
     num_decodes: int = 0  # passes of the runtime for this request
-    _held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
+    num_there: int = 0  # first tokens of the prompt that the slot holds
+    held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Passes.prefill`."""
-        self.slots.user, self._held = self, prompt_ids
+        self.slots.user, self.held = self, prompt_ids
         with self._counted("prefill"):
-            return self.slots.prefill(self.inner, slot, prompt_ids, self.client)
+            num_decoded = self.slots.prefill(self.inner, slot, prompt_ids, self.client, most)
+        is_done = is_whole(num_decoded, prompt_ids, most)
+        self.num_there = WHOLE_PROMPT if is_done else self.num_there + num_decoded
+        return num_decoded
+
+    @contextmanager
+    def holding(self, slot: int, prompt_ids: TokenIds) -> Iterator[None]:
+        """Records after the `with` block how much of its prompt the slot holds, unless another request took it."""
+        try:
+            yield
+        finally:
+            if self.slots.num_shared(slot, prompt_ids, self.client) == len(prompt_ids):
+                self.slots.hold(slot, prompt_ids[: self.num_there], self.client)
 
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)
-        sampling, num_head = self.spec.sampling, max(0, self.num_known - len(self._held))  # frozen before the gap
+        sampling, num_head = self.spec.sampling, max(0, self.num_known - len(self.held))  # frozen before the gap
         if self.corrections is NO_CORRECTIONS or not isinstance(sampling, MaskSampling):
             with self._counted("predict"):
                 return self.inner.predict(slot, canvases, temperature, rng, lanes)
         masks = [canvas == sampling.mask_id for canvas in canvases]
         firsts = [int(flags.argmax()) for flags in masks]  # 0 without a mask
-        before = self._held[self.num_known :]
+        before = self.held[self.num_known :]
         known = self.corrections.after(
             [np.concatenate([before, ids[num_head:at]]) for ids, at in zip(canvases, firsts, strict=True)]
         )
@@ -190,8 +204,8 @@ class RequestDenoiser:
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
         self._restore(slot)
-        num_before, num_known = len(self._held), self.num_known
-        held = np.concatenate([self._held, ids])
+        num_before, num_known = len(self.held), self.num_known
+        held = np.concatenate([self.held, ids])
         is_changed = bool(self.removed.text) or self.corrections is not NO_CORRECTIONS
         positions = range(max(0, num_known - num_before - 1) if is_changed else len(ids), len(ids))
         fills = [held[num_known : num_before + at + 1] for at in positions]
@@ -200,7 +214,7 @@ class RequestDenoiser:
         known = self.corrections.after(fills[len(allowed) :])
         with self._counted("predict"):
             prediction = self.inner.extend(slot, ids, [*known.among, *allowed])
-        self._held = held
+        self.held = held
         for column, at in enumerate(positions[: len(allowed)], start=len(known.among)):
             prediction = _restricted(prediction, at, column)
         for number, at in enumerate(positions[len(allowed) :]):
@@ -208,9 +222,9 @@ class RequestDenoiser:
         return prediction
 
     @property
-    def num_held(self) -> int:
-        """Tokens that the request's slot holds."""
-        return len(self._held)
+    def is_displaced(self) -> bool:
+        """Another request has used the model since the prompt was decoded."""
+        return self.slots.user is not self and self.num_there == WHOLE_PROMPT
 
     @contextmanager
     def _counted(self, stage: Literal["prefill", "predict"]) -> Iterator[None]:
@@ -221,8 +235,8 @@ class RequestDenoiser:
         self.num_decodes += self.inner.num_decodes - before
 
     def _restore(self, slot: int) -> None:
-        if self.slots.user is not self and len(self._held):
-            held = self._held
+        if self.slots.user is not self and len(self.held):
+            held = self.held
             self.prefill(slot, held)
             self.slots.hold(slot, held, self.client)
 
@@ -269,17 +283,33 @@ class DecodeRun:
         sources = corrections, layout.num_known, model.client, removed
         denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, *sources)
         self._denoiser = denoiser
-        num_kept = slots.num_shared(slot, prompt_ids, model.client)
-        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, corrections.repetition, num_kept)
+        num_kept = denoiser.num_there = slots.num_shared(slot, prompt_ids, model.client)
+        more = corrections.repetition, num_kept, model.speed
+        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, *more)
         self.name = decoder
         self.decoder = new_decoder(decoder, self.task)
         slots.hold(slot, prompt_ids, model.client)
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
-        with self._model.slots.in_use(self.task.slot):
-            steps, num_removed = self._watch.relay(self.decoder.run()), len(self.task.layout.removed)
+        slot = self.task.slot
+        with self._model.slots.in_use(slot), self._denoiser.holding(slot, self.task.layout.prompt_ids):
+            steps, num_removed = self._watch.relay(self._restored(self.decoder.run())), len(self.task.layout.removed)
             return (yield from mapped(steps, lambda progress: replace(progress, num_removed=num_removed)))
+
+    def _restored(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
+        """The same steps; where another request used the model between two, the slot is decoded again in pieces."""
+        with closing(steps):
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                yield step
+                if self._denoiser.is_displaced:
+                    self._model.slots.hold(self.task.slot, self._denoiser.held, self._model.client)
+                    yield from self.task.prefill(self._denoiser.held)
 
     @property
     def num_decodes(self) -> int:
@@ -316,12 +346,9 @@ class DecodeRun:
             num_blocks=decoder.num_blocks,
             canvas_tokens=decoder.canvas_tokens,
             num_decodes=self.num_decodes,
-            slot_tokens=self._denoiser.num_held,
+            slot_tokens=len(self._denoiser.held),
         )
 
-
-WARM_UP_TOKENS = 32
-"""Prompt tokens of one pass of a warm-up: a request of the user waits for one such pass at most."""
 
 MAX_LAG = 8  # tokens that a prompt may lack that is kept ready beside the current one
 
@@ -329,7 +356,7 @@ MAX_LAG = 8  # tokens that a prompt may lack that is kept ready beside the curre
 def warm_up(
     model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int] = (), max_lag: int = 0
 ) -> Generator[Progress, None, int]:
-    """Decodes a prompt into the slot that is best for it, one value for each pass; returns the slot.
+    """Decodes a prompt into the slot that is best for it, with a value between two pieces; returns the slot.
 
     Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
     """
@@ -338,13 +365,11 @@ def warm_up(
     num_missing = len(prompt_ids) - slots.num_alike(slot, prompt_ids, client)
     if num_missing <= max_lag:
         return slot
-    slots.user = None  # an interrupted request restores its slot
-    # what the cache holds of the prompt's end is kept only if the prompt is given as a whole
-    start = slots.num_shared(slot, prompt_ids, client) if num_missing > WARM_UP_TOKENS else len(prompt_ids)
-    for end in [*range(start + WARM_UP_TOKENS, len(prompt_ids), WARM_UP_TOKENS), len(prompt_ids)]:
-        slots.prefill(model.denoiser, slot, prompt_ids[:end], client)
-        slots.hold(slot, prompt_ids[:end], client)
-        yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
+    denoiser = RequestDenoiser(model.denoiser, slots, Stopwatch(), model.spec, client=client)
+    denoiser.num_there = slots.num_shared(slot, prompt_ids, client)
+    slots.hold(slot, prompt_ids, client)
+    with denoiser.holding(slot, prompt_ids):
+        yield from prefill(denoiser, slot, prompt_ids, model.speed)
     return slot
 
 

@@ -22,8 +22,11 @@ from dg_lsp.engine.stop_criteria import canvas_length
 CAUSAL_TOKENS = (1, 8)
 CANVAS_TOKENS = (8, 32)
 VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token, and about three drafted ones
-_PROMPT_TOKENS = 64
-_ROUNDS = 4
+_PROMPT_TOKENS = 32
+_ROUNDS, _ENOUGH_MS = 4, 100.0
+"""Measurements of a kind of pass: so many, or of so much time together, which a short delay hardly changes."""
+_TYPED_TOKENS, _LINE_TOKENS = 16, 10
+"""Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
 _CANDIDATES = tuple(name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
 
@@ -38,6 +41,11 @@ class StepCosts:
     causal: Points = ()  # empty without a causal head
     canvas: Points = ()  # all canvases of the pass together; empty without a canvas
     prompt_token: float = 0.0  # one token of a prompt that is not cached, decoded with many others
+
+    @property
+    def line_ms(self) -> float:
+        """A line while the user types, token by token; infinite without a causal head."""
+        return _TYPED_TOKENS * self.prompt_token + _LINE_TOKENS * self.extend(1)
 
     def extend(self, num_tokens: float) -> float:
         """A causal pass; infinite without a causal head."""
@@ -61,21 +69,23 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
 
     def best_ms(step: Callable[[], object], before: TokenIds = prompt) -> float:
-        times = []
-        for _ in range(_ROUNDS):  # in a row, as in a fill: a pass like the one before it is cheaper
+        times: list[float] = []
+        # in a row, as in a fill: a pass like the one before it is cheaper
+        while len(times) < _ROUNDS and sum(times) < _ENOUGH_MS:
             denoiser.prefill(slot, before)
             start = clock()
             step()
             times.append(1e3 * (clock() - start))
         return min(times)
 
+    prompt_ms = best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0])
     causal = CAUSAL_TOKENS if spec.has_causal_head else ()
     lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
     canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
     costs = StepCosts(
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
         canvas=tuple((size, best_ms(partial(denoiser.predict, slot, one, 0.0, rng))) for size, one in canvases),
-        prompt_token=best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0]) / len(prompt),
+        prompt_token=prompt_ms / len(prompt),
     )
     denoiser.prefill(slot, prompt[:0])
     return costs

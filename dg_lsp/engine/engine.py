@@ -80,7 +80,7 @@ class Engine(ABC):
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """Like `run`, but yields each canvas as a frame."""
-        return mapped(self.run(request, deadline=deadline), self.frame)
+        return mapped(self.run(request, deadline=deadline), lambda one: self.frame(one) if len(one.ids) else None)
 
     @abstractmethod
     def frame(self, progress: Progress) -> Frame:
@@ -186,6 +186,8 @@ class LocalEngine(Engine):
         self._model = replace(model, spec=self.spec)
         self.follows_instructions = follows_instructions(self._model)
         self.decoder_selection = DecoderSelection(self.spec, costs)
+        if costs and shared is None:
+            model.speed.token_ms = costs.prompt_token or model.speed.token_ms
 
     @property
     def footprint(self) -> Footprint:

@@ -190,7 +190,7 @@ class GapsFill:
         run = DecodeRun(model, DecoderName.INFILL, layout.layout, limits, self._watch, seed=self._request.seed)
         task = run.task
         canvases = layout.canvases(model.spec, task.rng)
-        task.denoiser.prefill(task.slot, layout.layout.prompt_ids)
+        yield from task.prefill(layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
         states = denoise_together(
             task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True

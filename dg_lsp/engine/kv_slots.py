@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,13 @@ class KVSlots:
         writer, self._writers[slot] = self._writers.get(slot, client), client
         return writer != client
 
-    def prefill(self, denoiser: Denoiser, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
+    def prefill(
+        self, denoiser: Denoiser, slot: int, prompt_ids: TokenIds, client: Hashable, most: int = WHOLE_PROMPT
+    ) -> int:
         """See `Passes.prefill`; nothing of another client's prompt is reused."""
         if self.is_foreign(slot, client):
             denoiser.prefill(slot, NOTHING)
-        return denoiser.prefill(slot, prompt_ids)
+        return denoiser.prefill(slot, prompt_ids, most)
 
     def num_alike(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """First and last tokens that the slot's prompt has in common with this one."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
@@ -148,7 +149,7 @@ class RemoteEngine(Engine):
         with watch.stage("postprocess"):
             verdict = self._judge_rewrite(answer, request, limits)
         costs = answer.steps, watch.timings()
-        return rewrite_result(request, verdict, answer.model or self.spec.name, self.follows_instructions, *costs)
+        return rewrite_result(request, verdict, self._model_of(answer), self.follows_instructions, *costs)
 
     def configured(self, settings: CompletionSettings) -> "RemoteEngine":
         """See `Engine.configured`."""
@@ -203,6 +204,11 @@ class RemoteEngine(Engine):
         shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
         return judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
 
+    def _model_of(self, answer: RemoteAnswer) -> str:
+        """The name of the model that answered; some servers report its path, which is nothing for logs and clients."""
+        path = PureWindowsPath(answer.model)  # with both kinds of separators
+        return (path.stem if path.anchor else answer.model) or self.spec.name
+
     def _result(
         self,
         answer: RemoteAnswer,
@@ -211,9 +217,11 @@ class RemoteEngine(Engine):
         watch: Stopwatch,
         limits: Limits,
     ) -> FillResult:
-        is_full = answer.output_tokens >= limits.max_tokens
+        text, ending = answer.texts[0] if answer.texts else "", Ending.END
+        if not answer.is_finished or (limits.max_lines and text.rstrip("\n").count("\n") >= limits.max_lines):
+            ending = Ending.DEADLINE if limits.is_over() else Ending.TOKENS
         return FillResult(
-            model=answer.model or self.spec.name,
+            model=self._model_of(answer),
             candidates=candidates,
             rejections=rejections,
             canvas_length=answer.canvas_length,
@@ -222,7 +230,7 @@ class RemoteEngine(Engine):
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
             timings=watch.timings(),
-            ending=Ending.TOKENS if is_full else Ending.DEADLINE if limits.is_over() else Ending.END,
+            ending=ending,
             num_blocks=answer.blocks,
             canvas_tokens=answer.canvas_tokens,
         )

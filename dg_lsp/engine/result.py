@@ -28,7 +28,7 @@ class Ending(StrEnum):
 
     END = "end"  # an end token, or all that was wanted is there
     STOP = "stop"  # a text that the request named
-    TOKENS = "tokens"  # as many as the request allows
+    TOKENS = "tokens"  # as many tokens or lines as the request allows
     CONTEXT = "context"  # prompt and text fill the model's context
     DEADLINE = "deadline"
 

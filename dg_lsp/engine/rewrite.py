@@ -141,7 +141,9 @@ class Rewrite:
         renoise = Renoise(task.layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
         draft, steps = EMPTY, 0
         for block, canvas in enumerate(renoise):
-            task.denoiser.prefill(task.slot, canvas.prompt_ids)
+            yield from task.prefill(canvas.prompt_ids)
+            if task.limits.is_over():
+                return RewriteAttempt(b"", 0.0, 0.0, steps, is_whole=False)
             settled, gap_ids = draft, NOTHING
             for step in denoise(task.denoiser, task.slot, canvas, sampling, task.rng):
                 steps += 1

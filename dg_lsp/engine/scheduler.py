@@ -34,6 +34,9 @@ from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
 
+DEADLINE_GRACE = 0.03
+"""Seconds after its deadline in which a request may return what it has."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelTime:
@@ -75,6 +78,7 @@ class Scheduler:
         self._cache = CompletionCache()
         self._queue = RequestQueue()
         self._running: Job | None = None
+        self._num_passes = 0  # of the running job, those of its prompt left out
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
@@ -105,11 +109,11 @@ class Scheduler:
             with self._changed:
                 if (cached := self._cache.find(request, request.min_confidence(job.settings))) is not None:
                     queued = self._next_fill(job, request, cached)
-        must_wait = self._enqueue(job, queued)
+        self._enqueue(job, queued)
         if cached is not None:
             _settle(job.future, cached)
-        elif must_wait and not isinstance(request, RewriteRequest):
-            _settle_at_deadline(job)
+        elif not isinstance(request, RewriteRequest):
+            self._settle_at_deadline(job)
         return job.future
 
     def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
@@ -179,14 +183,13 @@ class Scheduler:
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _enqueue(self, job: Job, queued: Job | None) -> bool:
-        """Cancels what the job replaces, and queues it or another one; True if the model is not free for it."""
+    def _enqueue(self, job: Job, queued: Job | None) -> None:
+        """Cancels what the job replaces, and queues it or another one."""
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
-                return False
+                return
             stale, running = self._queue.replace(job.key), self._running
-            is_busy = self._engine is None or running is not None or bool(self._queue)
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
@@ -195,7 +198,6 @@ class Scheduler:
         self._device.wake()
         for one in stale:
             one.future.cancel()
-        return is_busy
 
     def _serve(self) -> None:
         try:
@@ -256,7 +258,7 @@ class Scheduler:
 
     def _advance(self, job: Job) -> None:
         """Runs until the end, a cancellation, or a more urgent request."""
-        began, steps, is_paused = time.monotonic(), job.steps, False
+        began, steps, is_paused, self._num_passes = time.monotonic(), job.steps, False, 0
         try:
             if steps is None:
                 self.ready.result()  # a model that could not be opened is not tried again
@@ -268,7 +270,8 @@ class Scheduler:
                         began += seconds
                         continue
                     progress = next(steps)
-                    if job.on_step is not None:
+                    self._num_passes = progress.number
+                    if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
                         job.on_step(progress)
         except StopIteration as end:
             if isinstance(job.request, FillRequest):
@@ -280,6 +283,7 @@ class Scheduler:
             if steps is not None and not is_paused:
                 steps.close()
             self._count(job, time.monotonic() - began)
+            self._finish_later(job)
 
     def _is_interrupted(self, begun: Job) -> bool:
         """Pauses the job where a more urgent one waits."""
@@ -311,12 +315,39 @@ class Scheduler:
             if self._queue or job.future.done():
                 return
             following = None if job.is_speculative else self._next_fill(job, request, result)
-            if job.settings.speculate and not job.is_speculative:  # first: the next key needs it
+            is_last = job.is_speculative or result.is_unfinished
+            if job.settings.speculate and not is_last:  # first: the next key needs it
                 self._queue.add(Job(WarmUpRequest(request, client=request.client), math.inf, Future(), job.settings))
             if following is None and self._engine is not None and not self._engine.is_exact:
                 following = Job(RefreshRequest(), math.inf, Future(), job.settings)
             if following is not None:
                 self._queue.add(following)
+
+    def _settle_at_deadline(self, job: Job) -> None:
+        """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
+
+        After a pass the thread itself returns what is settled.
+        """
+
+        def settle() -> None:
+            running = self._running
+            if not (self._num_passes and running is not None and running.future is job.future):
+                _settle(job.future, FillResult.unfinished())
+
+        timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)
+        timer.daemon = True
+        job.future.add_done_callback(lambda _: timer.cancel())
+        timer.start()
+
+    def _finish_later(self, job: Job) -> None:
+        """Computes in idle time a fill for which there was no time, so that it is known if the cursor stays there."""
+        future, request, settings = job.future, job.request, job.settings
+        if not (isinstance(request, FillRequest) and future.done() and not future.cancelled()):
+            return
+        is_missing = future.exception() is None and future.result().is_unfinished
+        if is_missing and settings.speculate and settings.type_through and not job.is_speculative:
+            with self._changed:
+                self._queue.add(Job(replace(request, priority=Priority.SPECULATION), math.inf, Future(), settings))
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
@@ -336,15 +367,6 @@ def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _settle_at_deadline(job: Job) -> None:
-    """Ends the job as unfinished at its deadline, whatever the model thread does."""
-    seconds = max(0.0, job.deadline - time.monotonic())
-    timer = threading.Timer(seconds, lambda: _settle(job.future, FillResult.unfinished()))
-    timer.daemon = True
-    job.future.add_done_callback(lambda _: timer.cancel())
-    timer.start()
 
 
 def ready_engine(ready: Future[Engine]) -> Engine | None:

@@ -58,7 +58,7 @@ def limits_of(
     length = canvas_length(spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
     return Limits(
         canvas_length=length,
-        max_tokens=request.max_tokens or settings.max_tokens,
+        max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
         max_lines=max_lines,
         num_canvases=num_canvases,
         deadline=deadline,
@@ -137,14 +137,21 @@ class StopCriteria:
         return any(stop in text for stop in self.limits.stops if stop)
 
     def ending(self, ids: TokenIds, *, is_ended: bool, num_passes: int) -> Ending:
-        """Why a fill stopped that is now this."""
-        if self.has_stop(self.fill(ids).decode("utf-8", "replace")):
+        """Why a fill stopped that is now this. With all its lines it might go on, unless its end is settled too."""
+        text, max_lines = self.fill(ids).decode("utf-8", "replace"), self.limits.max_lines
+        if self.has_stop(text):
             return Ending.STOP
-        if not is_ended and self._is_full(ids):
-            return Ending.TOKENS
-        if self.is_met(ids, is_ended=is_ended, num_passes=num_passes):
+        if self._find_stop(text) is not None:
             return Ending.END
-        return Ending.DEADLINE if self.limits.is_over() else Ending.CONTEXT
+        has_more = max_lines is not None and text.strip("\n").count("\n") >= max_lines
+        if is_ended and not has_more:
+            return Ending.END
+        if has_more or self._is_full(ids) or (max_lines is not None and text.count("\n") >= max_lines):
+            return Ending.TOKENS
+        if self.is_met(ids, is_ended=False, num_passes=0):  # it repeats itself
+            return Ending.END
+        is_late = num_passes >= self.limits.early_stop_passes or self.limits.is_over()
+        return Ending.DEADLINE if is_late else Ending.CONTEXT
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""

@@ -69,13 +69,13 @@ class HttpServer:
             UsageError: the address cannot be bound, or is open to other machines without a key.
         """
         host, port = address
-        if host not in LOOPBACK and not rules.api_key:
+        if host not in LOOPBACK and not rules.keys:
             raise UsageError(
                 f"{host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
             )
         self._socket = _bind(host, port)
         self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
-        self._service = Service(open_scheduler, settings, _log, rules.max_queued)
+        self._service = Service(open_scheduler, settings, _log, rules)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
         self._thread: threading.Thread | None = None
@@ -240,10 +240,14 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
         metrics, start, status = self._metrics, time.monotonic(), 500
-        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": {}}
+        connection: Connection = scope["state"]["connection"]
         headers = MutableHeaders(scope=scope)
         error = self._rules.error(scope["path"], headers)
-        is_known = error is None and self._rules.is_known(headers)
+        name = self._rules.client(headers)
+        connection.has_key = connection.has_key or bool(name)
+        is_known = error is None and bool(name or not self._rules.keys)
+        state = {"client": name or connection.number, "is_operator": bool(name) and name == self._rules.operator}
+        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": state}
 
         async def send_and_note(message: Message) -> None:
             nonlocal status

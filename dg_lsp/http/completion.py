@@ -9,7 +9,7 @@ from urllib.parse import quote
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily, takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, mask_secrets
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
@@ -55,7 +55,11 @@ def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int =
     """
     texts = [candidate.text for candidate in result.candidates] or [""]
     is_cut = result.ending.is_cut
-    return [cut_at_stops(_cut_at_dedent(text, min_indent), stops, is_cut=is_cut) for text in texts]
+    found = []
+    for text in texts:
+        kept = _cut_at_dedent(text, min_indent)
+        found.append(cut_at_stops(kept, stops, is_cut=is_cut and kept == text))
+    return found
 
 
 def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:
@@ -67,7 +71,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
         path = snippet.path.replace("\\", "/")
         if exclusion_reason(path, snippet.text, language_id_of(path), settings) is None:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
-            text = snippet.text[:num_left]
+            text = cut(snippet.text, num_left)
             num_left -= len(text)
             allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(text)))
         if not num_left:

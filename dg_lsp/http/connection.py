@@ -1,6 +1,7 @@
-"""Connections with limits of time and number: an idle client does not keep others from connecting."""
+"""Connections with limits of time and number: a client that is idle or does not read keeps no other from connecting."""
 
 import asyncio
+import itertools
 import sys
 
 import h11
@@ -12,11 +13,19 @@ HEAD_SECONDS = 10.0
 """For the head of a request, from the connection or its first byte on."""
 MAX_CONNECTIONS = 640
 """Idle ones included; more could use up the files of the process."""
+READ_BYTES = 65_536
+"""Bytes that are read from a connection at a time: parsing more of them in small chunks would delay other clients."""
+MAX_FRAMING_BYTES = 131_072
+"""Bytes of a request that are not its body, and an eighth of the body more: a chunk of one byte has six."""
+WRITE_SECONDS = 30.0
+"""For a client that does not read its response."""
+MAX_PIPELINED = 8
+"""Requests that a client sends without waiting for responses; after so many the connection is closed."""
 MAX_WAITING = 128
-"""Connections without a request, those that had one included; of more, the oldest is closed, if it had time to send
-one."""
+"""Connections whose clients send no request, or do not read the response. Of more, the oldest is closed, if it has
+waited for `GRACE_SECONDS`; those that have sent a key come last."""
 GRACE_SECONDS = 1.0
-"""That time. Of many connections at once, even one whose request is here already has not been read yet."""
+"""Of many connections at once, even one whose request is here already has not been read yet."""
 _MESSAGES = {
     400: "the request is not valid HTTP/1.1",
     431: "the head is too long; send fewer headers",
@@ -25,41 +34,78 @@ _MESSAGES = {
 """By the status that h11 suggests."""
 
 
-class Connection(H11Protocol):
-    """A connection of uvicorn that ends if the head of a request takes too long."""
+_numbers = itertools.count(1)
 
-    since = 0.0  # when the connection was made, or its last request answered, in seconds of the loop
+
+class Connection(H11Protocol):
+    """A connection of uvicorn that ends if the head of a request, or reading the response, takes too long."""
+
+    since = 0.0
+    """When the connection was made, its last request was answered, or the client stopped reading, in loop time."""
+    number = 0  # no two connections of a process have the same; a port may be used again
+    has_key = False
+    """A request on this connection had a key."""
+    _num_pipelined = 0
+    _num_bytes = _num_body_bytes = 0  # received since the last response
+    _writing: asyncio.TimerHandle | None = None  # while the client does not read
     _timeout: asyncio.TimerHandle | None = None  # while a head is awaited
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Closes the oldest of too many connections without a request; refuses one more than can be open."""
+        """Closes the oldest of too many connections that wait; refuses one more than can be open if none waits."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.since = self.loop.time()
+        self.since, self.number = self.loop.time(), next(_numbers)
+        self.app_state = {"connection": self}
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         waiting = [one for one in self.connections if isinstance(one, Connection) and one.is_waiting]
-        oldest = min(waiting, key=lambda one: one.since)
-        if len(waiting) > MAX_WAITING and self.since - oldest.since >= GRACE_SECONDS:
-            oldest.transport.abort()
-        elif len(self.connections) > MAX_CONNECTIONS:
+        oldest = min(waiting, key=lambda one: (one.has_key, one.since))
+        is_over = len(self.connections) > MAX_CONNECTIONS
+        if is_over and oldest is self:
             self._send_error(503, "too many connections are open; try again later")
             return
+        if is_over or (len(waiting) > MAX_WAITING and self.since - oldest.since >= GRACE_SECONDS):
+            oldest.transport.abort()
+            self.connections.discard(oldest)  # others may be made before it is lost
         self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
-        """Measures the time of the head."""
+        """Measures the time of the head, and the bytes that are not the body."""
         if self._timeout is None and not self._has_request:
             self._start_timeout()
+        num_before = len(self.cycle.body) if self._has_request else 0
         super().data_received(data)
-        if self._has_request:
-            self._stop_timeout()
+        if not self._has_request:
+            return
+        self._stop_timeout()
+        self._num_bytes += len(data)
+        self._num_body_bytes += len(self.cycle.body) - num_before
+        if self._num_bytes - self._num_body_bytes > MAX_FRAMING_BYTES + self._num_body_bytes // 8:
+            self._send_error(400, "the body has too many small chunks; send it at once")
+
+    def pause_writing(self) -> None:
+        """Gives a client that does not read some time."""
+        super().pause_writing()
+        self.since = self.loop.time()
+        self._writing = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Ends that time."""
+        super().resume_writing()
+        self._stop_writing()
 
     def on_response_complete(self) -> None:
-        """Notes since when the client may send its next request."""
+        """Notes since when the client may send its next request, and whether it has sent it already."""
+        has_next, _ = self.conn.trailing_data
+        self._num_pipelined = self._num_pipelined + 1 if has_next else 0
+        if self._num_pipelined > MAX_PIPELINED:
+            self.transport.close()
+        self._num_bytes = self._num_body_bytes = 0
         super().on_response_complete()
         self.since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the measurement."""
         self._stop_timeout()
+        self._stop_writing()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -82,8 +128,8 @@ class Connection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Open, without a request."""
-        return not (self._has_request or self.transport.is_closing())
+        """Without a request, or with a response that the client does not read."""
+        return self._writing is not None or not self._has_request
 
     @property
     def _has_request(self) -> bool:
@@ -96,3 +142,8 @@ class Connection(H11Protocol):
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None

@@ -61,6 +61,8 @@ class CompletionResponse(ResponseBody):
     tokens_cached: Count
     timings: Timings
     diffusion: DiffusionStats
+    dg_lsp: dict[Literal["reason"], str] | None = _OMITTED
+    """Why there is no text, as the header `Dg-Lsp-Reason`."""
 
 
 class AssistantText(ResponseBody):
@@ -97,6 +99,8 @@ class OpenAiResponse(ResponseBody):
     usage: dict[str, int | dict[str, int]] | None = _OMITTED
     timings: Timings | None = _OMITTED
     diffusion: DiffusionStats | None = _OMITTED
+    dg_lsp: dict[Literal["reason"], str] | None = _OMITTED
+    """Why there is no text, as the header `Dg-Lsp-Reason`."""
 
 
 class TabbyResponse(ResponseBody):
@@ -147,7 +151,7 @@ class SlotObject(ResponseBody):
     n_ctx: Count
     is_processing: bool
     n_prompt_tokens: Count | None = _OMITTED
-    """Tokens of the prompt that it holds; only for clients of the server's own machine."""
+    """Tokens of the prompt that it holds; for the operator only."""
 
 
 class MemoryResponse(ResponseBody):
@@ -158,7 +162,7 @@ class MemoryResponse(ResponseBody):
     free_bytes: Count
     weights_bytes: Count
     cache: dict[str, Count]
-    """The prompt cache: `bytes`, `tokens` that fit, `tokens_used` by kept prompts, `tokens_at_most` that may fit."""
+    """The prompt cache: `bytes`, `tokens` that fit, `tokens_at_most` that may fit; for the operator `tokens_used`."""
     devices: list[dict[str, str | Count | None]]
     """`name`, `free_bytes` and `total_bytes` of each GPU."""
 

@@ -262,7 +262,7 @@ def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
 
 
 def costs(result: FillResult) -> dict[str, Any]:
-    """`timings` as llama.cpp names them, and `diffusion`, our own statistics."""
+    """`timings` as llama.cpp names them, `diffusion`, our own statistics, and why there is no text."""
     ms = result.timings.denoise
     shared = {
         "canvas_tokens": result.canvas_tokens,
@@ -286,7 +286,8 @@ def costs(result: FillResult) -> dict[str, Any]:
         "tokens_per_forward": round(result.tokens_per_forward, 3),
         "reused_prompt_tokens": result.cached_tokens,
     }
-    return {"timings": timings, "diffusion": diffusion}
+    empty = {"dg_lsp": {"reason": result.reason.value}} if result.reason else {}
+    return {"timings": timings, "diffusion": diffusion, **empty}
 
 
 def _stage(name: str, num_tokens: int, ms: float) -> dict[str, int | float]:

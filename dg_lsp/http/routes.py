@@ -48,8 +48,6 @@ from dg_lsp.sampler_options import SamplerOptions
 MAX_TOKENS = 4096
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's documented default of a completion."""
-_PREFILL_ONLY_MS = 1e-6
-"""A deadline before the first denoising step."""
 _NO_SUFFIX = "<|endoftext|>"
 """Continue sends it to Inception instead of an empty suffix."""
 _NO_EDIT = "None"
@@ -79,7 +77,7 @@ async def infill(body: requests.InfillBody, service: RequestService, http: Reque
         len(prefix),
         num_candidates=body.n_cmpl,
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
-        deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
+        deadline_ms=CHAT_DEADLINE_MS if is_warm_up else body.deadline_ms,
         seed=body.seed,
         priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl, http),
         snippets=allowed_snippets(extra, service.engine.spec, service.settings),
@@ -103,8 +101,8 @@ async def native_text(body: requests.TextBody, service: RequestService, http: Re
         (),
         name="",
         text=body.prompt[0] if body.prompt else "",
-        max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict > 0 else MAX_TOKENS,
-        deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms or CHAT_DEADLINE_MS,
+        max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else MAX_TOKENS,
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
         **_text_options(body),
     )
 
@@ -180,12 +178,13 @@ async def edit(body: requests.EditBody, service: RequestService, http: Request) 
         priority=Priority.REWRITE,
     )
     result = await service.run(request, http)
-    text = completions(result)[0].text
+    [completion] = completions(result)
+    text = completion.text
     content = f"```\n{prompt.before}{text}{prompt.after}\n```" if text else _NO_EDIT
     answer = OpenAiAnswer(result.model, is_chat=True)
     if body.stream:
-        return events_response((answer.event(content), answer.event("", "stop"), DONE))
-    return answer.whole([Completion(content)], result)
+        return events_response((answer.event(content), answer.event("", completion.finish_reason), DONE))
+    return answer.whole([replace(completion, text=content)], result)
 
 
 @router.post("/v1/events")

@@ -4,11 +4,10 @@ Independent of dialects. Everything here runs on the event loop.
 """
 
 import asyncio
-import ipaddress
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -34,16 +33,17 @@ from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentM
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.engine.ttfue import Usage, Verdict
+from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
 from dg_lsp.settings import Settings
 
-MAX_PER_CLIENT = 8
-"""Open requests of one other machine."""
 WARNING = "dg-lsp-warning"
 """Header with the reason why a response is of little use, and the next step."""
 LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
+REASON = "dg-lsp-reason"
+"""Header of an empty fill: why it is empty."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 OnStep = Callable[[Progress], None]
@@ -65,8 +65,10 @@ class Metrics:
         self.last_request = time.monotonic()
         """When the last request for a model arrived or was answered, in `time.monotonic` seconds."""
         self.num_open_requests = 0
-        registry = self._registry = prometheus.CollectorRegistry()
-        registry.register(_UsageCollector(usage))
+        registry = self._load = prometheus.CollectorRegistry()
+        self._results = prometheus.CollectorRegistry()
+        """What requests contained and cost, of all clients together: for the operator only."""
+        self._results.register(_UsageCollector(usage))
         counter = partial(prometheus.Counter, registry=registry)
         self.requests = counter("dg_lsp_requests", "Requests answered.", ("path", "status"))
         self.seconds = prometheus.Histogram(
@@ -81,6 +83,7 @@ class Metrics:
         )
         active.set_function(num_active)
         self.disconnects = counter("dg_lsp_disconnects", "Clients that disconnected before their response.")
+        counter = partial(prometheus.Counter, registry=self._results)
         self.feedback = counter("dg_lsp_feedback", "User actions on shown completions.", ("action",))
         self._completions = counter("dg_lsp_completions", "Results by decoder.", ("decoder", "shown"))
         self._tokens = counter("dg_lsp_tokens", "Tokens of results.", ("kind",))
@@ -106,9 +109,10 @@ class Metrics:
         for stage in ("prefill", "denoise", "postprocess"):
             self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)
 
-    def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return prometheus.generate_latest(self._registry)
+    def exposition(self, *, is_operator: bool) -> bytes:
+        """The load in Prometheus' text format; for the operator also what the requests cost."""
+        results = prometheus.generate_latest(self._results) if is_operator else b""
+        return prometheus.generate_latest(self._load) + results
 
 
 class _UsageCollector(Collector):
@@ -143,10 +147,10 @@ class Service:
     """Owns the schedulers, which open their models at once."""
 
     def __init__(
-        self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None], max_queued: int
+        self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None], rules: AccessRules
     ) -> None:
         """`report` receives one message if the audit log cannot be written or the model does not know a language."""
-        self._max_queued = max_queued
+        self._rules = rules
         self.settings = settings
         self._report = report
         self._warning = ""  # the last one
@@ -158,7 +162,7 @@ class Service:
         self.models = ResidentModels.open(*self._to_open)
         self._audit_log = AuditLog.of(settings.privacy, report)
         self._numbers = itertools.count(1)
-        self._active: Counter[str] = Counter()  # requests by address of the client; empty for this machine
+        self._active: Counter[Hashable] = Counter()  # requests by client
         self._is_closed = False
 
     @property
@@ -209,7 +213,7 @@ class Service:
     def snapshot(self, text: str, language: str, path: str = "", client: str = "") -> Snapshot:
         """The document of a completion. A newer request of the same client for the same path replaces the older one.
 
-        `client` is a name that the client sends; two machines with the same one are two clients.
+        `client` is a name within the client: two keys, or two connections, that send the same one are two clients.
 
         The path is part of some prompts and never opened. Without a client a request replaces no other one.
 
@@ -237,7 +241,7 @@ class Service:
             self._cancel(outcome)
         if disconnect.done() and outcome.cancelled():
             raise ClientDisconnect
-        return self._result(outcome, is_warm_up=is_warm_up or request.priority is Priority.WARM_UP)
+        return self._result(outcome, http, is_warm_up=is_warm_up or request.priority is Priority.WARM_UP)
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """Yields each frame if the client wants them, then the result; closing it stops the engine within one step.
@@ -260,7 +264,7 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        yield self._result(outcome)
+        yield self._result(outcome, http)
 
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
@@ -273,19 +277,19 @@ class Service:
         http.state.headers = language_header(spec)
         if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
             self._warn(http, spec.language_problem(language))
-        address = client_address(http)
-        if self.num_active >= self._max_queued:
+        client = http.state.client
+        if self.num_active >= self._rules.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
-        if address and self._active[address] >= MAX_PER_CLIENT:
-            raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")
+        if self._active[client] >= (most := self._rules.max_per_client):
+            raise ApiError(429, f"this client has {most} open requests; try again later")
         if isinstance(request, ChatRequest):
             request = replace(request, name=f"http:{next(self._numbers)}")
-        future: Future[FillResult] = scheduler.submit(replace(request, client=address), on_step)
+        future: Future[FillResult] = scheduler.submit(replace(request, client=client), on_step)
         if self._audit_log is not None:
             self._audit_log.watch(future, http.url.path, request.max_tokens, model=scheduler)
         outcome = asyncio.wrap_future(future)
-        self._active[address] += 1
-        outcome.add_done_callback(partial(self._end, address))
+        self._active[client] += 1
+        outcome.add_done_callback(partial(self._end, client))
         return outcome
 
     def _warn(self, http: Request, warning: str) -> None:
@@ -297,8 +301,8 @@ class Service:
             self._warning = warning
             self._report(f"warning: {warning}")
 
-    def _end(self, address: str, outcome: ResultFuture) -> None:
-        self._active -= Counter((address,))
+    def _end(self, client: Hashable, outcome: ResultFuture) -> None:
+        self._active -= Counter((client,))
         if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
             self.metrics.add_result(outcome.result())
 
@@ -307,7 +311,7 @@ class Service:
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, outcome: ResultFuture, *, is_warm_up: bool = False) -> FillResult:
+    def _result(self, outcome: ResultFuture, http: Request, *, is_warm_up: bool = False) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
@@ -317,6 +321,8 @@ class Service:
         result = outcome.result()
         if result.is_unfinished and not is_warm_up:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
+        if result.reason and not is_warm_up:
+            http.state.headers[REASON] = result.reason.value
         return result
 
 
@@ -325,23 +331,8 @@ async def _service(request: Request) -> Service:
     return service
 
 
-async def require_this_machine(http: Request) -> None:
-    """Refuses clients of other machines; for endpoints whose numbers show what others do."""
-    if client_address(http):
-        raise ApiError(403, "this path is open to the server's own machine only")
-
-
 RequestService = Annotated[Service, Depends(_service)]
 """The service of the application, for endpoints."""
-
-
-def client_address(http: Request) -> str:
-    """The address of another machine; empty for this one, whose clients all have the same address."""
-    host = http.client.host if http.client else "127.0.0.1"
-    address = ipaddress.ip_address(host)
-    if isinstance(address, ipaddress.IPv6Address):  # a socket for both protocols maps IPv4 addresses
-        address = address.ipv4_mapped or address
-    return "" if address.is_loopback else str(address)
 
 
 async def _wait_for_disconnect(http: Request) -> None:

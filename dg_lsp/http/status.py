@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
@@ -14,12 +14,11 @@ from dg_lsp.engine.resident_models import AnyScheduler
 from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.request_schemas import SAMPLER_FIELDS
-from dg_lsp.http.service import RequestService, client_address, language_header, require_this_machine
+from dg_lsp.http.service import RequestService, language_header
 from dg_lsp.sampler_options import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 ModelName = Annotated[str, Query(description="Of two models, the one to report on; without it that of completions.")]
-THIS_MACHINE = [Depends(require_this_machine)]
 router = APIRouter()
 
 
@@ -79,13 +78,13 @@ def _sampler(spec: ModelSpec) -> dict[str, int | float]:
 async def slots(service: RequestService, http: Request, model: ModelName = "") -> list[replies.SlotObject]:
     """One object per slot of the prompt cache; none for a remote server."""
     scheduler = service.scheduler_named(model)
-    size, is_here = context_size(scheduler, service.engine_of(scheduler).spec), not client_address(http)
+    size = context_size(scheduler, service.engine_of(scheduler).spec)
     return [
         replies.SlotObject(
             id=number,
             n_ctx=size,
             is_processing=slot.is_busy,
-            n_prompt_tokens=slot.num_tokens if is_here else None,
+            n_prompt_tokens=slot.num_tokens if http.state.is_operator else None,
         )
         for number, slot in enumerate(scheduler.slots)
     ]
@@ -96,8 +95,8 @@ def context_size(scheduler: AnyScheduler, spec: ModelSpec) -> int:
     return scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
 
 
-@router.get("/memory", dependencies=THIS_MACHINE)
-async def memory(service: RequestService, model: ModelName = "") -> replies.MemoryResponse:
+@router.get("/memory")
+async def memory(service: RequestService, http: Request, model: ModelName = "") -> replies.MemoryResponse:
     """Memory of this process and of a model; 503 before it is loaded."""
     _ = service.engine
     footprint = service.scheduler_named(model).footprint
@@ -109,7 +108,7 @@ async def memory(service: RequestService, model: ModelName = "") -> replies.Memo
         cache={
             "bytes": footprint.cache_bytes,
             "tokens": footprint.cache_cells,
-            "tokens_used": footprint.cache_used,
+            **({"tokens_used": footprint.cache_used} if http.state.is_operator else {}),
             "tokens_at_most": footprint.cache_limit,
         },
         devices=[
@@ -119,7 +118,7 @@ async def memory(service: RequestService, model: ModelName = "") -> replies.Memo
     )
 
 
-@router.get("/metrics", dependencies=THIS_MACHINE, response_class=PlainTextResponse)
-async def metrics(service: RequestService) -> Response:
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: RequestService, http: Request) -> Response:
     """Prometheus' text format, also before the model is loaded."""
-    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response(service.metrics.exposition(is_operator=http.state.is_operator), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -81,7 +81,8 @@ def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _describe_trained(keys: MetadataKeys) -> ModelSpec:
     """The spec of a file that dg-lsp's training wrote, such as dg-mini."""
-    keys.check_version("mask", PromptFormat.FIM)
+    has_canvas = keys.metadata.get("dg.noise") != "none"  # else only its causal passes are trained
+    keys.check_version("mask" if has_canvas else "none", PromptFormat.FIM)
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
     fim = FimTokens(
         prefix_id=keys.token("dg.prefix_token_id"),
@@ -96,22 +97,25 @@ def _describe_trained(keys: MetadataKeys) -> ModelSpec:
     banned_ids = keys.tokens("dg.banned_token_ids")
     if end_id in banned_ids:
         raise keys.error("dg.banned_token_ids bans the end token, so a completion could never end")
-    return ModelSpec(
-        name=keys.name,
-        vocab_size=keys.vocab_size,
-        sampling=MaskSampling(
+    sampling = None
+    if has_canvas:
+        sampling = MaskSampling(
             mask_id=mask_id,
             confidence_threshold=keys.positive("dg.confidence_threshold", 1.0),
             max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
-        ),
+        )
+    return ModelSpec(
+        name=keys.name,
+        vocab_size=keys.vocab_size,
+        sampling=sampling,
         end_ids=(end_id,),
         prompt_format=PromptFormat.FIM,
         fim=fim,
         # a predicted mask would stay a mask for ever, so the mask is always banned
         banned_ids=tuple(sorted({*banned_ids, mask_id})),
-        canvas_lengths=keys.canvas_lengths(),
+        canvas_lengths=keys.canvas_lengths() if has_canvas else (),
         max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
-        has_causal_head=keys.flag("dg.causal"),
+        has_causal_head=not has_canvas or keys.flag("dg.causal"),
         is_shifted=keys.flag("dg.shift"),
         start_ids=keys.tokens("dg.start_token_ids") if "dg.start_token_ids" in keys.metadata else (),
         takes_snippets=keys.flag("dg.snippets"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dg_lsp.canvas.spec import MIN_MATCH, DecoderName, ExpectedPasses, PromptCut, PromptFormat
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.registry import BUNDLED_LANGUAGES, DEFAULT
+from dg_lsp.models.registry import MINI, MINI_LANGUAGES
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
@@ -105,9 +105,9 @@ class MetadataKeys:
         return lengths
 
     def languages(self) -> tuple[str, ...]:
-        """`dg.languages`; without it, those of the bundled model with the same `general.name`, else none."""
+        """`dg.languages`; without it, those of dg-mini for its `general.name`, else none."""
         if "dg.languages" not in self.metadata:
-            return BUNDLED_LANGUAGES if self.metadata.get("general.name") == DEFAULT else ()
+            return MINI_LANGUAGES if self.metadata.get("general.name") == MINI else ()
         names = tuple(name.strip() for name in self.text("dg.languages").split(","))
         if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
             raise self.invalid("dg.languages", "LSP language ids, separated by commas")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
-from dg_lsp.models.registry import AUTO, BUNDLED, DEFAULT, Preset
+from dg_lsp.models.registry import AUTO, BUNDLED, MINI, Preset
 
 _HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
 _LINE_TOKENS = 10
@@ -108,8 +108,8 @@ class RankedModel:
 
 
 def is_diffusion(preset: Preset) -> bool:
-    """Whether it fills by diffusion; the bundled model can."""
-    return preset.family is not None or preset.name == DEFAULT
+    """Whether it fills by diffusion; dg-mini can."""
+    return preset.family is not None or preset.name == MINI
 
 
 def fit(preset: Preset, machine: Machine) -> str:
@@ -190,21 +190,22 @@ class Selection:
     reason: str  # for a message
 
 
-def select(machine: Machine, is_here: Callable[[Preset], bool], name: str = AUTO) -> Selection:
-    """The best model that is here and fits, for `auto` or `auto-diffusion`; the bundled one always does.
+def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundled: Selection) -> Selection:
+    """The best model that is here and fits, for `auto` or `auto-diffusion`; of the bundled ones the one given.
 
     The reason names a better model that fits, if there is one whose licence needs no agreement.
     """
-    ranked = [
-        model for model in rank_models(machine, (*BUNDLED, *registry.PRESETS)) if name == AUTO or model.is_diffusion
-    ]
-    best = next((model for model in ranked if model.preset in BUNDLED or is_here(model.preset)), None)
+    own = [preset for preset in BUNDLED if preset.name == bundled.name]
+    ranked = [model for model in rank_models(machine, (*own, *registry.PRESETS)) if name == AUTO or model.is_diffusion]
+    best = next((model for model in ranked if model.preset in own or is_here(model.preset)), None)
     if best is None:
-        return Selection(DEFAULT, "no larger model fits into the free memory")
+        return Selection(bundled.name, "no larger model fits into the free memory")
     better = next((model for model in ranked[: ranked.index(best)] if not model.preset.terms), None)
     hint = (
         f"; better would be {better.name} ({_expectation(better)}): dg-lsp models pull {better.name}" if better else ""
     )
+    if best.name == bundled.name and bundled.reason:
+        return Selection(best.name, f"{bundled.reason}{hint}")
     what = "model" if name == AUTO else "diffusion model"
     return Selection(best.name, f"the best {what} here, {_expectation(best)}{hint}")
 

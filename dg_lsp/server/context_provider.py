@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import mask_secrets
+from dg_lsp.context.exclusion import cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
     MAX_CHARS,
@@ -182,7 +182,7 @@ class ContextProvider:
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
         known = self._windows.get(document.uri)
         if known is None or known[0] != document.version:
-            known = document.version, windows_of(TextStyle().to_model(document.lines.text[:MAX_CHARS]))
+            known = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
             self._windows[document.uri] = known
         return known[1]
 
@@ -190,7 +190,7 @@ class ContextProvider:
         """Diagnostics of lines near the cursor that have not changed since."""
         near = LINE_END.split(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
         found = [one for one in self._diagnostics.get(snapshot.uri, ()) if one[0] in near][:MAX_DIAGNOSTICS]
-        lines = [f"{line.strip()}: {' '.join(message.split())[:MAX_MESSAGE_CHARS]}" for line, message in found]
+        lines = [f"{line.strip()}: {cut(' '.join(message.split()), MAX_MESSAGE_CHARS)}" for line, message in found]
         path = f"problems in {shown_path(snapshot.file_uri)}"
         text = TextStyle().to_model(mask_secrets("\n".join(lines)))
         return [Snippet(SnippetSource.DIAGNOSTICS, path, text)] if lines else []
@@ -203,7 +203,7 @@ class ContextProvider:
             return
         lines = document.lines
         first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
-        shown = (lines.text[slice(*lines.span(number))][:MAX_LINE] for number in range(first, last + 1))
+        shown = (cut(lines.text[slice(*lines.span(number))], MAX_LINE) for number in range(first, last + 1))
         text = TextStyle().to_model("\n".join(shown))
         self._recent_edits.add(document.snapshot().file_uri, document.language, text)
         self._collection = self._following = None

@@ -15,8 +15,8 @@ from typing import Self
 from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, path_of
-from dg_lsp.context.exclusion import folded
 from dg_lsp.context.languages import PLAIN_TEXT, language_of, opening_of
+from dg_lsp.gitignore import folded
 
 PYTHON_CELLS = frozenset(
     ("capture", "debug", "memit", "mprun", "prun", "px", "pypy", "python", "python3", "time", "timeit")

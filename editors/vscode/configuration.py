@@ -42,8 +42,8 @@ OWN: dict[str, dict[str, Any]] = {
         "type": "array",
         "items": {"type": "string"},
         "default": [],
-        "markdownDescription": "Languages whose files are sent to the server; empty: all. The bundled model knows "
-        "Python only; in other languages the status bar shows that.",
+        "markdownDescription": "Languages whose files are sent to the server; empty: all. Where the model "
+        "does not know a language, the status bar shows that.",
     },
     "dg-lsp.server.path": {
         "type": "string",

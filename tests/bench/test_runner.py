@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp import __version__
+from dg_lsp import __version__, system
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import EngineContender, LengthHint, RequestOptions
@@ -259,7 +259,7 @@ def test_the_machine_is_described(monkeypatch, tmp_path):
     here = Machine.here(threads=2)
     assert (here.dg_lsp, here.python, here.threads) == (__version__, platform.python_version(), 2)
     assert 1 <= here.cores <= (os.cpu_count() or 1)
-    monkeypatch.setattr(runner, "_CPU_INFO", tmp_path / "gone")
+    monkeypatch.setattr(system, "_CPU_INFO", tmp_path / "gone")
     assert Machine.here(threads=1).cpu
 
 

@@ -19,6 +19,8 @@ from dg_lsp.daemon.client import Endpoint, Record, ask
 from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError, UsageError
+from dg_lsp.models import gpus
+from dg_lsp.models.gpus import INTEL, NVIDIA, Gpu
 from dg_lsp.server import app as server
 from dg_lsp.settings import ModelSettings, Settings
 
@@ -171,7 +173,7 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     assert command[1] == "-P"
     assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True, "gpu": None}
     dg_lsp("lsp", "--daemon", "start")
-    assert sessions[1][1]["settings"]["model"]["name"] == "dg-mini"
+    assert sessions[1][1]["settings"]["model"]["name"] == "auto"
 
 
 @pytest.mark.parametrize("arguments", ["--tcp 7", "--http 8012", "--http 127.0.0.1:1 --api-key-file no", "nonsense"])
@@ -192,6 +194,16 @@ def test_wrong_use_and_an_address_that_is_taken_are_one_line(dg_lsp, arguments):
 )
 def test_daemons_of_single_gpus_refuse_options_of_one_daemon(dg_lsp, options, message):
     assert message in dg_lsp("daemon", "start", *options).error(2)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "message"), [(0, "has no GPU 1 (GPUs found: 0;"), (1, "has no GPU 1 (GPUs found: 1;")]
+)
+def test_daemons_of_gpus_that_are_not_there_do_not_start(dg_lsp, monkeypatch, endpoint, num_gpus, message):
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (Gpu(NVIDIA, "RTX", 1), Gpu(INTEL, "on board", 0)) * num_gpus)
+    monkeypatch.setattr(cli_daemon, "start_daemon", pytest.fail)
+    assert message in dg_lsp("daemon", "start", "--gpus", "0,1").error(2)
+    assert endpoint.of_gpus() == []
 
 
 def test_a_model_of_a_pinned_daemon_runs_on_its_gpu_or_not_at_all(script):

@@ -45,6 +45,17 @@ def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source
     assert dg_lsp("fill", f"{source}:4").code == 0
 
 
+@pytest.mark.parametrize("pattern", ["sub/c.py", "/sub/", "sub/**", "s*/*.py"])
+def test_a_pattern_is_relative_to_the_folder_of_its_file(pattern, dg_lsp, script, source, tmp_path, monkeypatch):
+    (tmp_path / "dg-lsp.toml").write_text(f'[privacy]\nexclude_patterns = ["{pattern}"]\n')
+    (tmp_path / "sub/inner").mkdir(parents=True)
+    (tmp_path / "sub/c.py").write_text("x = 1\n")
+    for folder in (tmp_path, tmp_path / "sub", tmp_path / "sub/inner"):
+        monkeypatch.chdir(folder)
+        assert "pattern" in dg_lsp("fill", f"{tmp_path}/sub/c.py:1").error(2)
+        assert dg_lsp("fill", f"{source}:4").code == 0
+
+
 def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, source, tree):
     script.fill = "self.x"
     before = tree()

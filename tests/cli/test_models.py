@@ -40,10 +40,10 @@ def rows_of(outcome):
 
 def test_list_is_a_table_of_all_models(dg_lsp):
     header, rows = rows_of(dg_lsp("models", "list"))
-    assert list(rows) == ["dg-mini", *(preset.name for preset in PRESETS)]
+    assert list(rows) == ["dg-mini", "dg-base", *(preset.name for preset in PRESETS)]
     here = header.index("here")
     assert {name: row[here:].split()[0] for name, row in rows.items()} == {
-        "dg-mini": "yes", **{preset.name: "no" for preset in PRESETS}
+        "dg-mini": "yes", "dg-base": "yes", **{preset.name: "no" for preset in PRESETS}
     }  # fmt: skip
     assert rows["dg-mini"][header.index("size") :].startswith("6 MB")
     assert "Gemma Terms of Use" in rows["gemma3-270m"]
@@ -77,7 +77,7 @@ def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
     monkeypatch.setattr(llamacpp, "devices", fail)
     outcome = dg_lsp("models", "list")
     assert (outcome.code, outcome.err) == (0, "")
-    assert len(rows_of(outcome)[1]) == 1 + len(PRESETS)
+    assert len(rows_of(outcome)[1]) == len(BUNDLED) + len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -258,13 +258,13 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
 def test_auto_selects_the_bundled_model_and_names_a_better_one(dg_lsp, hub, known, monkeypatch):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
     monkeypatch.setattr(system, "memory_bandwidth", lambda _cores: 2e10)
-    for name, what in ((AUTO, "model"), (AUTO_DIFFUSION, "diffusion model")):
+    monkeypatch.delenv("DG_LSP_AUTO_MODEL")
+    diffusion = "dg-mini: the best diffusion model here, about 2 useful edits in 100"
+    for name, choice in ((AUTO, "dg-base: how long a line takes is measured"), (AUTO_DIFFUSION, diffusion)):
         outcome = dg_lsp("models", "show", name)
         assert outcome.code == 0
-        assert outcome.out.startswith("name: dg-mini\n")
-        assert outcome.err.startswith(
-            f"dg-lsp: {name} selects dg-mini: the best {what} here, about 2 useful edits in 100"
-        )
+        assert outcome.out.startswith(f"name: {choice[:7]}\n")
+        assert outcome.err.startswith(f"dg-lsp: {name} selects {choice}")
         assert "; better would be tiny (about " in outcome.err
         assert outcome.err.endswith(" ms a line on CPU, by estimate): dg-lsp models pull tiny\n")
     assert hub.requests == []
@@ -272,6 +272,7 @@ def test_auto_selects_the_bundled_model_and_names_a_better_one(dg_lsp, hub, know
 
 def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
+    monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     dg_lsp("models", "pull", "tiny")
     sample = tmp_path / "a.py"
     sample.write_text("def area(width, height):\n    return width * \n")
@@ -282,7 +283,7 @@ def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known,
     on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
     assert " on CPU, by estimate\n" in on_cpu.err
     (tmp_path / "data/models/tiny" / registry.TESTED).unlink()
-    assert "auto selects dg-mini" in dg_lsp("models", "show", "auto").err
+    assert "auto selects dg-base" in dg_lsp("models", "show", "auto").err
 
 
 @pytest.mark.parametrize(

@@ -106,4 +106,4 @@ def test_the_model_of_rewrites_is_used_unless_another_one_is_named(dg_lsp, scrip
         assert script.settings.model.name == "other.gguf"
     for command in (("fill", f"{file}:2"), ("generate", "hi")):
         dg_lsp(*command)
-        assert script.settings.model.name == "dg-mini"
+        assert script.settings.model.name == "auto"

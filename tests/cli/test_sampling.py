@@ -10,7 +10,7 @@ from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.cli import loading, measurements
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import SettingsError
-from dg_lsp.models.registry import DEFAULT
+from dg_lsp.models.registry import MINI
 from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.server.app import parse_options
 from dg_lsp.settings import parse_settings, settings_tree
@@ -89,7 +89,7 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_pa
     user_settings(SAMPLER)
     (tmp_path / "a.py").write_text("def add(a, b):\n    return \n")
     tree = dg_lsp("fill", "a.py:2", "--decoder", "diffusion", "--json").json
-    assert (tree["model"], tree["canvas_length"]) == (DEFAULT, 16)
+    assert (tree["model"], tree["canvas_length"]) == (MINI, 16)
     tree = dg_lsp("fill", "a.py:2", "--canvas-length", "32", "--json").json
     assert tree["canvas_length"] == 32
     user_settings("[model.sampler.dg-mini]\nentropy_bound = 0.5\n")

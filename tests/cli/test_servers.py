@@ -118,7 +118,7 @@ def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
     [(address, _, settings, rules)] = http_server
     assert address == ("127.0.0.1", 8012)
     assert settings == Settings()
-    assert (rules.api_key, rules.origins) == ("", ())
+    assert (rules.keys, rules.origins) == ({}, ())
     assert set(rules.hosts) == set(LOOPBACK)
 
 
@@ -142,19 +142,27 @@ def test_a_server_of_one_gpu_sees_no_other_one(dg_lsp, http_server, monkeypatch)
     assert {os.environ[name] for name in GPU_VARIABLES} == {"1"}
 
 
-def test_the_key_is_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):
+def test_the_keys_are_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):
     monkeypatch.setenv("DG_LSP_API_KEY", "from-environment")
     dg_lsp("serve")
-    (tmp_path / "key").write_text("from-file\nmore\n")
-    dg_lsp("serve", "--api-key-file", "key")
-    assert [rules.api_key for *_, rules in http_server] == ["from-environment", "from-file"]
+    for content in ("from-file\n", "\nops k-1\n\n alice\tk-2 \n"):
+        (tmp_path / "key").write_text(content)
+        dg_lsp("serve", "--api-key-file", "key")
+    found = [dict(rules.keys) for *_, rules in http_server]
+    assert found == [{"client": "from-environment"}, {"client": "from-file"}, {"ops": "k-1", "alice": "k-2"}]
+    assert http_server[-1][-1].operator == "ops"
 
 
-@pytest.mark.parametrize("content", [None, "", "\nkey\n", b"\xff"])
-def test_a_file_without_a_key_is_an_error(dg_lsp, http_server, tmp_path, content):
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "\n \n", b"\xff", "secret-1\nmore\n", "a secret-1\nb secret-1", "a secret-1\na secret-2", "a b c"],
+)
+def test_a_file_without_keys_is_an_error(dg_lsp, http_server, tmp_path, content):
     if content is not None:
         (tmp_path / "key").write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert "key" in dg_lsp("serve", "--api-key-file", "key").error(2)
+    message = dg_lsp("serve", "--api-key-file", "key").error(2)
+    assert "key" in message
+    assert "secret" not in message
     assert not http_server
 
 

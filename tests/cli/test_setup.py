@@ -104,7 +104,7 @@ def test_recommend_names_a_gpu_that_is_not_used_and_the_models_for_it(dg_lsp, ca
 def test_a_model_that_does_not_fit_on_the_disk_is_not_recommended(dg_lsp, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, size=10**16),))
     monkeypatch.setattr(Preset, "memory_bytes", 1)
-    assert dg_lsp("models", "recommend", "--json").json["autoregressive"] is None
+    assert dg_lsp("models", "recommend", "--json").json["autoregressive"]["name"] == "dg-base"
 
 
 def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_lsp, hub):
@@ -183,7 +183,7 @@ def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp
     assert outcome.code == 0
     assert "warning: RTX 4090 (25.8 GB) IS NOT USED" in outcome.err
     assert "check the driver" in outcome.err
-    assert '"dg-lsp.model.name": "dg-mini"' in outcome.out
+    assert '"dg-lsp.model.name": "auto"' in outcome.out
 
 
 def test_the_devices_come_from_a_child_process(monkeypatch):

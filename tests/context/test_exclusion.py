@@ -1,19 +1,17 @@
-import random
 import time
 import tracemalloc
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 from hostile import SECRETS
-from pathspec import GitIgnoreSpec
 
+from dg_lsp import gitignore
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import (
     MASK,
     Exclusion,
     ExclusionReason,
-    compiled,
     is_binary,
     is_secret,
     local_path,
@@ -21,7 +19,7 @@ from dg_lsp.context.exclusion import (
     path_of,
 )
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import PrivacySettings, is_pattern, parse_settings
+from dg_lsp.settings import PrivacySettings, parse_settings
 
 RULES = Exclusion(PrivacySettings())
 
@@ -32,7 +30,7 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_files_with_secrets_are_excluded_in_any_spelling(name):
-    assert reason_of(f"file:///project/{name}") is ExclusionReason.SECRETS
+    assert reason_of(f"file:///project/{name.replace('#', '%23')}") is ExclusionReason.SECRETS
 
 
 @pytest.mark.parametrize("fragment", [" ", ".", "~", ":", "a/", ".env/", "%25", "secret"])
@@ -54,7 +52,9 @@ def test_hostile_text_is_masked_in_linear_time(fragment):
     "name",
     ["main.py", "environment.py", "keys.py", "key/main.py", ".env.example", "id_rsa.pub", "ID_RSA.PUB",
      "config.json", "monkey.js", "credentials.py", "secrets.py", "env/main.py", "token/lexer.py", "tokens.py",
-     "credentials/main.py", "kubeconfig/kubeconfig.go", "order_history.py", "history/main.py"],
+     "credentials/main.py", "kubeconfig/kubeconfig.go", "order_history.py", "history/main.py", "copy.py",
+     "vault.py", "secrets.example.yml", "wp-config-sample.php", "keys_test.go", "test_keys.py", "%23main.py%23",
+     "main (copy).py", "settings.local.json", ".main.py.swp", "password.tsx", "under_rsa.c"],
 )  # fmt: skip
 def test_files_with_similar_names_are_not_excluded(name):
     assert reason_of(f"file:///project/{name}") is None
@@ -112,10 +112,10 @@ def test_tokens_of_known_forms_are_masked(token):
     assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
 
 
-def test_secret_access_keys_of_amazon_are_masked_with_their_name():
+def test_secret_access_keys_of_amazon_are_masked():
     key = "wJalrXUtnFEMI/K7MDENG" + "bPxRfiCYEXAMPLEKEY" + "a"
-    assert mask_secrets(f'aws_secret_access_key = "{key}"') == f'{MASK}"'
-    assert mask_secrets(f"AWS_SECRET_ACCESS_KEY={key}\n") == f"{MASK}\n"
+    assert mask_secrets(f'aws_secret_access_key = "{key}"') == f'aws_secret_access_key = "{MASK}"'
+    assert mask_secrets(f"AWS_SECRET_ACCESS_KEY={key}\n") == f"AWS_SECRET_ACCESS_KEY={MASK}\n"
 
 
 def test_passwords_in_addresses_are_masked_and_code_is_not():
@@ -172,63 +172,13 @@ def test_the_path_of_a_file_on_windows_and_elsewhere(uri, windows, posix):
 def test_patterns_ignore_case_where_files_do(monkeypatch):
     rules = Exclusion(PrivacySettings(exclude_patterns=("Generated/", "*.LOCK")))
     uris = ["file:///C:/GENERATED/x.py", "file:///C:/a/uv.lock"]
-    monkeypatch.setattr(exclusion, "IGNORES_CASE", False)
-    exclusion.compiled.cache_clear()
+    monkeypatch.setattr(gitignore, "IGNORES_CASE", False)
+    gitignore.compiled.cache_clear()
     assert [rules.path_reason(path_of(uri)) for uri in uris] == [None, None]
-    monkeypatch.setattr(exclusion, "IGNORES_CASE", True)
-    exclusion.compiled.cache_clear()
+    monkeypatch.setattr(gitignore, "IGNORES_CASE", True)
+    gitignore.compiled.cache_clear()
     assert [rules.path_reason(path_of(uri)) for uri in uris] == [ExclusionReason.PATTERN] * 2
-    exclusion.compiled.cache_clear()
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        ("*a*a*a*a*a*a*a*ab", "a" * 200),
-        ("[!b]*" * 10 + "c", "a" * 200),
-        ("*?" * 10 + "b", "a" * 200),
-        ("**/a/**/a/**/a/**/a/**/b", "a/" * 500 + "c"),
-        ("*" * 100_000 + "b", "a" * 200),
-        ("a/**/a/**/a/**/b", "a/" * 200 + "c"),
-        ("**/a*a*a*/**/a*a*a*/**/a*a*a*b", ("a" * 100 + "/") * 20),
-    ],
-)
-def test_a_pattern_that_would_be_matched_for_hours_is_matched_at_once(pattern, path):
-    assert Exclusion(PrivacySettings(exclude_patterns=(pattern,))).path_reason(path) is None
-
-
-@pytest.mark.parametrize(
-    ("pattern", "excluded", "others"),
-    [
-        ("x-*-*-*-*.whl", ["x-1-2-3-4.whl", "a/x-1-2-3-4.whl"], ["x-1.whl", "x-1-2-3-4.txt", "y-1-2-3-4.whl"]),
-        ("a/**/b/**/c/**/d/**/e", ["a/b/c/d/e", "a/1/b/2/c/3/d/4/e"], ["b/c/d/e", "a/b/c/d"]),
-        ("*-*-*.log", ["1-2-3.log"], ["1-2.log"]),
-    ],
-)
-def test_a_pattern_with_many_asterisks_excludes_what_it_names(pattern, excluded, others):
-    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)))
-    assert [rules.path_reason(path) for path in excluded] == [ExclusionReason.PATTERN] * len(excluded)
-    assert [rules.path_reason(path) for path in others] == [None] * len(others)
-
-
-def test_patterns_match_what_pathspec_matches():
-    rng = random.Random(1)
-
-    def some(parts, most, joint=""):
-        return joint.join(rng.choice(parts) for _ in range(rng.randint(1, most)))
-
-    def included(spec, path):
-        return spec.check_file(path).include
-
-    parts = ("a", "a", "b", "*", "*", "?", "/", "/**/", "**/", "[ab]", "\\*", "-", "!")
-    for _ in range(2_000):
-        if is_pattern(pattern := some(parts, 12) + rng.choice(("", "", "/", "/**"))):
-            expected, found = GitIgnoreSpec.from_lines([pattern]), compiled((pattern,))
-            paths = [
-                some(["".join(rng.choices("ab-*", k=rng.randint(1, 5))) for _ in range(6)], 6, "/") for _ in range(20)
-            ]
-            assert [included(found, path) for path in paths] == [included(expected, path) for path in paths], pattern
+    gitignore.compiled.cache_clear()
 
 
 def test_patterns_have_the_syntax_of_gitignore():
@@ -236,6 +186,45 @@ def test_patterns_have_the_syntax_of_gitignore():
     rules = Exclusion(settings)
     reasons = [reason_of(f"file:///a/{name}", rules=rules) for name in ("generated/x.py", "uv.lock", "keep.lock")]
     assert reasons == [ExclusionReason.PATTERN, ExclusionReason.PATTERN, None]
+
+
+@pytest.mark.parametrize("pattern", ["src/secret/keys.py", "/src", "src/secret/", "src/secret/**", "src/*/*.py"])
+@pytest.mark.parametrize("base", ["workspace", "repository", "link", "nothing"])
+def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositories(pattern, base, tmp_path):
+    file, other = tmp_path / "project/src/secret/keys.py", tmp_path / "project/x/src/main.py"
+    for path in (file, other):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (tmp_path / "link").symlink_to(tmp_path / "project")
+    if base == "repository":
+        (tmp_path / "project/.git").mkdir()
+        (tmp_path / "project/.git/HEAD").touch()
+    roots = {"workspace": (tmp_path / "project",), "link": (tmp_path / "link",)}.get(base, ())
+    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)), roots)
+    assert reason_of(file.as_uri(), rules=rules) is ExclusionReason.PATTERN
+    assert reason_of((tmp_path / "link/src/secret/keys.py").as_uri(), rules=rules) is ExclusionReason.PATTERN
+    if base != "nothing":  # of a file that is in no project, no folder is known that the pattern is not relative to
+        assert reason_of(other.as_uri(), rules=rules) is None
+
+
+def test_a_pattern_with_a_slash_excludes_files_of_other_machines():
+    rules = Exclusion(PrivacySettings(exclude_patterns=("src/*.sql", "!/src/public.sql")))
+    for uri in ("client:///src/a.sql", "client:///home/me/project/src/a.sql", "vscode-remote://host/project/src/a.sql"):
+        assert reason_of(uri, rules=rules) is ExclusionReason.PATTERN
+    assert reason_of("client:///home/me/project/src/public.sql", rules=rules) is None
+    assert reason_of("client:///home/me/project/src/a.py", rules=rules) is None
+
+
+def test_a_pattern_may_name_a_file_by_its_absolute_path(tmp_path):
+    rules = Exclusion(PrivacySettings(exclude_patterns=("/private/home/me/*.py",)), (Path("/private"),))
+    assert reason_of("file:///private/home/me/a.py", rules=rules) is ExclusionReason.PATTERN
+
+
+def test_a_link_whose_name_is_not_utf8_is_excluded_by_its_target(tmp_path):
+    (tmp_path / ".env").touch()
+    link = tmp_path / b"a\xff.py".decode("utf-8", "surrogateescape")
+    link.symlink_to(tmp_path / ".env")
+    assert reason_of(link.as_uri()) is ExclusionReason.SECRETS
 
 
 def test_languages_long_files_and_binary_files_are_excluded(monkeypatch):
@@ -253,7 +242,7 @@ def test_text_is_not_binary(text):
     assert is_binary("\ufffd" * 20 + "x" * 80)  # no text after decoding
 
 
-@pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""], ["!"], ["*.py", "[z-a]"]])
+@pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""], ["!"], ["*.py", "[a"]])
 def test_bad_patterns_are_refused(patterns):
     with pytest.raises(SettingsError):
         parse_settings({"privacy": {"exclude_patterns": patterns}})

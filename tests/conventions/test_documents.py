@@ -97,17 +97,27 @@ def test_the_changelog_begins_with_the_current_version():
     assert __version__ in headings[:2]
 
 
-def test_readme_and_model_card_have_the_same_numbers():
-    pages = [ROOT / "README.md", ROOT / "dg_lsp/models/MODEL_CARD.md"]
-    texts = (page.read_text(encoding="utf-8") for page in pages)
-    of_readme, of_card = (set(re.findall(r"^\|.*\|$", text, re.MULTILINE)) for text in texts)
+MODELS = ROOT / "dg_lsp" / "models"
+CARDS = {"dg-mini": MODELS / "MODEL_CARD.md", "dg-base": MODELS / "dg-base.MODEL_CARD.md"}
+
+
+def test_readme_and_model_cards_have_the_same_numbers():
+    texts = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *CARDS.values()))
+    of_readme, *of_cards = (set(re.findall(r"^\|.*\|$", text, re.MULTILINE)) for text in texts)
     numbers = {row for row in of_readme if re.search(r"\d (%|ms)", row)}
     assert len(numbers) >= 3
-    assert numbers <= of_card
+    assert numbers <= set.union(*of_cards)
 
 
-def test_the_model_card_names_the_bundled_weights():
-    models = ROOT / "dg_lsp" / "models"
-    digest = hashlib.sha256((models / "dg-mini.gguf").read_bytes()).hexdigest()
-    assert f"`{digest}`" in (models / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert json.loads((models / "dg-mini.manifest.json").read_text(encoding="utf-8"))["sources"]
+@pytest.mark.parametrize("name", CARDS)
+def test_the_model_card_names_the_bundled_weights(name):
+    digest = hashlib.sha256((MODELS / f"{name}.gguf").read_bytes()).hexdigest()
+    assert f"`{digest}`" in CARDS[name].read_text(encoding="utf-8")
+
+
+def test_the_origin_and_the_changes_of_the_bundled_models_are_told():
+    notice = (MODELS / "dg-base.NOTICE").read_text(encoding="utf-8")
+    assert all(words in notice for words in ("SmolLM2-135M-Instruct by HuggingFaceTB", "Apache License", "was changed"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "dg_lsp/models/dg-base.NOTICE" in project["license-files"]
+    assert json.loads((MODELS / "dg-mini.manifest.json").read_text(encoding="utf-8"))["sources"]

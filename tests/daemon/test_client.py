@@ -11,6 +11,7 @@ import pytest
 from dg_lsp.cli.servers import DAEMON
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import Endpoint, Record
+from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.errors import DaemonError
 from dg_lsp.system import data_folder
 
@@ -112,3 +113,21 @@ def test_a_full_disk_leaves_no_draft(tmp_path, monkeypatch):
         client.write_private(tmp_path / "file", [2])
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "[1]"
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000])
+def test_a_damaged_record_or_crash_log_is_no_record(endpoint, content):
+    endpoint.prepare()
+    for path in (endpoint.folder / "daemon.json", endpoint.crashes):
+        path.write_text(content)
+        path.chmod(0o600)
+    assert endpoint.read() is None
+    assert CrashLog(endpoint.crashes).crashes() == []
+
+
+def test_a_deeply_nested_line_is_no_message():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"[" * 100_000 + b"\n")
+        with pytest.raises(ConnectionError, match="protocol"):
+            client.receive(ours)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from filelock import FileLock, Timeout
 from gates import TIMEOUT, ask
-from http_server import Client, metric
+from http_server import OPERATOR, Client, metric
 from shared_daemon import wait_until
 
 from dg_lsp.daemon.client import Endpoint
@@ -23,8 +23,8 @@ GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
 PATIENT = Settings(completion=CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
 
 
-def opener(host="127.0.0.1"):
-    return lambda share: HttpServer((host, 0), share, PATIENT, AccessRules(), is_persistent=True)
+def opener(host="127.0.0.1", rules=OPERATOR):
+    return lambda share: HttpServer((host, 0), share, PATIENT, rules, is_persistent=True)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def serve(start):
 
     def call(**options):
         daemon = start(open_http=opener(), **options)
-        return daemon, Client(int(daemon.url.rpartition(":")[2])).wait_ready()
+        return daemon, Client(int(daemon.url.rpartition(":")[2]), OPERATOR.keys["operator"]).wait_ready()
 
     return call
 
@@ -50,7 +50,7 @@ def test_an_editor_and_an_http_client_share_one_model_and_do_not_cancel_each_oth
     assert len(scripts.denoisers) == 1
     facts = ask_daemon(endpoint.read(), "status")
     assert facts["http"] == daemon.url
-    assert facts["models"] == [{"model": "dg-mini", "state": "ready", "sessions": 2}]
+    assert facts["models"] == [{"model": "auto", "state": "ready", "sessions": 2}]
 
 
 def test_the_metrics_show_the_useful_edits_of_editors(serve):
@@ -110,7 +110,7 @@ def test_a_daemon_that_cannot_listen_frees_its_lock_and_its_port(start, monkeypa
 def test_a_model_that_is_missing_is_opened_as_soon_as_it_is_there(start, scripts, monkeypatch):
     monkeypatch.setattr(app, "REOPEN_SECONDS", 0.05)
     scripts.error = ModelNotFoundError("no model named 'nowhere'; try dg-mini")
-    client = Client(int(start(open_http=opener()).url.rpartition(":")[2]))
+    client = Client(int(start(open_http=opener(rules=AccessRules())).url.rpartition(":")[2]))
     wait_until(lambda: "nowhere" in client.get("/health").error["message"])
     scripts.error = None
     assert client.wait_ready().post("/infill", GAP).tree["content"] == "fill"

@@ -64,7 +64,7 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     for settings in several:
         pool.share(settings).ready.result(TIMEOUT)
     assert len(scripts.denoisers) == 1
-    assert pool.facts() == [{"model": "dg-mini", "state": "ready", "sessions": 3}]
+    assert pool.facts() == [{"model": "auto", "state": "ready", "sessions": 3}]
     pool.share(parse_settings({"model": {"num_slots": 2}})).ready.result(TIMEOUT)
     open_models(pool, "other")
     assert len(scripts.denoisers) == 3
@@ -160,7 +160,7 @@ def test_a_model_without_requests_can_leave_the_memory_while_it_has_sessions(scr
     pool = make_pool(scripts)
     share = pool.share(parse_settings({"model": {"idle_seconds": 0.05}}))
     share.ready.result(TIMEOUT)
-    wait_until(lambda: pool.facts() == [{"model": "dg-mini", "state": "asleep", "sessions": 1}])
+    wait_until(lambda: pool.facts() == [{"model": "auto", "state": "asleep", "sessions": 1}])
     assert scripts.denoisers[0].is_closed
     assert share.submit(ask()).result(TIMEOUT).text == "fill"
 

@@ -49,10 +49,10 @@ class CountedDenoiser(ScriptedDenoiser):
 
     mark = b"?"
 
-    def prefill(self, slot, prompt_ids):
+    def prefill(self, slot, prompt_ids, *most):
         prefix = self._parts(prompt_ids)[0]
         type(self).mark = prefix[-1:].encode() or b"?"
-        return super().prefill(slot, prompt_ids)
+        return super().prefill(slot, prompt_ids, *most)
 
     def predict(self, *args):
         with Path(os.environ["DG_TEST_STEPS"]).open("ab") as steps:

@@ -50,7 +50,7 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
     for client in clients:
         client.wait_log("reviser for rewrites ready")
     models = [(Path(one["model"]).name, one["state"], one["sessions"]) for one in shared.status()["models"]]
-    assert models == [("dg-mini", "ready", 2), ("reviser", "ready", 2)]
+    assert models == [("auto", "ready", 2), ("reviser", "ready", 2)]
     assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
 
 
@@ -59,7 +59,10 @@ def gpu_of(client):
     return json.loads(text)["gpu"]
 
 
-def test_each_gpu_has_a_daemon_and_an_editor_stays_with_the_one_that_had_the_fewest(shared):
+def test_each_gpu_has_a_daemon_and_an_editor_stays_with_the_one_that_had_the_fewest(shared, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor _ in 0 1 2 3 4 5 6; do echo RTX, 24000; done\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    shared.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     shared.env["CUDA_VISIBLE_DEVICES"] = "4,5,6"
     assert shared.dg_lsp("daemon", "start", "--gpus", "0,2", scenario="echo").returncode == 0
     try:
@@ -194,13 +197,13 @@ def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
         wait_crashed(client)
         wait_crashed(other)
     client = shared.edit().begin(**NAMED)
-    client.wait_log("dg-mini crashed the daemon 3 times and is refused for ")
+    client.wait_log("auto crashed the daemon 3 times and is refused for ")
     client.wait_until(lambda: client.received("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
     assert client.texts(0, 0) == []
     flag.write_text("open")
     other = shared.edit("fill", *sound).begin()
     assert other.texts(0, 0)
-    assert [one["models"] for one in shared.status()["crashes"]] == [["dg-mini"]] * 3
+    assert [one["models"] for one in shared.status()["crashes"]] == [["auto"]] * 3
     log = shared.endpoint.log.read_text()
     assert "s = " not in log
     assert log.count("Fatal Python error: Aborted") == 3

@@ -68,7 +68,7 @@ class Reciter:
         self._ids, self._start, self._confidence = self.tokenizer.encode(text), start, confidence
         self._held = {}
 
-    def prefill(self, slot, prompt_ids):
+    def prefill(self, slot, prompt_ids, _most=0):
         self._start = len(prompt_ids) if self._start is None else self._start
         held = self._held.get(slot, prompt_ids[:0])
         self._held[slot] = prompt_ids

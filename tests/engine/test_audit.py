@@ -164,3 +164,10 @@ def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
     process.join(60)
     assert process.exitcode == 0
     assert len(read_log(path)[0]) == 200
+
+
+def test_a_deeply_nested_line_is_a_bad_line(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"[" * 100_000 + b"\n" + RECORD.line())
+    records, _, num_bad = read_log(path)
+    assert (len(records), num_bad) == (1, 1)

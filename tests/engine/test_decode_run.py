@@ -21,7 +21,7 @@ class Constant:
     def __init__(self):
         self.held = []
 
-    def prefill(self, _slot, prompt_ids):
+    def prefill(self, _slot, prompt_ids, _most=0):
         self.held.append(prompt_ids.tolist())
         return len(prompt_ids)
 

@@ -208,3 +208,23 @@ def test_an_engine_with_other_settings_shares_the_connections():
     assert engine.settings.max_tokens == 7
     engine.close()
     assert model.is_closed
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/srv/models/customer.gguf", "customer"),
+        (r"C:\\models\\customer.gguf", "customer"),
+        ("org/model-1.5", "org/model-1.5"),
+    ],
+)
+def test_a_path_that_a_server_reports_as_its_model_is_not_passed_on(model, name):
+    assert fill(FakeModel(RemoteAnswer(("width",), is_finished=True, model=model))).model == name
+
+
+@pytest.mark.parametrize(
+    ("text", "is_finished", "is_cut"),
+    [("width", True, False), ("width", False, True), ("width\nheight = 1", True, True)],
+)
+def test_an_answer_that_its_server_or_the_line_limit_cut_is_cut(text, is_finished, is_cut):
+    assert fill(FakeModel(RemoteAnswer((text,), is_finished=is_finished))).ending.is_cut is is_cut

@@ -70,9 +70,9 @@ def test_next_fill_is_computed_while_the_user_reads_if_the_settings_allow_it(sch
 class HeldSpeculation(Gate):
     """Waits only in what follows the first fill."""
 
-    def prefill(self, slot, prompt_ids):
+    def prefill(self, slot, prompt_ids, *most):
         self.is_held = self._parts(prompt_ids)[0] == "a = one("
-        return super().prefill(slot, prompt_ids)
+        return super().prefill(slot, prompt_ids, *most)
 
     def predict(self, *args, **kwargs):
         return super().predict(*args, **kwargs) if self.is_held else ScriptedDenoiser.predict(self, *args, **kwargs)
@@ -162,10 +162,10 @@ class HeldPrefill(ScriptedDenoiser):
         super().__init__(fill)
         self.has_begun, self.go_on = threading.Event(), threading.Event()
 
-    def prefill(self, slot, prompt_ids):
+    def prefill(self, slot, prompt_ids, *most):
         self.has_begun.set()
         assert self.go_on.wait(TIMEOUT)
-        return super().prefill(slot, prompt_ids)
+        return super().prefill(slot, prompt_ids, *most)
 
 
 def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):

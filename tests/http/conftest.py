@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 from gates import Gate
-from http_server import Starter
+from http_server import OPERATOR, Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -32,7 +32,7 @@ def module_client(module_start):
 def changeable(module_start):
     """A server shared by the tests of a module, and its model, whose script they change."""
     denoiser = ScriptedDenoiser("")
-    return module_start(denoiser), denoiser
+    return module_start(denoiser, rules=OPERATOR), denoiser
 
 
 @pytest.fixture

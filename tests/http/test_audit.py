@@ -1,7 +1,7 @@
 """The audit log: one line per request, without text."""
 
 import pytest
-from http_server import GAP, UNHURRIED, metric, wait_until
+from http_server import GAP, OPERATOR, UNHURRIED, metric, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.audit import AuditRecord
@@ -31,7 +31,8 @@ def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):
 def test_the_client_the_log_and_the_metrics_agree_on_an_unlikely_completion(start, tmp_path, num_texts):
     path, is_shown = tmp_path / "audit.jsonl", num_texts > 1
     completion = {**UNHURRIED["completion"], "min_confidence": 0.999}
-    client = start(ScriptedDenoiser("total"), privacy={"audit_log": str(path)}, completion=completion)
+    options = {"privacy": {"audit_log": str(path)}, "completion": completion}
+    client = start(ScriptedDenoiser("total"), rules=OPERATOR, **options)
     answer = client.post("/infill", {**GAP, "n_cmpl": num_texts}).tree
     texts = [one["content"] for one in (answer if is_shown else [answer])]
     [record] = lines(path, 1)

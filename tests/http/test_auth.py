@@ -16,6 +16,7 @@ PAGE = "https://notebook.example"
     [
         *((host, 200) for host in ("localhost", "127.0.0.1:8012", "[::1]:8012", "LOCALHOST", "localhost.")),
         *((host, 403) for host in ("evil.example:8012", "localhost.evil.example", "", "[::2]", "[", ":")),
+        *((host, 403) for host in ("[::1].evil.example", "[::1]evil", "[[::1]]", "localhost:80.evil.example", "[::1")),
     ],
 )
 def test_only_names_of_loopback_are_allowed_hosts(module_client, host, status):
@@ -39,7 +40,7 @@ def test_web_pages_are_refused(module_client, origin):
 @pytest.fixture(scope="module")
 def locked(module_start):
     """A server with a key and an allowed origin."""
-    return module_start(ScriptedDenoiser("x"), rules=AccessRules(api_key=KEY, origins=(PAGE,)))
+    return module_start(ScriptedDenoiser("x"), rules=AccessRules({"one": KEY}, origins=(PAGE,)))
 
 
 def test_the_user_can_allow_an_origin(locked):
@@ -79,7 +80,7 @@ def test_every_request_but_that_for_health_requires_the_key(locked, headers, sta
 
 def test_the_key_is_checked_before_the_limits(start, gated, pool):
     denoiser, key = gated("x"), {"Authorization": f"Bearer {KEY}".encode()}
-    client = start(denoiser, rules=AccessRules(api_key=KEY, max_queued=1))
+    client = start(denoiser, rules=AccessRules({"one": KEY}, max_queued=1))
     running = pool.submit(client.post, "/infill", GAP, **key)
     assert denoiser.is_inside.wait(TIMEOUT)
     assert [client.post("/infill", GAP).status for _ in range(3)] == [401] * 3

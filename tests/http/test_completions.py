@@ -1,7 +1,9 @@
 """Completions for clients of OpenAI, Mistral, Tabby and Mercury, and reports of user actions."""
 
 import pytest
-from http_server import choices, metric
+from http_server import OPERATOR, choices, metric
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
 
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 
@@ -155,6 +157,13 @@ def test_an_edit_without_a_completion_is_none(complete, fill):
     assert complete(fill, "/v1/edit/completions", edit(REGION)).tree["choices"][0]["message"]["content"] == "None"
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_edit_that_is_cut_has_finish_reason_length(complete, is_streamed):
+    reply = complete("abcdefghijkl", "/v1/edit/completions", edit(REGION, stream=is_streamed, max_tokens=4))
+    found = choices(reply) if is_streamed else reply.tree["choices"]
+    assert found[-1]["finish_reason"] == "length"
+
+
 def test_a_streamed_edit(complete):
     found = choices(complete("1", "/v1/edit/completions", edit(REGION, stream=True)))
     assert [one["delta"]["content"] for one in found] == ["```\nx = 1\n```", ""]
@@ -183,6 +192,7 @@ def test_an_edit_without_marks_is_refused(module_client, content):
         ("/v1/events", {"type": "select", "completion_id": "c", "choice_index": 0, "elapsed": 5}, "select"),
     ],
 )
-def test_user_actions_are_counted(module_client, path, body, action):
-    assert module_client.post(path, body).body == b'{"status":"ok"}'
-    assert metric(module_client, f'dg_lsp_feedback_total{{action="{action}"}}') == 1
+def test_user_actions_are_counted(start, path, body, action):
+    client = start(ScriptedDenoiser("x"), rules=OPERATOR)
+    assert client.post(path, body).body == b'{"status":"ok"}'
+    assert metric(client, f'dg_lsp_feedback_total{{action="{action}"}}') == 1

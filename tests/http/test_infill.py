@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from http_server import wait_until
+from http_server import OPERATOR, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -36,7 +36,7 @@ def test_llama_vims_warm_up_runs_no_step_and_selects_no_field(start):
 
 def test_a_warm_up_fills_the_prompt_cache(start):
     denoiser = ScriptedDenoiser("x")
-    client = start(denoiser)
+    client = start(denoiser, rules=OPERATOR)
     client.post("/infill", {**GAP, "n_predict": 0, "t_max_predict_ms": 1})
     assert denoiser.num_steps == 0
     wait_until(lambda: denoiser.num_prefilled > 0)
@@ -120,3 +120,50 @@ def test_the_response_is_one_line_of_utf_8(complete):
 )
 def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, more):
     assert module_client.post("/infill", {**GAP, **more}).status == 200
+
+
+def test_a_line_left_of_n_indent_is_an_end_and_no_limit(complete):
+    body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 32}
+    tree = complete("        a = 1\n    c = 3\n    d = 4\n    e = 5\n", "/infill", body).tree
+    assert (tree["content"], tree["stop_type"]) == ("        a = 1", "eos")
+
+
+@pytest.mark.parametrize(("fill", "reason"), [("", "empty"), ("= =", "syntax-error"), ("total", "low-confidence")])
+@pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions", "/v1/edit/completions", "tabby"])
+def test_an_empty_fill_has_its_reason(start, path, fill, reason):
+    if path == "/v1/edit/completions" and reason == "low-confidence":
+        reason = None  # the user has requested the edit
+    completion = {"early_stop_ms": 0, "deadline_ms": 1e6, "min_confidence": 0.999}
+    client = start(ScriptedDenoiser(fill), completion=completion)
+    region = "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>"
+    file = f"<|current_file_content|>\ncurrent_file_path: a.py\n{region}\n<|/current_file_content|>"
+    body = {
+        "/infill": {"input_prefix": "x = ", "input_suffix": "\n", "language": "python"},
+        "/v1/edit/completions": {"messages": [{"role": "user", "content": file}]},
+        "tabby": {"segments": {"prefix": "x = ", "suffix": "\n", "filepath": "a.py"}},
+    }.get(path, {"prompt": "x = ", "suffix": "\n", "language": "python"})
+    reply = client.post("/v1/completions" if path == "tabby" else path, body)
+    assert reply.headers.get("dg-lsp-reason") == reason
+    assert reply.tree.get("dg_lsp") == (None if path == "tabby" or not reason else {"reason": reason})
+    if path in ("/infill", "/v1/completions", "/v1/fim/completions"):
+        streamed = client.post(path, {**body, "stream": True})
+        assert streamed.headers["dg-lsp-reason"] == reason
+        last = [json.loads(one) for one in streamed.events if one != "[DONE]"][-1]
+        assert last["dg_lsp"] == {"reason": reason}
+
+
+def test_a_fill_with_a_text_has_no_reason(complete):
+    reply = complete("total", "/infill", GAP)
+    assert "dg-lsp-reason" not in reply.headers
+    assert "dg_lsp" not in reply.tree
+
+
+@pytest.mark.parametrize(
+    ("fill", "content", "stop_type"),
+    [("a = 1", "a = 1", "eos"), ("a = 1\n", "a = 1", "eos"), ("a = 1\nb = 2", "a = 1", "limit")],
+)
+def test_a_fill_that_the_line_limit_cuts_has_stop_type_limit(complete, fill, content, stop_type):
+    tree = complete(fill, "/infill", {"input_prefix": "x = ", "input_suffix": "\n"}).tree
+    assert (tree["content"], tree["stop_type"]) == (content, stop_type)
+    [choice] = complete(fill, "/v1/completions", {"prompt": "x = ", "suffix": "\n"}).tree["choices"]
+    assert choice["finish_reason"] == {"eos": "stop", "limit": "length"}[stop_type]

@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from http_server import GAP, metric
+from http_server import GAP, OPERATOR, choices, metric
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.engine import stop_criteria
@@ -53,13 +53,27 @@ def test_a_stream_has_the_same_text_and_ends_with_all_fields(client, more, lengt
     assert (len(text), last["stop_type"], last["stopping_word"]) == (length, stop_type, word)
 
 
+@pytest.mark.parametrize(("num_tokens", "stop_type", "reason"), [(4, "limit", "length"), (5, "eos", "stop")])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_end_token_after_the_limit_is_not_the_end_of_the_text(start, num_tokens, stop_type, reason, is_streamed):
+    client = start(ScriptedDenoiser("whole", tokens_per_step=64))
+    body = {"prompt": "a", "stream": is_streamed}
+    reply = client.post("/completion", {**body, "n_predict": num_tokens})
+    last = json.loads(reply.events[-1]) if is_streamed else reply.tree
+    assert (last["stop_type"], last["truncated"]) == (stop_type, False)
+    assert last["tokens_predicted"] == num_tokens
+    reply = client.post("/v1/completions", {**body, "max_tokens": num_tokens})
+    found = choices(reply) if is_streamed else reply.tree["choices"]
+    assert ("".join(one["text"] for one in found), found[-1]["finish_reason"]) == ("whole"[:num_tokens], reason)
+
+
 def test_selected_fields_only(client):
     tree = client.post("/completion", {**BODY, "response_fields": ["content", "timings/predicted_n"]}).tree
     assert list(tree) == ["content", "timings/predicted_n"]
 
 
 def test_a_prompt_is_only_decoded(start):
-    client = start(ScriptedDenoiser(story, tokens_per_step=64))
+    client = start(ScriptedDenoiser(story, tokens_per_step=64), rules=OPERATOR)
     assert client.post("/completion", {**BODY, "n_predict": 0}).tree["content"] == ""
     tree = client.post("/completion", {**BODY, "n_predict": 1}).tree
     assert tree["timings"]["cache_n"] > 0
@@ -92,7 +106,7 @@ def test_the_deadline_cuts(start, monkeypatch):
 
 
 def test_canvases_and_passes_are_counted(start):
-    client = start(ScriptedDenoiser(story, tokens_per_step=64))
+    client = start(ScriptedDenoiser(story, tokens_per_step=64), rules=OPERATOR)
     tree = client.post("/completion", BODY).tree
     diffusion = tree["diffusion"]
     assert (diffusion["blocks"], diffusion["canvas_tokens"], diffusion["steps"]) == (2, 128, 2)

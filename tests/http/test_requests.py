@@ -3,10 +3,11 @@
 import http.client
 import json
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
-from gates import TIMEOUT
+from gates import TIMEOUT, wait_until
+from http_server import OPERATOR
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http import app, connection
@@ -189,6 +190,85 @@ def test_connections_that_are_kept_after_an_answer_take_no_places(start, monkeyp
             kept.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert kept.recv(12) == b"HTTP/1.1 200"
         assert client.post("/infill", BODY).status == 200
+
+
+def deaf(stack, start, client, number):
+    """Connections whose clients request much and read nothing."""
+    start.started[-1]._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    found = []
+    for _ in range(number):
+        found.append(stack.enter_context(socket.socket()))
+        found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        found[-1].settimeout(TIMEOUT)
+        found[-1].connect(("127.0.0.1", client.port))
+        found[-1].sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+    return found
+
+
+def test_clients_that_do_not_read_take_no_places(start, monkeypatch):
+    client = start(ScriptedDenoiser("x"))
+    monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    with ExitStack() as stack:
+        deaf(stack, start, client, 12)
+        wait_until(lambda: client.get("/health").status == 200)
+        assert [client.get("/health").status for _ in range(9)] == [200] * 9
+
+
+def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatch):
+    client = start(ScriptedDenoiser("x"))
+    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.2)
+    with ExitStack() as stack:
+        [one] = deaf(stack, start, client, 1)
+        state = start.started[-1]._uvicorn.server_state
+        wait_until(lambda: state.connections)
+        wait_until(lambda: not state.connections)
+        received = b""
+        with suppress(ConnectionError):
+            while piece := one.recv(1 << 16):
+                received += piece
+    assert received.count(b"HTTP/1.1 200") < 5
+
+
+def test_the_number_of_requests_sent_ahead_is_limited(module_client):
+    with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as ahead:
+        ahead.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        received = b""
+        with suppress(ConnectionError):
+            while piece := ahead.recv(1 << 16):
+                received += piece
+    assert received.count(b"HTTP/1.1 200") <= connection.MAX_PIPELINED + 1
+
+
+def test_a_body_of_many_small_chunks_is_refused(module_client):
+    head = b"POST /infill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as small:
+        answer = b"HTTP/1.1 400"
+        with suppress(ConnectionError):  # what the server has not read resets the connection
+            small.sendall(head + b"1\r\n \r\n" * 40_000)
+            answer = small.recv(12)
+        assert answer == b"HTTP/1.1 400"
+    with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as large:
+        blanks = b"400\r\n" + b" " * 1024 + b"\r\n"
+        large.sendall(head + blanks * 2000 + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+        assert large.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(start, monkeypatch):
+    client = start(ScriptedDenoiser("x"), rules=OPERATOR)
+    monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    with ExitStack() as stack:
+        kept = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)))
+        for _ in range(3):
+            kept.request("POST", "/infill", BODY, {"X-Api-Key": client.key})
+            kept.auto_open = 0
+            assert json.load(kept.getresponse())["content"] == "x"
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(("127.0.0.1", client.port)))
+            assert client.post("/infill", BODY).status == 200
 
 
 def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatch):

@@ -25,7 +25,7 @@ class NoWorker:
     pass
 
 
-DOCUMENT = create_app(Service(lambda _: NoWorker(), Settings(), print, 1), AccessRules()).openapi()
+DOCUMENT = create_app(Service(lambda _: NoWorker(), Settings(), print, AccessRules()), AccessRules()).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 BOUNDED = settings(
     max_examples=NUM_EXAMPLES,

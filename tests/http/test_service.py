@@ -1,15 +1,20 @@
 """Waiting, disconnecting, limits and failures. An error is an error object, never an empty completion."""
 
+import http.client
 import json
 import socket
+import struct
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 from chatty import HI, chatty
 from http_server import (
     GAP,
+    OPERATOR,
     TIMEOUT,
+    Client,
     engine_of,
     metric,
     raw,
@@ -21,7 +26,6 @@ from http_server import (
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.service import client_address
 
 SECRET = "never-in-a-response"
 TEXT = "abcdefgh"
@@ -58,39 +62,96 @@ def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, p
     assert client.post("/infill", GAP).status == 200
 
 
-def test_one_other_machine_cannot_take_all_places(start, gated, pool, monkeypatch):
-    monkeypatch.setattr("dg_lsp.http.service.client_address", lambda http: http.headers.get("x-test-address", ""))
-    monkeypatch.setattr("dg_lsp.http.service.MAX_PER_CLIENT", 1)
+@pytest.fixture
+def start_team(start):
+    """`start_team(denoiser)` -> the clients of one server by name, each with a key of its own."""
+
+    def call(denoiser):
+        keys = {name: f"key-of-{name}" for name in ("operator", "alice", "bob")}
+        port = start(denoiser, rules=AccessRules(keys)).port
+        return SimpleNamespace(**{name: Client(port, key) for name, key in keys.items()})
+
+    return call
+
+
+def test_one_key_cannot_take_all_places(start_team, gated, pool, monkeypatch):
+    monkeypatch.setattr("dg_lsp.http.auth.MAX_PER_CLIENT", 1)
     denoiser = gated("x")
-    client = start(denoiser)
-
-    def post(prefix, address=""):
-        return client.post("/infill", {"input_prefix": prefix}, **{"X-Test-Address": address})
-
-    first = pool.submit(post, "a", "10.0.0.1")
+    team = start_team(denoiser)
+    first = pool.submit(team.alice.post, "/infill", GAP)
     assert denoiser.is_inside.wait(TIMEOUT)
-    reply = post("b", "10.0.0.1")
+    reply = team.alice.post("/infill", GAP)
     assert (reply.status, reply.error["type"]) == (429, "rate_limit_error")
     assert int(reply.headers["retry-after"]) > 0
-    others = [pool.submit(post, "c", "10.0.0.2"), pool.submit(post, "d"), pool.submit(post, "e")]
-    wait_for_active(client, 4)
+    other = pool.submit(team.bob.post, "/infill", GAP)
+    wait_for_active(team.operator, 2)
     denoiser.go_on.set()
-    assert [one.result(TIMEOUT).status for one in (first, *others)] == [200] * 4
-    assert post("b", "10.0.0.1").status == 200
+    assert [one.result(TIMEOUT).status for one in (first, other)] == [200] * 2
+    assert team.alice.post("/infill", GAP).status == 200
 
 
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [
-        ("127.0.0.1", ""),
-        ("::1", ""),
-        ("::ffff:127.0.0.1", ""),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("fe80::1%eth0", "fe80::1%eth0"),
-    ],
-)
-def test_clients_of_this_machine_are_one_client(host, address):
-    assert client_address(SimpleNamespace(client=SimpleNamespace(host=host))) == address
+PROMPT = {"input_prefix": "password = 'sesame'\n" * 3, "input_suffix": "\n"}
+
+
+def num_cached(reply):
+    """Prompt tokens from the cache, by each number of an answer that reports them."""
+    tree = reply.tree
+    return {tree["timings"]["cache_n"], tree["diffusion"]["reused_prompt_tokens"]}
+
+
+def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team):
+    team = start_team(ScriptedDenoiser("x"))
+    first = num_cached(team.alice.post("/infill", PROMPT))
+    assert min(num_cached(team.alice.post("/infill", PROMPT))) > max(first)
+    assert num_cached(team.bob.post("/infill", PROMPT)) == first
+    assert num_cached(team.bob.post("/infill", {**PROMPT, "id_slot": 0})) == first
+
+
+def test_a_shared_system_prompt_is_no_exception(start_team):
+    team = start_team(chatty("yes"))
+    body = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"role": "user", "content": "a"}]}
+
+    def cached(client):
+        return client.post("/v1/chat/completions", body).tree["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached(team.alice) == 0
+    assert cached(team.alice) > 0
+    assert cached(team.bob) == 0
+
+
+def test_without_keys_each_connection_is_a_client(start):
+    client = start(ScriptedDenoiser("x"))
+    with (
+        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as one,
+        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as other,
+    ):
+
+        def cached(connection):
+            connection.request("POST", "/infill", json.dumps(PROMPT))
+            return json.load(connection.getresponse())["timings"]["cache_n"]
+
+        first = cached(one)
+        assert cached(one) > first
+        assert cached(other) == first
+        port = one.sock.getsockname()[1]
+        one.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
+        one.close()
+    with closing(http.client.HTTPConnection("127.0.0.1", client.port, source_address=("127.0.0.1", port))) as same:
+        assert cached(same) == first, "a connection from the port of one that is closed"
+
+
+def test_totals_of_all_clients_are_for_the_operator(start_team, start):
+    team = start_team(ScriptedDenoiser("x"))
+    team.alice.post("/infill", PROMPT)
+    without_key = start(ScriptedDenoiser("x"))
+    without_key.post("/infill", PROMPT)
+    for client, is_operator in ((team.operator, True), (team.bob, False), (without_key, False)):
+        reply = client.get("/metrics")
+        assert metric(client, 'dg_lsp_requests_total{path="/infill",status="200"}') == 1
+        for name in (b"tokens", b"steps", b"completions", b"stage_seconds", b"feedback", b"ttfue"):
+            assert (b"# TYPE dg_lsp_" + name in reply.body) is is_operator
+        assert ("tokens_used" in client.get("/memory").tree["cache"]) is is_operator
+        assert [("n_prompt_tokens" in slot) for slot in client.get("/slots").tree] == [is_operator] * 4
 
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
@@ -113,7 +174,7 @@ def test_a_client_that_does_not_read_does_not_keep_its_place(start):
 
 def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, pool):
     denoiser = gated("x")
-    client = start(denoiser)
+    client = start(denoiser, rules=OPERATOR)
     older = pool.submit(post_segments, client, "one", "a")
     assert denoiser.is_inside.wait(TIMEOUT)
     other = pool.submit(post_segments, client, "two", "a")
@@ -124,6 +185,18 @@ def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, poo
     assert reply.error["type"] == "cancelled_error"
     denoiser.go_on.set()
     assert [one.result(TIMEOUT).status for one in (other, newer)] == [200, 200]
+
+
+def test_clients_do_not_replace_each_others_requests(start_team, start, gated, pool):
+    denoisers = gated("x"), gated("x")
+    team, without_key = start_team(denoisers[0]), start(denoisers[1])
+    for denoiser, clients in zip(denoisers, ((team.alice, team.bob), (without_key, without_key)), strict=True):
+        older = pool.submit(post_segments, clients[0], "same", "a")
+        assert denoiser.is_inside.wait(TIMEOUT)
+        newer = pool.submit(post_segments, clients[1], "same", "ab")
+        wait_for_active(clients[0], 2)
+        denoiser.go_on.set()
+        assert [one.result(TIMEOUT).status for one in (older, newer)] == [200, 200]
 
 
 def test_the_deadline_includes_waiting_for_the_model(start, gated, pool):
@@ -189,7 +262,7 @@ def test_an_idle_model_is_unloaded_and_loaded_by_the_next_request(start):
 
 
 def test_metrics_count_requests_completions_and_steps(start):
-    client = start(ScriptedDenoiser("x", tokens_per_step=1))
+    client = start(ScriptedDenoiser("x", tokens_per_step=1), rules=OPERATOR)
     client.post("/infill", GAP)
     client.post("/infill", {"input_prefix": 1})
     client.get("/nowhere/never-a-label")

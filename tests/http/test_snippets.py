@@ -83,6 +83,13 @@ def test_secrets_are_masked(prefix_of):
     assert "key = '***'\n" in prefix_of([{"text": f"key = '{token}'\n", "filename": "a.py"}])
 
 
+def test_a_token_across_the_end_of_what_is_read_is_not_sent(prefix_of, monkeypatch):
+    monkeypatch.setattr(completion, "MAX_CHARS", 30)
+    shown = prefix_of([{"text": "key = 'ghp_" + "a1" * 18 + "'\n", "filename": "a.py"}])
+    assert "key = '" in shown
+    assert "ghp_" not in shown
+
+
 @pytest.mark.parametrize("name", ["//[", "a\nb.py", "caf\u00e9 \ud83d\ude00.py", "\ud800.py", "?#%zz.py", "/"])
 def test_any_file_name_is_accepted(prefix_of, name):
     shown = prefix_of([{"text": "a = 1\n", "filename": name}])

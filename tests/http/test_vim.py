@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from dg_lsp.backends.scripted import ScriptedDenoiser
+
 pytestmark = pytest.mark.skipif(
     not (shutil.which("vim") and shutil.which("curl")), reason="install vim and curl to send requests as llama.vim does"
 )
@@ -29,9 +31,9 @@ qa!
     ],
     ids=["several lines", "error"],
 )
-def test_vim_reads_a_fill_and_does_not_accept_an_error(changeable, tmp_path, fill, request_, seen):
+def test_vim_reads_a_fill_and_does_not_accept_an_error(start, tmp_path, fill, request_, seen):
     """Seen: whether llama.vim accepts the response, whether it has the fill, and whether it is an error."""
-    client, changeable[1]._fill = changeable[0], fill
+    client = start(ScriptedDenoiser(fill))
     (tmp_path / "drive.vim").write_text(DRIVE)
     (tmp_path / "request.json").write_text(
         json.dumps({"input_prefix": "def f(a):\n", "input_suffix": "\n", **request_})

@@ -94,6 +94,13 @@ def test_a_trained_model_is_described_by_its_keys():
     assert spec.repetition_match == 0
 
 
+def test_a_trained_model_without_trained_canvases_has_none():
+    of_canvases = ("dg.canvas_lengths", "dg.confidence_threshold", "dg.max_denoising_steps", "dg.causal")
+    spec = trained({"dg.noise": "none", **dict.fromkeys(of_canvases)})
+    assert (spec.noise, spec.canvas_lengths, spec.has_causal_head) == ("none", (), True)
+    assert 5 in spec.banned_ids, "the mask"
+
+
 def test_the_mask_is_always_banned_and_a_causal_head_has_to_be_declared():
     assert 5 in trained({"dg.banned_token_ids": ""}).banned_ids
     assert not trained({"dg.causal": "false"}).has_causal_head
@@ -153,7 +160,7 @@ def test_a_missing_key_is_named(described, key, advice):
     ("key", "value"),
     [
         ("dg.version", "2"),
-        ("dg.noise", "none"),
+        ("dg.noise", "gaussian"),
         ("dg.prompt_format", "instruct"),
         ("dg.mask_token_id", "8192"),
         ("dg.mask_token_id", "-1"),

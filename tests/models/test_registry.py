@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
-from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.gguf import read_header
 from dg_lsp.models import registry
+from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import (
     AUTO,
     AUTO_DIFFUSION,
+    BASE,
     BUNDLED,
-    DEFAULT,
     FAMILIES,
+    MINI,
     PRESETS,
     find_family,
     known_names,
@@ -28,10 +31,21 @@ each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: pres
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 
-def test_the_default_model_is_bundled():
-    assert Settings().model.name in known_names()
-    assert locate("dg-mini") == BUNDLED[0].path
-    assert BUNDLED[0].path.read_bytes()[:4] == b"GGUF"
+def test_two_models_are_bundled_and_auto_is_the_default():
+    assert Settings().model.name == AUTO
+    for name, preset in zip((MINI, BASE), BUNDLED, strict=True):
+        assert locate(name) == preset.path
+        assert preset.path.stat().st_size == preset.size
+        read_header(preset.path)
+    assert sum(preset.size for preset in BUNDLED) < 90e6, "PyPI takes wheels of 100 MB"
+
+
+def test_dg_base_completes_token_by_token_in_the_languages_of_its_file():
+    values = read_header(locate(BASE)).values
+    spec = describe({key: str(values[key].read()).lower() for key in values if key.startswith("dg.")}, 16_384, BASE)
+    assert (spec.noise, spec.has_causal_head, spec.cut, spec.canvas_lengths) == ("none", True, PromptCut.TOKEN, ())
+    assert spec.repetition_match == 0, "dg-mini's corrections are not for it"
+    assert {"python", "javascript", "typescript"} < {*spec.languages}
 
 
 def test_a_known_name_has_priority_over_a_file_of_that_name(tmp_path, monkeypatch):
@@ -118,7 +132,7 @@ def test_a_family_is_consistent(family):
 def test_names_are_different():
     names = known_names()
     assert len(set(names)) == len(names)
-    assert {DEFAULT, AUTO, AUTO_DIFFUSION} < set(names)
+    assert {BASE, MINI, AUTO, AUTO_DIFFUSION} < set(names)
 
 
 @each_preset

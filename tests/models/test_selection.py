@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, preset_named
-from dg_lsp.models.selection import Gpu, Machine, fit, rank_models, select
+from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BASE, BUNDLED, MINI, PRESETS, preset_named
+from dg_lsp.models.selection import Gpu, Machine, Selection, fit, rank_models, select
 
 LAPTOP = Machine(2, 18e9, (), 16 * 10**9, 10**12)
 
@@ -21,19 +21,20 @@ def with_memory(gigabytes):
 @pytest.mark.parametrize(
     ("machine", "name", "here", "selected", "reason"),
     [
-        (LAPTOP, AUTO, "", "dg-mini", "dg-lsp models pull qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "", "dg-base", "84 ms; better would be qwen2.5-coder-0.5b"),
         (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b", "better would be qwen2.5-coder-0.5b"),
-        (LAPTOP, AUTO, "dreamon-7b", "dg-mini", "on CPU"),
+        (LAPTOP, AUTO, "dreamon-7b", "dg-base", "on CPU"),
         (LAPTOP, AUTO_DIFFUSION, "qwen2.5-coder-0.5b", "dg-mini", "the best diffusion model here"),
         (with_gpu(8), AUTO, "qwen2.5-coder-7b-q4 dream-coder-7b", "qwen2.5-coder-7b-q4", "on RTX"),
         (with_gpu(8), AUTO_DIFFUSION, "qwen2.5-coder-7b-q4 dream-coder-7b", "dream-coder-7b", "better would be"),
         (with_gpu(24, 9e11), AUTO, "qwen2.5-coder-7b", "qwen2.5-coder-7b", "better would be qwen3-coder-30b"),
-        (with_memory(0.1), AUTO, "gemma3-270m", "dg-mini", "no larger model fits"),
+        (with_memory(0.1), AUTO, "gemma3-270m", "dg-base", "no larger model fits"),
         (with_memory(2), AUTO, "gemma3-270m", "gemma3-270m", "useful edits in 100 requests"),
     ],
 )
 def test_auto_selects_the_best_model_that_is_here_and_names_a_better_one(machine, name, here, selected, reason):
-    selection = select(machine, lambda preset: preset.name in here.split(), name)
+    bundled = Selection(MINI, "") if name == AUTO_DIFFUSION else Selection(BASE, "84 ms")
+    selection = select(machine, lambda preset: preset.name in here.split(), name, bundled)
     assert selection.name == selected
     assert reason in selection.reason
 
@@ -41,7 +42,7 @@ def test_auto_selects_the_best_model_that_is_here_and_names_a_better_one(machine
 def test_a_model_whose_licence_needs_an_agreement_is_not_recommended():
     machine = with_memory(2)
     assert rank_models(machine, PRESETS)[0].name == "gemma3-270m"
-    selection = select(machine, lambda _preset: False)
+    selection = select(machine, lambda _preset: False, AUTO, Selection(MINI, "too slow"))
     assert selection.name == "dg-mini"
     assert "dg-lsp models pull smollm2-135m" in selection.reason
 
@@ -49,7 +50,7 @@ def test_a_model_whose_licence_needs_an_agreement_is_not_recommended():
 @pytest.mark.parametrize("machine", [LAPTOP, with_gpu(80)], ids=["CPU", "GPU"])
 @pytest.mark.parametrize("name", [AUTO, AUTO_DIFFUSION])
 def test_nothing_better_is_named_if_everything_is_here(machine, name):
-    assert "pull" not in select(machine, lambda _preset: True, name).reason
+    assert "pull" not in select(machine, lambda _preset: True, name, Selection(MINI, "")).reason
 
 
 def test_the_ranking_has_what_fits_and_more_bandwidth_makes_larger_models_better():

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from lsprotocol import types
 
-from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
-from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
+from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
+from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
+from dg_lsp.server.context_provider import MAX_MESSAGE_CHARS, NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
@@ -202,6 +203,24 @@ def test_secrets_are_masked_in_snippets_of_all_sources(session):
     chunks = session.chunks()
     assert {source for source, _ in chunks} == set(SnippetSource) - {SnippetSource.GIVEN}
     assert all("***" in text and token not in text for _, text in chunks)
+
+
+@pytest.mark.parametrize("num_shown", [4, 12, 30])
+@pytest.mark.parametrize("limit", [MAX_VALUE, MAX_SIGNATURE, MAX_LINE, MAX_MESSAGE_CHARS])
+def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, num_shown):
+    token = "ghp_" + "a1" * 18
+    names = "total, price, " * 50
+    value, line = (f"{names[: limit - num_shown - num_before]} '{token}' +" for num_before in (16, 1))
+    session.write("tools.py", f"KEY = {value}'\nclass Tax:\n    KEY = {value}'\n    def f(self, a={value}'): ...\n")
+    session.open("b.py", f"{line}\n")
+    session.open("c.py", f"{line}\n")
+    session.edit("c.py", 0, f"{line}\n")
+    session.open("main.py", "from tools import KEY, Tax\ntotal = price\n")
+    session.edit("main.py", 0, "\n")
+    session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, f"{line}'")])
+    chunks = session.chunks()
+    assert len(chunks) >= 3
+    assert not any("a1a1" in text or "ghp_" in text for _, text in chunks)
 
 
 def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):

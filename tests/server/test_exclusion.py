@@ -6,10 +6,10 @@ import tracemalloc
 from pathlib import Path, PureWindowsPath
 
 import pytest
-from pathspec import GitIgnoreSpec
 
-from dg_lsp.context import exclusion as exclusion_module
+from dg_lsp import gitignore
 from dg_lsp.context.document import Snapshot
+from dg_lsp.server import exclusion as exclusion_module
 from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import PrivacySettings
 
@@ -60,9 +60,10 @@ def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
 def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
     """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
     monkeypatch.setattr(WorkspaceExclusion, "flavour", PureWindowsPath)
-    monkeypatch.setattr(exclusion_module, "IGNORES_CASE", True)
-    spec = GitIgnoreSpec.from_lines(["*.log", "build/"])
-    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda *_: spec)
+    monkeypatch.setattr(gitignore, "IGNORES_CASE", True)
+    patterns = gitignore.compiled(("*.log", "build/"))
+    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda *_: patterns)
+    monkeypatch.setattr(exclusion_module, "repository_around", lambda _: None)
     assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
 
 
@@ -91,7 +92,7 @@ def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
 
 def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda _, name: looked.append(name))
+    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda _, name: looked.append(name) or ())
     path = tmp_path.joinpath(*"a" * 200, "main.py")
     assert not exclusion.is_ignored(path.as_uri())
     assert len(looked) == len(set(looked)) == 201
@@ -120,3 +121,66 @@ def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_pa
     file.unlink()
     os.mkfifo(file)
     assert not exclusion.is_ignored(uri)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Two files, of which git ignores `secret.py` by patterns of the caller; the user has no patterns."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    folder = tmp_path / "repository"
+    (folder / "package/inner").mkdir(parents=True)
+    (folder / ".git/info").mkdir(parents=True)
+    (folder / ".git/HEAD").touch()
+    (tmp_path / "home").mkdir()
+    return folder
+
+
+def ignored(repository, *roots):
+    """Whether secret.py and main.py are ignored."""
+    files = [repository / "package/inner" / name for name in ("secret.py", "main.py")]
+    exclusion = WorkspaceExclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
+    return [exclusion.is_excluded(Snapshot(path.as_uri(), 0, "x = 1")) for path in files]
+
+
+@pytest.mark.parametrize("roots", [(), ("package",), ("package/inner",), ("..",), ("package/inner", ".")])
+def test_the_repository_around_a_file_decides_whatever_folder_is_opened(roots, repository):
+    (repository / ".gitignore").write_text("/package/inner/secret.py\n")
+    assert ignored(repository, *(Path(os.path.normpath(repository / root)) for root in roots)) == [True, False]
+
+
+def test_the_repository_of_a_work_tree_and_the_excludes_of_git_count(repository, tmp_path):
+    assert ignored(repository) == [False, False]
+    (repository / ".git/info/exclude").write_text("secret.*\n")
+    assert ignored(repository) == [True, False]
+    tree = tmp_path / "tree"
+    (tree / "package/inner").mkdir(parents=True)
+    (repository / ".git/worktrees/tree").mkdir(parents=True)
+    (repository / ".git/worktrees/tree/commondir").write_text("../..\n")
+    (tree / ".git").write_text(f"gitdir: {repository}/.git/worktrees/tree\n")
+    assert ignored(tree) == [True, False]
+    (tree / ".gitignore").write_text("!secret.py\n")
+    assert ignored(tree) == [False, False]
+
+
+@pytest.mark.parametrize("name", [".config/git/ignore", "patterns"])
+def test_the_files_that_the_user_ignores_everywhere_are_ignored(name, repository, tmp_path):
+    path = tmp_path / "home" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("secret.py\n")
+    if name == "patterns":
+        (tmp_path / "home/.gitconfig").write_text("[core]\n\texcludesFile = ~/patterns\n")
+    assert ignored(repository) == [True, False]
+
+
+def test_an_outer_repository_does_not_decide_as_in_git(repository, tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").touch()
+    (tmp_path / ".gitignore").write_text("*\n")
+    assert ignored(repository) == [False, False]
+
+
+@pytest.mark.parametrize("text", ["\ufeffsecret.py\n", "a\u2028b\nsecret.py", "# \x85secret\r\nsecret.py\r\n"])
+def test_a_gitignore_file_is_read_as_git_reads_it(text, repository):
+    (repository / ".gitignore").write_text(text, encoding="utf-8", newline="")
+    assert ignored(repository) == [True, False]

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from dg_lsp import settings_files
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MAX_BYTES, with_workspace_file, workspace_file
@@ -77,6 +78,32 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
     assert ignored(forbidden) == NEVER
 
 
+def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file, tmp_path):
+    folder = tmp_path / "[a] b"
+    folder.mkdir()
+    path = file('[privacy]\nexclude_patterns = ["src/*.sql", "/secret/", "*.log", "!/a/b"]\n').rename(
+        folder / "dg-lsp.toml"
+    )
+    settings, _ = with_workspace_file(Settings(), path, ())
+    escaped = folder.as_posix().replace("[", "\\[")
+    assert settings.privacy.exclude_patterns == (
+        "src/*.sql", f"{escaped}/src/*.sql", "/secret/", f"{escaped}/secret/", "*.log",
+    )  # fmt: skip
+    rules = Exclusion(settings.privacy)
+    paths = [f"{folder}/{name}".lstrip("/") for name in ("src/a.sql", "secret/x.py", "x/src/a.sql")]
+    assert [rules.path_reason(path, (folder.parent,)) for path in paths] == [*[ExclusionReason.PATTERN] * 2, None]
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    settings, _ = with_workspace_file(Settings(), link / "dg-lsp.toml", ())
+    assert {f"{link}/secret/", f"{escaped}/secret/"} < set(settings.privacy.exclude_patterns)
+
+
+def test_a_folder_excludes_again_what_the_user_includes(file):
+    user = settings_of(privacy={"exclude_patterns": ["*.sql", "!a.sql"]})
+    settings, _ = with_workspace_file(user, file('[privacy]\nexclude_patterns = ["*.sql"]\n'), ())
+    assert Exclusion(settings.privacy).path_reason("a.sql") is ExclusionReason.PATTERN
+
+
 def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(file, tmp_path):
     user = settings_of(privacy={"trusted_folders": [str(tmp_path.parent)], "exclude_patterns": ["private/"]})
     settings, [forbidden] = with_workspace_file(user, file(EVERYTHING), ())
@@ -89,8 +116,8 @@ def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(fil
 
 
 def test_a_file_may_repeat_what_is_set_already(file):
-    text = "[model]\nname = 'dg-mini'\n[privacy]\nexclude_secrets = true\n[remote]\nurl = ''\n"
-    assert with_workspace_file(Settings(), file(text), ("dg-mini",)) == (Settings(), ())
+    text = "[model]\nname = 'auto'\n[privacy]\nexclude_secrets = true\n[remote]\nurl = ''\n"
+    assert with_workspace_file(Settings(), file(text), ("auto",)) == (Settings(), ())
 
 
 def test_an_empty_file_changes_nothing(file):

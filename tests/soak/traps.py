@@ -421,7 +421,7 @@ def run_server(figures, what, argv, cwd, *, is_strict=True, **options):
             arguments = [{"uri": uri, "range": lines, "position": lines["start"], "instruction": "rename owner"}]
             client.answer(client.request("workspace/executeCommand", {"command": command, "arguments": arguments}))
         for name in SECRETS[:8] + SECRETS[8::6]:
-            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20')}"
+            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20').replace('#', '%23')}"
             client.open("token = 'hunter2-editor'\ntotal = \n", uri=secret)
             if client.texts(1, 8, uri=secret):
                 figures.add("shown", f"{what}: completes {name}")
@@ -528,7 +528,7 @@ def check_editor(figures):
         uri = (folder.path / "main.py").as_uri()
         client.open(MAIN, uri=uri)
         for number, name in enumerate(SECRETS):
-            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20')}"
+            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20').replace('#', '%23')}"
             client.open(f"self.items = owner = 'hunter2-{number}'\ntotal = \n", uri=secret)
             client.type(2, 0, 0, "items = owner\n", uri=secret)
             client.type(2, 0, 0, "\n", uri=uri) if number == 0 else None

@@ -53,6 +53,7 @@ class AdaptOptions:
     num_tokens: int = 32_768  # of the pruned vocabulary
     learning_rate: float = 2e-4
     is_causal: bool = False  # no canvases: text and middles only
+    name: str = ""  # of the file; default: the checkpoint's
     licence: str = ""  # instead of the one that the checkpoint states
     file_type: str = "Q8_0"
     device: str = "cpu"
@@ -89,7 +90,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
     def export(trained: DiffusionNetwork) -> None:
         metadata = config.metadata(
             progress.tokens,
-            name=f"{origin.name} dg",
+            name=options.name or f"{origin.name} dg",
             description=f"{origin.name}, adapted to fill code; vocabulary pruned to {num_tokens} tokens",
             origin=origin,
             steps=progress.step,
@@ -97,6 +98,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
             context_length=model.context_length,
             repetition_match=0,
             is_shifted=True,
+            has_canvases=not options.is_causal,
             start_ids=config.rows.start_ids,
             confidence_threshold=CONFIDENCE_THRESHOLD,
         )

@@ -55,6 +55,7 @@ class ExportMetadata:
     is_shifted: bool = False  # see `ObjectiveConfig.is_shifted`
     start_ids: tuple[int, ...] = ()
     has_context: bool = False  # trained with code of other files
+    has_canvases: bool = True  # False: trained without canvases, so that it decodes token by token only
 
 
 def write_model(
@@ -174,7 +175,7 @@ def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
         writer.add_base_model_count(1)
         writer.add_base_model_name(0, m.origin.name)
     strings = {
-        "noise": "mask",
+        "noise": "mask" if m.has_canvases else "none",
         "prompt_format": "fim",
         "languages": ",".join(m.languages),
         "cut": "token",  # prompts end at a safe token boundary

@@ -140,7 +140,11 @@ def _read_gguf(path: Path) -> Pretrained:
         window=int(value("attention.sliding_window", 0)) if is_gemma else 0,
     )
     texts = {key: str(values.get(f"general.{key}", "")) for key in ("name", "license", "license.name", "license.link")}
-    origin = Origin(texts["name"] or path.stem, texts["license"], texts["license.name"], texts["license.link"])
+    # a file that `adapt` wrote states what it was made from
+    first_name = values.get("general.base_model.0.name", "") if "dg.version" in values else ""
+    origin = Origin(
+        str(first_name) or texts["name"] or path.stem, texts["license"], texts["license.name"], texts["license.link"]
+    )
 
     def read(name: str) -> Weights:
         if name not in header.tensors:

@@ -20,6 +20,7 @@ from dg_lsp.backends.llamacpp.reduction import FIELDS, Reducer, take
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
+    WHOLE_PROMPT,
     DeviceMemory,
     Floats,
     Footprint,
@@ -137,7 +138,7 @@ class ContextDenoiser(ABC):
         )
 
     @abstractmethod
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
 
     def drift(self, slot: int) -> int:
@@ -207,7 +208,8 @@ class ContextDenoiser(ABC):
 
     def _run_step(self, threads: int) -> None:
         """A short step for the measurement of threads."""
-        positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
+        usual = 16 if self.spec.sampling else 4  # a canvas, or a typed word
+        positions = np.arange(min(usual, self._budget.canvas_tokens), dtype=np.int32)
         self._context.set_threads(threads)
         self._context.batch.put(np.zeros_like(positions), positions, 0)
         self._context.decode(causal=False)
@@ -234,13 +236,13 @@ class LlamaDenoiser(ContextDenoiser):
         self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
         prompt = self._checked_prompt(slot, prompt_ids)
         if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
             _log.warning(self._warning)
             self._warning = ""
-        return self._cache.prefill(slot, prompt)
+        return self._cache.prefill(slot, prompt, most)
 
     def drift(self, slot: int) -> int:
         """See `Denoiser.drift`."""

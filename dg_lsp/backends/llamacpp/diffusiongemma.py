@@ -40,7 +40,7 @@ from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Lanes, Prediction, check_temperature
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Footprint, Lanes, Prediction, check_temperature
 from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError, ModelUnsupportedError, RequestError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 from dg_lsp.settings import ModelSettings
@@ -107,10 +107,10 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         """Memory of `Mode.OPS` for the largest step."""
         return REDUCTION_ARRAYS * 4 * self._budget.canvas_tokens * self.spec.vocab_size
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; forgets the slot's predictions."""
         self._records.pop(slot, None)
-        return super().prefill(slot, prompt_ids)
+        return super().prefill(slot, prompt_ids, most)
 
     def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
         """See `Denoiser.extend`; forgets the slot's predictions."""

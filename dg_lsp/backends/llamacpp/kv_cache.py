@@ -1,5 +1,6 @@
 """The prompts in the KV cache of a context, by slot."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT
 from dg_lsp.errors import BackendError, ModelMemoryError
 
 MIN_MOVED = 16  # shorter suffixes are decoded again, which costs one short pass
@@ -63,17 +65,20 @@ class KvCache:
         if len(ids):
             self._ids[slot] = ids
 
-    def prefill(self, slot: int, ids: TokenIds) -> int:
-        """Gives the slot this prompt; returns the number of tokens that had to be decoded.
+    def prefill(self, slot: int, ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
+        """Gives the slot this prompt, or decodes `most` tokens of it, up to a whole block; returns how many it decoded.
 
         After a `ModelMemoryError` the slot keeps the common prefix, after a `BackendError` it is empty.
         """
         if not self._context.has_window(slot, common_prefix_length(self.ids(slot), ids)):
             self.clear(slot)
-        num_decoded = self._move_suffix(slot, ids)
-        kept = common_prefix_length(self.ids(slot), ids)
-        kept -= kept % (self._block_length or 1)
+        num_decoded = self._move_suffix(slot, ids, most)
+        if num_decoded >= most:
+            return num_decoded
+        kept, block = common_prefix_length(self.ids(slot), ids), self._block_length or 1
+        kept -= kept % block
         self._crop(slot, kept)
+        ids = ids[: kept + math.ceil((most - num_decoded) / block) * block]
         if kept < len(ids):
             self.make_room(slot, len(ids) - kept)
             self._append(slot, ids[kept:])
@@ -101,8 +106,11 @@ class KvCache:
             self._drifts.pop(slot, None)
         return stop - start
 
-    def _move_suffix(self, slot: int, ids: TokenIds) -> int:
-        """Changes the slot's prefix to the prompt's, if it is worthwhile to keep the suffix; returns decoded tokens."""
+    def _move_suffix(self, slot: int, ids: TokenIds, most: int) -> int:
+        """Changes the slot's prefix to the prompt's, if it is worthwhile to keep the suffix; returns decoded tokens.
+
+        Of a longer change the first `most` tokens are decoded, and stand between the common prefix and the suffix.
+        """
         old, drift = self.ids(slot), self._drifts.get(slot, Drift(0, 0, 0))
         at_old, at_new = self._suffix_start(old), self._suffix_start(ids)
         kept = common_prefix_length(old, ids)
@@ -114,6 +122,11 @@ class KvCache:
         if is_wide or length < max(MIN_MOVED, at_new - kept):
             return 0
         self._crop(slot, at_old + length)
+        if at_new - kept > most:
+            self._splice(slot, kept, at_old - 1, ids[kept : kept + most])  # the suffix sentinel moves, too
+            start, num_edits = kept + most, max(1, drift.num_edits)
+            self._drifts[slot] = Drift(start, start + drift.next - drift.start, num_edits, drift.num_recent)
+            return most
         self._splice(slot, kept, at_old, ids[kept:at_new])
         num_refreshed = drift.next - drift.start
         num_recent = drift.num_recent + 1 if num_refreshed else 0

@@ -20,7 +20,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction, check_slot, checked_canvases
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
 
@@ -71,11 +71,11 @@ class CausalDenoiser(LlamaDenoiser):
         self._last: dict[int, TokenIds] = {}
         """The last prompt token by slot, shape (0..1,)."""
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; the last token of a shifted model is not counted."""
         prompt, last = self._split(self._checked_prompt(slot, prompt_ids))
         self._last[slot] = NOTHING  # if the next line fails
-        num_decoded = self._cache.prefill(slot, prompt)
+        num_decoded = self._cache.prefill(slot, prompt, most)
         self._last[slot] = last
         return num_decoded
 
@@ -99,17 +99,19 @@ class BlockDenoiser(CausalDenoiser):
         self._next: dict[int, tuple[TokenIds, Prediction]] = {}
         """By slot: whole blocks of a prompt, and the prediction of the token after them, shape (1,)."""
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; the tokens after the last whole block are not counted."""
         blocks, rest = self._split(self._checked_prompt(slot, prompt_ids))
         is_begun = self.spec.is_shifted and len(blocks) and not len(rest)
         known_ids, _ = self._next.get(slot, (NOTHING, None))
         if not is_begun or (np.array_equal(known_ids, blocks) and np.array_equal(self._cache.ids(slot), blocks)):
-            return super().prefill(slot, prompt_ids)
+            return super().prefill(slot, prompt_ids, most)
         self._next.pop(slot, None)
         self._last[slot] = NOTHING
         before, last = blocks[: -self.spec.block_length], blocks[-self.spec.block_length :]
-        num_decoded = self._cache.prefill(slot, before)
+        num_decoded = self._cache.prefill(slot, before, most)
+        if num_decoded >= most:
+            return num_decoded
         self._next[slot] = blocks, self._decode_block(slot, before, last)
         return num_decoded + len(last)
 
@@ -156,8 +158,9 @@ class PerRequestDenoiser(CausalDenoiser):
         self._prompts: dict[int, TokenIds] = {}
         """By slot, computed or not, without the last token of a shifted model."""
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; the next step decodes the whole prompt."""
+        del most
         prompt = self._checked_prompt(slot, prompt_ids)
         self._cache.clear(slot)
         self._prompts[slot], self._last[slot] = self._split(prompt)
@@ -203,8 +206,9 @@ class ExactDenoiser(ContextDenoiser):
         super().__init__(model, spec, settings)
         self._prompts: dict[int, TokenIds] = {}
 
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; every step decodes the whole prompt."""
+        del most
         prompt = self._checked_prompt(slot, prompt_ids)
         self._prompts[slot] = prompt
         return len(prompt)

@@ -17,6 +17,7 @@ from dg_lsp.backends.transformers.network import (
 from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
+    WHOLE_PROMPT,
     DeviceMemory,
     Footprint,
     Lanes,
@@ -79,7 +80,7 @@ class TransformersDenoiser:
         )
 
     @torch.inference_mode()
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
         self._check_slot(slot)
         prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
@@ -93,6 +94,7 @@ class TransformersDenoiser:
         try:
             with map_step_errors("prefill"):
                 kept = self._prefixes[slot].crop(shared)
+                prompt = prompt[: kept + most]
                 if kept < len(prompt):
                     self.num_decodes += 1
                     self._network.encode(self._prefixes[slot], self._tensor(prompt[kept:]))

@@ -27,7 +27,7 @@ class AutoregressiveDecoder(Decoder):
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
         task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
         prompt_ids = known_ids = task.layout.prompt_ids
-        draft, num_new = EMPTY, self._prefill(prompt_ids)
+        draft, num_new = EMPTY, (yield from self._prefill(prompt_ids))
         while not (self._is_done(draft) or limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
@@ -48,12 +48,11 @@ class AutoregressiveDecoder(Decoder):
             yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
-    def _prefill(self, prompt_ids: TokenIds) -> int:
+    def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         """Returns how many of the last tokens are left to the first pass, at least one."""
         num_missing = len(prompt_ids) - self._task.num_kept
         num_left = max(1, num_missing) if num_missing <= MAX_OPENING else 1
-        prompt_ids = prompt_ids[: len(prompt_ids) - num_left]
-        self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids) + num_left
+        self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
         return num_left
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
@@ -141,12 +140,10 @@ class SpeculativeDecoder(AutoregressiveDecoder):
     The canvas of an `is_drafter` model begins with the newest token, so that drafting changes nothing in the slot.
     """
 
-    def _prefill(self, prompt_ids: TokenIds) -> int:
+    def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         """The canvas comes first and needs the whole prompt."""
-        if self._task.spec.is_drafter:
-            self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids[:-1]) + 1
-            return 1
-        self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids)
+        num_left = int(self._task.spec.is_drafter)
+        self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
         return 1
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
@@ -161,9 +158,9 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
         self.num_passes += 1
         ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
-        yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
         if not task.spec.is_drafter:
             task.denoiser.prefill(task.slot, known_ids[:-1])
+        yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
         return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:

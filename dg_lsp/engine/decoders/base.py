@@ -1,16 +1,18 @@
 """Interface of the decoders, and the values that they take and return."""
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, among
 from dg_lsp.canvas.spec import ModelSpec, Sampling
-from dg_lsp.diffusion.denoiser import Floats, Passes
+from dg_lsp.diffusion.denoiser import Floats, Passes, is_whole
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.corrections import Repetition
 from dg_lsp.engine.result import Cell, Frame
@@ -69,7 +71,7 @@ EMPTY = Draft(NOTHING, np.empty(0, np.float32))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Progress:
-    """The first candidate after one forward pass."""
+    """The first candidate after one forward pass, or nothing between two pieces of a prompt: then it has no ids."""
 
     block: int
     """0 for the first canvas; a longer fill continues in further ones. Always 0 without canvases."""
@@ -113,8 +115,10 @@ class Progress:
         return Frame(self.block, self.number, tuple(cells), text(self.draft.ids), text(earlier_ids))
 
 
-def mapped(steps: Generator[Value, None, Result], change: Callable[[Value], Other]) -> Generator[Other, None, Result]:
-    """The same steps, each changed, and the same result."""
+def mapped(
+    steps: Generator[Value, None, Result], change: Callable[[Value], Other | None]
+) -> Generator[Other, None, Result]:
+    """The same steps, each changed, without those that become None, and the same result."""
     with closing(steps):
         while True:
             try:
@@ -122,7 +126,48 @@ def mapped(steps: Generator[Value, None, Result], change: Callable[[Value], Othe
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            yield change(step)
+            if (changed := change(step)) is not None:
+                yield changed
+
+
+PIECE_MS, MIN_PIECE = 30.0, 16
+"""Time of a piece of a prompt, between which the scheduler looks at newer requests, and the fewest tokens that pay."""
+
+
+@dataclass(slots=True)
+class PrefillSpeed:
+    """How fast a model decodes prompts on this machine now."""
+
+    token_ms: float = 0.5  # until it is measured
+
+    def piece(self, deadline: float) -> int:
+        """Tokens of the next piece; fewer than pay where `deadline`, in `time.monotonic` seconds, comes first."""
+        left_ms = 1e3 * max(0.0, deadline - time.monotonic())
+        return max(1, int(min(max(PIECE_MS, MIN_PIECE * self.token_ms), left_ms, 1e9) / self.token_ms))
+
+    def measure(self, num_tokens: int, seconds: float) -> None:
+        """A piece took so long. That of a shorter one is mostly the constant cost of a pass."""
+        if num_tokens >= MIN_PIECE:
+            self.token_ms = max(1e-4, 1e3 * seconds / num_tokens)
+
+
+def prefill(
+    denoiser: Passes, slot: int, prompt_ids: TokenIds, speed: PrefillSpeed, limits: Limits | None = None
+) -> Generator[Progress, None, int | None]:
+    """Decodes a prompt in pieces, with a value between two of them; stops where the limits are over.
+
+    Returns the number of tokens that were decoded, None where some are left.
+    """
+    num_decoded = 0
+    while limits is None or not limits.is_over():
+        most, began = speed.piece(limits.deadline if limits else math.inf), time.perf_counter()
+        num_new = denoiser.prefill(slot, prompt_ids, most)
+        speed.measure(num_new, time.perf_counter() - began)
+        num_decoded += num_new
+        if is_whole(num_new, prompt_ids, most):
+            return num_decoded
+        yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,6 +182,7 @@ class DecodeTask:
     rng: np.random.Generator
     repetition: Repetition | None = None
     num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
 
     @property
     def spec(self) -> ModelSpec:
@@ -153,6 +199,11 @@ class DecodeTask:
     def max_length(self) -> int:
         """Most tokens of prompt and fill together that a canvas may follow."""
         return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
+
+    def prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
+        """See `prefill`; returns how many tokens the slot lacked. If some are left, the limits are over."""
+        num_decoded = yield from prefill(self.denoiser, self.slot, prompt_ids, self.speed, self.limits)
+        return len(prompt_ids) - self.num_kept if num_decoded is None else num_decoded
 
     def is_done(self, draft: Draft, num_passes: int) -> bool:
         """The draft after so many passes meets the stop criteria."""

@@ -30,9 +30,9 @@ class DiffusionDecoder(Decoder):
         if layout.removed:
             begun = yield from self._begun()
             layout = Layout(token_ids(np.concatenate([known_ids, begun.ids])))
-            task.denoiser.prefill(task.slot, layout.prompt_ids)
+            yield from task.prefill(layout.prompt_ids)
         else:
-            self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
+            self.num_decoded = yield from task.prefill(layout.prompt_ids)
         canvas = self._canvas(layout)
         first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases, begun)
         while self._is_full(first) and not task.is_done(first, self.num_passes):
@@ -71,7 +71,7 @@ class DiffusionDecoder(Decoder):
     ) -> Generator[Progress, None, Drafts]:
         """Drafts of canvases over one prompt, each with the draft before it."""
         task, limits, drafts = self._task, self._task.limits, (before,) * len(canvases)
-        if limits.is_over():
+        if limits.is_over() or not limits.max_tokens:  # 0 tokens: only the prompt is decoded
             return drafts
         self._count_canvases(canvases)
         for steps in denoise_together(

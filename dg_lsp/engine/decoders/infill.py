@@ -29,7 +29,7 @@ class InfillDecoder(DiffusionDecoder):
     def run(self) -> Generator[Progress, None, Drafts]:
         """See `Decoder.run`."""
         task, layout, length, block = self._task, self._task.layout, self._task.limits.canvas_length, 0
-        self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
+        self.num_decoded = yield from task.prefill(layout.prompt_ids)
         length = shared_length(layout, length, len(gap_lengths(layout, length, task.spec)))
         gaps = gap_lengths(layout, length, task.spec)
         drafts = yield from self._fill_gaps(block, gaps, length)

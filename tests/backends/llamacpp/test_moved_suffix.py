@@ -8,10 +8,11 @@ import tiny_masked
 from margins import check_close
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, kv_cache, memory_estimate
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets, SnippetSource
+from dg_lsp.diffusion.denoiser import is_whole
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
@@ -91,6 +92,22 @@ def test_edit_moves_the_part_of_the_suffix_that_is_the_same(denoiser, before, af
     num_decoded = denoiser.prefill(0, ids)
     assert denoiser.drift(0) == 1
     assert num_decoded < len(after)
+    assert denoiser.prefill(0, ids) == 0
+    check_exact(denoiser, ids)
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
+def test_pieces_of_an_edit_move_the_suffix_as_the_whole_does(denoiser, before, after):
+    denoiser.prefill(0, prompt())
+    whole = denoiser.prefill(0, prompt(before, after))
+    denoiser.prefill(0, NOTHING)
+    denoiser.prefill(0, prompt())
+    ids, pieces = prompt(before, after), [16]
+    while not is_whole(pieces[-1], ids, 16):
+        pieces.append(denoiser.prefill(0, ids, 16))
+        assert pieces[-1] <= 16
+        assert denoiser.drift(0) > 0
+    assert sum(pieces[1:]) == whole
     assert denoiser.prefill(0, ids) == 0
     check_exact(denoiser, ids)
 

@@ -1,0 +1,201 @@
+"""Lines of .gitignore files, matched as git matches them, in time linear in the length of a path.
+
+As in git, a pattern is compared with the bytes of a path, the last pattern that matches decides, and nothing inside an
+excluded folder can be included again.
+"""
+
+import functools
+import re
+import string
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+IGNORES_CASE = sys.platform in ("win32", "darwin")
+"""Whether two spellings of a path that differ in case usually name the same file."""
+MAX_FOLDERS = 256
+"""A path of more folders is excluded where a pattern that starts with `!` may include it: the time is quadratic."""
+_SLASH = r"/(?!\Z)"  # between two names, not the one that ends a folder's path
+_SPECIAL = re.compile(r"[*?\[\\]")
+_CLASSES = {
+    "alnum": string.ascii_letters + string.digits,
+    "alpha": string.ascii_letters,
+    "blank": " \t",
+    "cntrl": "".join(map(chr, (*range(32), 127))),
+    "digit": string.digits,
+    "graph": string.ascii_letters + string.digits + string.punctuation,
+    "lower": string.ascii_lowercase,
+    "print": string.ascii_letters + string.digits + string.punctuation + " ",
+    "punct": string.punctuation,
+    "space": " \t\n\r",
+    "upper": string.ascii_uppercase,
+    "xdigit": string.hexdigits,
+}
+"""Characters of `[[:alnum:]]` and so on: ASCII only."""
+
+
+class Pattern(NamedTuple):
+    """One line. A path is matched with a slash after the name of each folder."""
+
+    regex: re.Pattern[str]  # matches the path or a folder around it; its group is what follows the slash of a folder
+    is_negative: bool  # `!`
+
+
+class Rule(NamedTuple):
+    """A pattern, and where the part of a path starts that it is compared with."""
+
+    start: int
+    pattern: Pattern
+
+
+def folded(text: str) -> str:
+    """The text as names are compared here: on Windows and macOS without case."""
+    return text.casefold() if IGNORES_CASE else text
+
+
+def path_bytes(path: str) -> str:
+    """A folded path as patterns see it: one character for each byte."""
+    try:
+        return folded(path).encode("utf-8", "surrogateescape").decode("latin-1")
+    except UnicodeEncodeError:  # a lone surrogate of JSON
+        return folded(path).encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(lines: tuple[str, ...]) -> tuple[Pattern, ...]:
+    """The patterns of these lines without comments and without lines that match nothing; the last one comes first."""
+    return tuple(found for line in reversed(lines) if (found := _compiled(line)) is not None)
+
+
+def is_pattern(line: str) -> bool:
+    """Whether a line is a comment or can match a path."""
+    return line.startswith("#") or _compiled(line) is not None
+
+
+def anywhere(line: str) -> str:
+    """The pattern of a line, relative to any folder instead of one."""
+    sign, text = line[: line.startswith("!")], line.removeprefix("!")
+    return line if line.startswith("#") else f"{sign}**/{text.removeprefix('/')}"
+
+
+def below(folder: str, line: str) -> str:
+    """The pattern of a line that is relative to a folder, relative to the root of the file system.
+
+    A pattern without a slash, which matches everywhere, stays.
+    """
+    sign, text = line[: line.startswith("!")], line.removeprefix("!")
+    if line.startswith("#") or "/" not in text.rstrip(" ").removesuffix("/"):
+        return line
+    escaped = _SPECIAL.sub(r"\\\g<0>", folder.strip("/")).replace("\n", "?")
+    return sign + f"/{escaped}".rstrip("/") + "/" + text.removeprefix("/")
+
+
+def is_excluded(path: str, rules: Iterable[Rule]) -> bool:
+    """Whether the rules, the most important one first, exclude a path of `path_bytes`. A folder's ends with a slash."""
+    possible = [one for one in rules if one.pattern.is_negative or one.pattern.regex.fullmatch(path, one.start)]
+    signs = {one.pattern.is_negative for one in possible}
+    if False not in signs or True not in signs:
+        return False in signs
+    ends = [found.end() for found in re.finditer(r"[^/](?:/|\Z)", path)]
+    return len(ends) > MAX_FOLDERS or any(_decides(path, end, possible) for end in ends)
+
+
+def _decides(path: str, end: int, rules: Sequence[Rule]) -> bool:
+    """Whether the first rule excludes that matches the path up to `end`, and no folder around that."""
+    for start, pattern in rules:
+        if start < end and (found := pattern.regex.fullmatch(path, start, end)) is not None and not found[1]:
+            return not pattern.is_negative
+    return False
+
+
+def _compiled(line: str) -> Pattern | None:
+    text = path_bytes(line).removesuffix("\r").partition("\0")[0]
+    if text.startswith("#"):
+        return None
+    if (stripped := text.rstrip(" ")) != text:  # an escaped space stays
+        text = stripped + " " * ((len(stripped) - len(stripped.rstrip("\\"))) % 2)
+    is_negative, text = text.startswith("!"), text.removeprefix("!")
+    is_folder, text = text.endswith("/"), text.removesuffix("/")
+    is_anchored, text = "/" in text, text.removeprefix("/")
+    special = _SPECIAL.search(text)
+    try:
+        runs = _runs(text, special.start() if special is not None and is_anchored else -1)
+    except (LookupError, ValueError):  # a backslash at the end, a bracket that is not closed or has no characters
+        return None
+    if not text:
+        return None
+    body = _joined(runs if is_anchored else [[""], *runs])
+    return Pattern(re.compile(body + ("/(.*)" if is_folder else "(?:/(.*))?"), re.DOTALL), is_negative)
+
+
+def _runs(text: str, first_special: int) -> list[list[str]]:
+    """Regular expressions of what lies between `**/`, and in each of them of what lies between asterisks."""
+    runs, at = [[""]], 0
+    while at < len(text):
+        char, start, at = text[at], at, at + 1
+        if char == "*":
+            at = len(text) - len(text[at:].lstrip("*"))
+            is_first = start == first_special  # git matches what is before by itself, and forgets that it is there
+            is_deep = at - start > 1 and (is_first or text[start - 1 : start] == "/")
+            if is_deep and text.startswith("\\/", at):
+                runs[-1].append(_SLASH)
+            if is_deep and text.startswith(("/", "\\/"), at):
+                at = text.index("/", at) + 1
+                runs.append([""])
+            elif is_deep and at == len(text):
+                runs[-1][-1] += ".+" if text[start - 1 : start] in ("", "/") else ".*"
+            else:
+                runs[-1].append("")
+        elif char == "[":
+            found, at = _bracket(text, at)
+            runs[-1][-1] += found
+        elif char == "?":
+            runs[-1][-1] += "[^/]"
+        else:
+            char = text[at] if char == "\\" else char
+            at += text[start] == "\\"
+            runs[-1][-1] += _SLASH if char == "/" else re.escape(char)
+    return runs
+
+
+def _bracket(text: str, at: int) -> tuple[str, int]:
+    """The class of a bracket that opens before `at`, and the place after it. Raises LookupError or ValueError."""
+    is_negated = text[at] in "!^"
+    first = at = at + is_negated
+    found, before = set[str](), ""
+    while text[at] != "]" or at == first:
+        char, end = text[at], text.find("]", at + 2)
+        if char == "\\":
+            at += 1
+            char = text[at]
+            found.add(char)
+        elif char == "-" and before and text[at + 1 : at + 2] != "]":
+            at += 1 + (text[at + 1] == "\\")
+            found.update(map(chr, range(ord(before), ord(text[at]) + 1)))
+            char = ""
+        elif text.startswith("[:", at) and end > at + 2 and text[end - 1] == ":":
+            found.update(_CLASSES[text[at + 2 : end - 1]])
+            at, char = end, ""
+        else:
+            found.add(char)
+        before, at = char, at + 1
+    if IGNORES_CASE:
+        found.update(map(str.lower, found & set(string.ascii_uppercase)))
+    kept = set(map(chr, range(1, 256))).difference(found, "/") if is_negated else found.difference("/")
+    if not kept:
+        raise ValueError(text)
+    return "[" + "".join(map(re.escape, sorted(kept))) + "]", at + 1
+
+
+def _joined(runs: Sequence[Sequence[str]]) -> str:
+    """One regular expression. Each run but the last one is taken where it comes first, which is as good as any place.
+
+    So is what lies between two asterisks. Without atomic groups, matching could take exponential time.
+    """
+    body = ""
+    for number, (first, *others) in enumerate(runs):
+        is_last = number == len(runs) - 1
+        ending = f"[^/]*{others.pop()}" if is_last and others else ""
+        run = first + "".join(f"(?>[^/]*?{one})" for one in others) + ending
+        body += run if number == 0 else f"(?:.*{_SLASH})?{run}" if is_last else f"(?>(?:.*?{_SLASH})??{run})"
+    return body

@@ -1,0 +1,109 @@
+"""Which bundled model `auto` takes: by times that are written into the record, and once by a start of dg-base."""
+
+import json
+
+import pytest
+
+from dg_lsp.cli import default_model, loading
+from dg_lsp.cli.default_model import default_model as choose
+from dg_lsp.cli.default_model import judged
+from dg_lsp.models import registry
+from dg_lsp.models.registry import BASE, MINI
+from dg_lsp.settings import ModelSettings, Settings
+
+RUNTIME = ModelSettings(threads=1, gpu_layers=0)
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty data folder, on a machine with 8 GB of free memory."""
+    monkeypatch.delenv("DG_LSP_AUTO_MODEL")
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(default_model, "system_free", lambda: 8 * 10**9)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """`now(days)` moves the clock."""
+
+    def move(days):
+        monkeypatch.setattr(default_model.time, "time", lambda: days * DAY)
+
+    return move
+
+
+@pytest.mark.parametrize(("ms", "name"), [(84, BASE), (300, BASE), (301, MINI)])
+def test_the_measured_time_of_a_line_decides_and_is_remembered(ms, name, folder):
+    assert choose(RUNTIME).name == BASE, "it is tried first"
+    assert judged(RUNTIME, ms) == choose(RUNTIME)
+    assert choose(RUNTIME).name == name
+    assert f"{ms} ms here, " in choose(RUNTIME).reason
+    assert choose(ModelSettings(threads=2)).reason.startswith("how long"), "other settings, another time"
+    assert len(json.loads((folder / "line-times.json").read_text())) == 1
+
+
+def test_the_fastest_start_counts(now):
+    now(0)
+    judged(RUNTIME, 120)
+    assert judged(RUNTIME, 900).name == BASE, "the machine was busy"
+    default_model.forget()
+    assert judged(RUNTIME, 900).name == MINI
+
+
+def test_a_machine_that_was_too_slow_is_tried_again_after_a_week(now):
+    now(0)
+    judged(RUNTIME, 900)
+    now(6)
+    assert choose(RUNTIME).name == MINI
+    now(8)
+    assert choose(RUNTIME).name == BASE
+    judged(RUNTIME, 800)
+    now(10)
+    assert choose(RUNTIME).name == MINI
+
+
+def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(monkeypatch):
+    judged(RUNTIME, 84)
+    with monkeypatch.context() as little:
+        little.setattr(default_model, "system_free", lambda: 6 * 10**8)
+        assert choose(RUNTIME).reason == "dg-base needs 1 GB of free memory, 0.6 GB are free"
+        assert choose(RUNTIME).name == MINI
+    with monkeypatch.context() as gone:
+        gone.setattr(registry.Preset, "path", registry.Path("/gone"))
+        assert choose(RUNTIME).name == MINI
+        assert "is missing from this installation" in choose(RUNTIME).reason
+    monkeypatch.setenv("DG_LSP_AUTO_MODEL", "other.gguf")
+    assert choose(RUNTIME).name == judged(RUNTIME, 900).name == "other.gguf"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": ["x", 2]}', "[" * 100_000])
+def test_a_damaged_record_is_no_record(folder, text):
+    folder.mkdir()
+    (folder / "line-times.json").write_text(text)
+    assert choose(RUNTIME).name == BASE
+    assert judged(RUNTIME, 84) == choose(RUNTIME)
+
+
+def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp, monkeypatch, tmp_path):
+    (tmp_path / "a.py").write_text("def area(width, height):\n    return width * \n")
+    monkeypatch.setattr(default_model, "MAX_LINE_MS", 0.1)
+    fills = [dg_lsp("fill", "a.py:2", "--gpu-layers", 0, "--threads", 1, "--json") for _ in range(2)]
+    assert [fill.json["model"] for fill in fills] == ["dg-mini", "dg-mini"]
+    for fill in fills:
+        assert fill.err.startswith("dg-lsp: auto selects dg-mini: a line by dg-base takes ")
+        assert len(fill.err.splitlines()) == 1
+    monkeypatch.setattr(default_model, "MAX_LINE_MS", 1e6)
+    model, engine, _ = loading.open_measured(Settings(model=RUNTIME))
+    engine.close()
+    assert model.spec.name == BASE
+
+
+def test_doctor_measures_again_and_says_why(dg_lsp, monkeypatch):
+    judged(RUNTIME, 1.0)
+    monkeypatch.setattr(default_model, "MAX_LINE_MS", 0.1)
+    found = dg_lsp("doctor", "--gpu-layers", 0, "--threads", 1, "--json").json
+    assert found["model"]["name"] == MINI
+    assert found["model"]["selected"].startswith("by auto: a line by dg-base takes ")
+    assert " 1 ms" not in found["model"]["selected"]
