@@ -1,15 +1,14 @@
 """The settings tree: the default is in the field, and the sentence below the field describes it.
 
 Sources, later ones win: the defaults, the user's `dg-lsp.toml`, the workspace's, LSP `initializationOptions`, the
-command line. Keys are spelled the same everywhere. A bad value is reported once, and the default is used instead; all
-other values stay.
+command line. Keys are spelled the same everywhere. A bad key of a file or of a client is reported and ignored, and all
+other keys count.
 """
 
 import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 import attrs
@@ -126,6 +125,8 @@ class PrivacySettings:
     """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""
     """File that receives one line of numbers for each request, never text; empty: no log."""
+    is_incomplete: bool = field(default=False, metadata=_INTERNAL)
+    """A settings file, or a key of its table `privacy`, was ignored, so no file may be sent to a remote server."""
 
 
 @attrs.frozen
@@ -278,6 +279,7 @@ def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attr
 
 KEYS = tuple(key for key, *_ in leaves())
 """The dotted keys of all settings."""
+_GROUPS = tuple(group.name for group in attrs.fields(Settings))
 _MOVED = {
     "fill": "use completion",
     "exclude": "use privacy.exclude_*",
@@ -344,14 +346,38 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         raise SettingsError("; ".join(map(_sentence, reasons))) from error
 
 
+def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, list[str], dict[str, str]]:
+    """`over` with the valid keys of a mapping applied, these keys, and the errors of the other ones by key.
+
+    Of many unknown keys the first ones have a message, because the search for a similar key takes time.
+    """
+    keys, problems = list[str](), dict.fromkeys(unknown_keys(tree)[MAX_NAMED:], "")
+    for key, part in _parts(tree).items():
+        if key in problems:
+            continue
+        try:
+            over = parse_settings(part, over)
+        except SettingsError as error:
+            problems[key] = str(error)
+        else:
+            keys.append(key)
+    return over, keys, problems
+
+
 def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
     """The dotted keys of a tree that are no settings."""
-    groups = {one.name for one in attrs.fields(Settings)}
-    given = (
-        [f"{group}.{key}" for key in value] if isinstance(value, Mapping) and group in groups else [group]
-        for group, value in tree.items()
-    )
-    return [key for key in chain.from_iterable(given) if key not in (*KEYS, SAMPLER_KEY) and key not in groups]
+    return [key for key in _parts(tree) if key not in (*KEYS, SAMPLER_KEY, *_GROUPS)]
+
+
+def _parts(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A tree for each dotted key of a tree; a group that is unknown or no table counts as one key."""
+    parts: dict[str, dict[str, Any]] = {}
+    for group, value in tree.items():
+        if isinstance(value, Mapping) and group in _GROUPS:
+            parts |= {f"{group}.{key}": {group: {key: setting}} for key, setting in value.items()}
+        else:
+            parts[group] = {group: value}
+    return parts
 
 
 def _unknown_setting(key: str) -> str:
@@ -359,7 +385,7 @@ def _unknown_setting(key: str) -> str:
     if key in _MOVED:
         return f"unknown setting {key}: {_MOVED[key]}"
     same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
-    near = same_name or difflib.get_close_matches(key, [*KEYS, *(one.name for one in attrs.fields(Settings))], 1)
+    near = same_name or difflib.get_close_matches(key, [*KEYS, *_GROUPS], 1)
     shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal
     return f"unknown setting {shown:.120}" + "".join(f" (did you mean {one}?)" for one in near[:1])
 

@@ -18,7 +18,7 @@ import attrs
 from dg_lsp.errors import SettingsError
 from dg_lsp.gitignore import below
 from dg_lsp.sampler_options import SAMPLER_KEY
-from dg_lsp.settings import Settings, parse_settings, unknown_keys
+from dg_lsp.settings import Settings, valid_settings
 from dg_lsp.system import config_folder, expanded
 
 FILE_NAME = "dg-lsp.toml"
@@ -42,19 +42,22 @@ def user_file() -> Path:
     return config_folder() / FILE_NAME
 
 
-def user_settings(names: Collection[str]) -> Settings:
-    """The defaults with the user's file applied. `names` are the names of models, see `resolve_path`.
+def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
+    """The defaults with the user's file applied, and messages for what is ignored of it.
 
-    Raises:
-        SettingsError: the file or a value in it is bad, or another user can change the file.
+    `names` are the names of models, see `resolve_path`. A file that another user can change is ignored.
     """
     path = user_file()
     if not path.is_file():
-        return Settings()
-    text, is_own = _read(path)
-    if not is_own:
-        raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
-    return _with_model_paths(*_parse(path, text, Settings()), path, names)
+        return Settings(), ()
+    try:
+        text, is_own = _read(path)
+        if not is_own:
+            raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
+    except SettingsError as error:
+        return _without_file(Settings(), error)
+    settings, keys, messages = _parse(path, text, Settings())
+    return _with_model_paths(settings, keys, path, names), messages
 
 
 def workspace_file(start: Path) -> Path | None:
@@ -68,28 +71,29 @@ def workspace_file(start: Path) -> Path | None:
 def with_workspace_file(
     settings: Settings, path: Path, names: Collection[str], *, editor_trusts: bool | None = None
 ) -> tuple[Settings, tuple[str, ...]]:
-    """The settings with a workspace's file applied as far as it is trusted, and one message for what is ignored.
+    """The settings with a workspace's file applied as far as it is trusted, and messages for what is ignored.
 
     `editor_trusts` is None for an editor that does not know trust.
-
-    Raises:
-        SettingsError: the file is unreadable or not TOML, or has bad values.
     """
     if editor_trusts is False:
         return settings, (f"{path} is ignored, because the editor does not trust this folder",)
-    text, is_own = _read(path)
+    try:
+        text, is_own = _read(path)
+    except SettingsError as error:
+        return _without_file(settings, error)
     is_trusted = editor_trusts is True or _is_below(path.parent, settings.privacy.trusted_folders)
     advice = f"to allow it, add {path.parent} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
     if not is_own and not is_trusted:
         return settings, (f"{path} is ignored, because other users can change it: {advice}",)
-    wanted, keys = _parse(path, text, settings)
+    wanted, keys, problems = _parse(path, text, settings)
     merged = {key: _merged(key, _value(settings, key), _value(wanted, key), is_trusted=is_trusted) for key in keys}
     ignored = [key for key, value in merged.items() if not _is_honoured(value, _value(wanted, key))]
     for key, value in merged.items():
         settings = _replaced(settings, key, value)
+    settings = _replaced(settings, "privacy.is_incomplete", wanted.privacy.is_incomplete)
     forbidden = [key for key in ignored if key.startswith(USER_KEYS)]
     untrusted = [key for key in ignored if key not in forbidden]
-    messages = []
+    messages = list(problems)
     if untrusted:
         messages.append(f"{path}: ignored {', '.join(untrusted)}, because this folder is not trusted: {advice}")
     if forbidden:
@@ -164,24 +168,34 @@ def _read(path: Path) -> tuple[str, bool]:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str]]:
-    """The settings of a file, and the keys that it sets. The message of an error names file, line and key."""
+def _without_file(settings: Settings, error: Exception) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without a file that cannot be used, and a message."""
+    return _replaced(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
+
+
+def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
+    """The settings of a file, the keys that it sets, and a message with file, line and key for each bad key."""
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        raise SettingsError(f"{path}: {error}") from error
-    try:
-        settings = parse_settings(tree, over)
-    except SettingsError as error:
-        line = next((_line_of(text, key) for key in unknown_keys(tree)), 0)
-        raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
-    keys = [f"{group}.{key}" for group, part in tree.items() for key in part]
+        settings, messages = _without_file(over, SettingsError(f"{path}: {error}"))
+        return settings, [], messages
+    settings, keys, problems = valid_settings(tree, over)
+    messages = []
+    for key, problem in problems.items():
+        if problem:
+            line = _line_of(text, key)
+            messages.append(f"{path}{f':{line}' if line else ''}: {problem} (this key is ignored)")
+    if len(messages) < len(problems):
+        messages.append(f"{path}: {len(problems) - len(messages)} more unknown settings are ignored")
+    if any(key.startswith("privacy.") or "." not in key for key in problems):  # a misspelled group may be `privacy`
+        settings = _replaced(settings, "privacy.is_incomplete", True)
     if PATTERNS in keys:  # each line for workspace folders and repositories, and for the folder of the file
         folders = dict.fromkeys(one.as_posix() for one in (path.parent, path.parent.resolve()))
         lines = _value(settings, PATTERNS)
         every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
         settings = _replaced(settings, PATTERNS, tuple(chain.from_iterable(every)))
-    return settings, keys
+    return settings, keys, tuple(messages)
 
 
 def _line_of(text: str, key: str) -> int:

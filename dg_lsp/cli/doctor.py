@@ -150,7 +150,7 @@ def examine(over: Mapping[str, Any]) -> Checkup:
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
-        _try_model(checkup, configure(over))
+        _try_model(checkup, configure(over, checkup.warnings.append))
     except DgLspError as error:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]

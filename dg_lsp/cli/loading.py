@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import print_line
-from dg_lsp.errors import DgLspError, InputFileError, RequestError, escaped
+from dg_lsp.errors import DgLspError, InputFileError, RequestError, SettingsError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
@@ -34,32 +34,36 @@ _FILL_SECONDS = 5.0
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, the user's file, then `over`: for servers that any folder may share."""
+    """Defaults, the user's file, then `over`: for servers that any folder may share. Reports as `configure` does."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import parse_settings
     from dg_lsp.settings_files import user_settings
 
-    return parse_settings(over, user_settings(known_names()))
+    settings, messages = user_settings(known_names())
+    for message in messages:
+        _warn(message)
+    return parse_settings(over, settings)
 
 
-def configure(over: Mapping[str, Any]) -> "Settings":
+def configure(over: Mapping[str, Any], report: Callable[[str], None] | None = None) -> "Settings":
     """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 
-    Prints on standard error what is ignored of a folder's file.
+    Reports what is ignored of the files; without a function for it as lines on standard error.
     """
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import parse_settings
     from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
 
-    settings = user_settings(known_names())
+    settings, messages = user_settings(known_names())
     try:
         folder = Path.cwd()
     except OSError as error:
         raise InputFileError("the working directory does not exist any more: change to another one") from error
     if (path := workspace_file(folder)) is not None:
-        settings, messages = with_workspace_file(settings, path, known_names())
-        for message in messages:
-            print_line(f"dg-lsp: {message}", err=True)
+        settings, further = with_workspace_file(settings, path, known_names())
+        messages += further
+    for message in messages:
+        (report or _warn)(message)
     return parse_settings(over, settings)
 
 
@@ -259,7 +263,6 @@ def _name_of(path: Path, settings: "Settings") -> str:
 def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
     """The spec with the sampler options of the user's file; raises SettingsError for one that the model lacks."""
     from dg_lsp.canvas.sampling import with_sampler
-    from dg_lsp.errors import RequestError, SettingsError
 
     try:
         return with_sampler(spec, settings.model.sampler_of(spec.name))
@@ -284,6 +287,10 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
 
 def _report(sentence: str) -> None:
     print_line(f"dg-lsp: {sentence}", err=True)
+
+
+def _warn(sentence: str) -> None:
+    _report(f"warning: {sentence}")
 
 
 def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
@@ -336,6 +343,9 @@ def open_engine(settings: "Settings") -> "Engine":
         SettingsError: the settings of the remote server are incomplete.
     """
     if settings.is_remote:
+        if settings.privacy.is_incomplete:
+            problem = "a settings file or a key of privacy is ignored, so the server could receive excluded files"
+            raise SettingsError(f"remote.url is not used, because {problem}: correct what dg-lsp doctor reports")
         from dg_lsp.backends.remote.client import RemoteModel
         from dg_lsp.engine.remote_engine import RemoteEngine
 

@@ -14,7 +14,7 @@ from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
 from dg_lsp.cli.printing import print_line
 from dg_lsp.daemon import client
-from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
+from dg_lsp.errors import DaemonError, InputFileError, UsageError
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def lsp(
     address = None if tcp is None else parse_address(tcp)
     if address is not None and address[0] not in LOOPBACK:
         raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
-    settings = _settings(over)
+    settings = loading.configure_user(over)  # the editor names the workspace, and so its file, later
 
     if address is None:
         _use_daemon(settings, over, daemon)
@@ -79,29 +79,15 @@ def _token() -> str:
     return token
 
 
-def _settings(over: dict[str, Any]) -> "Settings":
-    """The settings without the workspace's, which the editor names later.
-
-    An invalid file is reported and ignored, because the editor needs a server.
-    """
-    from dg_lsp.settings import parse_settings
-
-    from_command_line = parse_settings(over)
-    try:
-        return loading.configure_user(over)
-    except SettingsError as error:
-        print_line(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
-        return from_command_line
-
-
 def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
     """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
 
-    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. `settings` are
-    those known before the editor sends its options; `over` is the tree of the command line.
+    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. A remote server
+    needs no shared model, and a daemon does not learn that settings are incomplete. `settings` are those known before
+    the editor sends its options; `over` is the tree of the command line.
     """
     wanted = use or settings.daemon.use
-    if wanted == "never" or settings.is_remote:  # a remote server needs no shared model
+    if wanted == "never" or settings.is_remote or settings.privacy.is_incomplete:
         return
     endpoint = client.Endpoint.of_user().least_busy()
     if wanted == "auto" and endpoint.read() is None:

@@ -6,7 +6,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
-from dg_lsp.errors import BackendError, SettingsError
+from dg_lsp.errors import BackendError
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file
 
@@ -47,26 +47,63 @@ def test_later_sources_override_earlier_ones(tmp_path, user_settings):
     assert (settings.completion.max_tokens, settings.completion.speculate) == (8, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[fill]\ndeadlin_ms = 3\n", ":1: unknown setting fill: use completion"),
-        (
-            "[completion]\ndeadlin_ms = 3\n",
-            ":2: unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",
-        ),
-    ],
+BAD = """[completion]
+deadlin_ms = 3
+max_tokens = 0
+debounce_ms = -1
+lines = "single"
+[model]
+threads = "8"
+num_slots = 2
+[fill]
+"""
+PROBLEMS = (
+    "2: unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",
+    "3: completion.max_tokens must be >= 1: 0",
+    "4: completion.debounce_ms must be >= 0: -1.0",
+    "7: model.threads must be a whole number, not '8'",
+    "9: unknown setting fill: use completion",
 )
-def test_an_unknown_key_is_reported_with_its_file_and_line(tmp_path, user_settings, text, problem):
-    own = user_settings(text)
-    with pytest.raises(SettingsError) as error:
-        configure(NOTHING)
-    assert str(error.value) == f"{own}{problem}"
-    own.unlink()
-    (tmp_path / "dg-lsp.toml").write_text(text)
-    with pytest.raises(SettingsError) as error:
-        configure(NOTHING)
-    assert str(error.value) == f"{tmp_path / 'dg-lsp.toml'}{problem}"
+
+
+def test_every_bad_key_of_a_file_is_reported_and_all_others_count(tmp_path, user_settings, capsys):
+    own = user_settings(BAD)
+    settings = configure(NOTHING)
+    assert (settings.completion.lines, settings.model.num_slots, settings.model.threads) == ("single", 2, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        f"dg-lsp: warning: {own}:{problem} (this key is ignored)" for problem in PROBLEMS
+    ]
+    own.write_text("[model]\nnum_slots = 3\n")
+    (tmp_path / "dg-lsp.toml").write_text(BAD)
+    settings = configure(NOTHING)
+    assert (settings.completion.lines, settings.model.num_slots) == ("single", 3)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("dg-lsp.toml:")[2].removesuffix(" (this key is ignored)") for line in lines[:-1]] == [
+        *PROBLEMS
+    ]
+
+
+@pytest.mark.parametrize("text", [BAD, "model = ", "a." * 9999])
+def test_every_command_continues_despite_a_bad_settings_file(dg_lsp, script, user_settings, tmp_path, text):
+    user_settings(text)
+    (tmp_path / "a.py").write_text("x = \n")
+    for command in (["fill", "a.py:1"], ["rewrite", "a.py:1"], ["why", "a.py:1"], ["generate", "x"]):
+        outcome = dg_lsp(*command)
+        assert script.settings is not None, command
+        assert outcome.err.startswith(f"dg-lsp: warning: {tmp_path.parent}"[:17]), command
+        assert outcome.code in (0, 1), command
+        script.settings = None
+
+
+@pytest.mark.parametrize("text", ["[privacy]\nexclude_pattern = ['*.sql']", "[privcy]", "exclude = 3", "model = "])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_no_remote_server_is_used_while_files_may_be_excluded_in_vain(dg_lsp, user_settings, tmp_path, text, is_own):
+    user_settings(text if is_own else "")
+    (tmp_path / "dg-lsp.toml").write_text("" if is_own else text)
+    (tmp_path / "a.py").write_text("x = \n")
+    outcome = dg_lsp("fill", "a.py:1", "--remote", "http://127.0.0.1:9")
+    assert outcome.code == 2
+    assert "remote.url is not used" in outcome.err
 
 
 def test_a_relative_model_path_is_relative_to_the_file(user_settings):

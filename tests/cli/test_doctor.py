@@ -114,11 +114,11 @@ def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):
     assert outcome.json["model"] is outcome.json["fill"] is None
 
 
-def test_an_invalid_settings_file_is_a_problem(dg_lsp, tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("nonsense = 1\n")
+def test_the_bad_keys_of_a_settings_file_are_warnings(dg_lsp, tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text("nonsense = 1\n[completion]\nlines = 3\n")
     outcome = dg_lsp("doctor", "--json")
-    assert outcome.code == 3
-    assert "nonsense" in outcome.json["problems"][0]
+    assert (outcome.code, outcome.err) == (0, "")
+    assert ["nonsense" in outcome.json["warnings"][0], "completion.lines" in outcome.json["warnings"][1]] == [True] * 2
     assert outcome.json["settings_files"] == [str(tmp_path / "dg-lsp.toml")]
 
 

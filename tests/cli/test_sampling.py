@@ -9,7 +9,6 @@ from dg_lsp import settings_files
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.cli import loading, measurements
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import MINI
 from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.server.app import parse_options
@@ -126,9 +125,10 @@ def test_samplers_reach_a_daemon_and_back():
 def test_a_bad_entry_is_named(user_settings, table, message):
     prefix = "" if table.startswith("[") else "[model.sampler]\n"
     path = user_settings(prefix + table)
-    with pytest.raises(SettingsError, match=message.replace(".", r"\.")) as raised:
-        settings_files.user_settings(())
-    assert str(raised.value).startswith(str(path))
+    settings, [problem] = settings_files.user_settings(())
+    assert settings.model.sampler == ()
+    assert problem.startswith(str(path))
+    assert message in problem
 
 
 def test_no_folder_and_no_editor_sets_samplers(tmp_path):

@@ -64,7 +64,8 @@ def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_ser
     user_settings("nonsense = 1\n")
     assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
     [(_, (_, settings, _))] = language_server
-    assert settings == parse_settings({"model": {"threads": 1}})
+    assert settings.model == parse_settings({"model": {"threads": 1}}).model
+    assert settings.privacy.is_incomplete
 
 
 @pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])

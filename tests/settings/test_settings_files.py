@@ -7,8 +7,7 @@ import pytest
 
 from dg_lsp import settings_files
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason
-from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings import MAX_NAMED, PrivacySettings, Settings, parse_settings
 from dg_lsp.settings_files import MAX_BYTES, with_workspace_file, workspace_file
 
 EVERYTHING = """
@@ -37,6 +36,7 @@ key_source = "AWS_SECRET_ACCESS_KEY"
 use = "start"
 """
 """A folder's file with keys of all groups."""
+INCOMPLETE = PrivacySettings(is_incomplete=True)
 NEVER = "daemon.use, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
 
 
@@ -166,13 +166,15 @@ def test_a_file_that_other_users_can_change_is_ignored(file, tmp_path, monkeypat
 
 def test_the_users_file_may_set_everything(user_settings):
     path = user_settings(EVERYTHING)
-    settings = settings_files.user_settings(())
+    settings, messages = settings_files.user_settings(())
+    assert messages == ()
     assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", "log")
     assert settings.model.name == str(path.parent / "mine.gguf")
     assert settings.rewrite.model == str(path.parent / "large.gguf")
     path.chmod(0o666)
-    with pytest.raises(SettingsError, match="other users"):
-        settings_files.user_settings(())
+    settings, [message] = settings_files.user_settings(())
+    assert "other users" in message
+    assert settings == Settings(privacy=INCOMPLETE)
 
 
 def test_the_users_file_is_no_workspaces(user_settings):
@@ -182,8 +184,18 @@ def test_the_users_file_is_no_workspaces(user_settings):
 
 def test_the_line_of_an_unknown_key_in_a_file_is_named(file):
     path = file("[model]\nthreads = 1\n\n[completion]\nthreads = 2\n")
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml:5: unknown setting completion\.threads"):
-        with_workspace_file(Settings(), path, ())
+    settings, [message] = with_workspace_file(settings_of(model={"threads": 1}), path, ())
+    assert re.search(r"dg-lsp\.toml:5: unknown setting completion\.threads", message)
+    assert settings == settings_of(model={"threads": 1})
+
+
+def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
+    searches = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda *_: searches.append(1) or [])
+    path = file("".join(f"k{number} = 1\n" for number in range(1500)))
+    *named, rest = with_workspace_file(Settings(), path, ())[1]
+    assert len(named) == len(searches) == MAX_NAMED
+    assert rest == f"{path}: {1500 - MAX_NAMED} more unknown settings are ignored"
 
 
 @pytest.mark.parametrize(
@@ -199,9 +211,11 @@ def test_the_line_of_an_unknown_key_in_a_file_is_named(file):
         pytest.param(None, id="missing"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, content):
     path = tmp_path / "dg-lsp.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml"):
-        with_workspace_file(Settings(), path, ())
+    settings, [message] = with_workspace_file(Settings(), path, ())
+    assert "dg-lsp.toml" in message
+    assert message.endswith(" is ignored)")
+    assert settings == Settings(privacy=INCOMPLETE)
