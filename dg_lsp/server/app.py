@@ -133,10 +133,7 @@ def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
 
 def _close(ls: Server, *uris: str) -> None:
     for uri in uris:
-        ls.context_provider.close(uri)
-        ls.acceptance.close(uri)
-        ls.documents.close(uri)
-        ls.cancel_stale(uri)
+        ls.forget(uri)
     ls.settle()
 
 
@@ -179,9 +176,8 @@ def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams)
 def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
     """Closes a notebook with its cells."""
     uri = params.notebook_document.uri
-    notebook = ls.documents.notebook(uri)
-    cells = [cell.document for cell in notebook.cells] if notebook is not None else []
-    _close(ls, *dict.fromkeys([*cells, *(one.uri for one in params.cell_text_documents)]))
+    _close(ls, *ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents))
+    ls.context_provider.close(uri)
     ls.documents.close_notebook(uri)
 
 
@@ -274,10 +270,7 @@ def workspace_settings(
         return settings, ()
     if editor_trusts and path.parent != folder:  # the editor's trust ends with its folder
         editor_trusts = None
-    try:
-        return with_workspace_file(settings, path, known_names(), editor_trusts=editor_trusts)
-    except SettingsError as error:
-        return settings, (f"{error} (the file is ignored)",)
+    return with_workspace_file(settings, path, known_names(), editor_trusts=editor_trusts)
 
 
 def parse_options(options: object, base: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:

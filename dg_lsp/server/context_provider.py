@@ -88,7 +88,7 @@ class ContextProvider:
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
         self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
-        """Windows of each open document, and the version that they are from."""
+        """Windows of the open files that were searched last, and the version that they are from."""
         self._diagnostics: dict[str, tuple[tuple[str, str], ...]] = {}
         """Lines and messages of each document."""
 
@@ -100,10 +100,12 @@ class ContextProvider:
         self._last_edit = document.uri, line
 
     def close(self, uri: str) -> None:
-        """Called before a document is closed."""
+        """Called before a document or a notebook is closed."""
         if self._last_edit is not None and self._last_edit[0] == uri:
             self._keep_last_edit()
             self._last_edit = None
+        if self._collection is not None and self._collection.uri == uri:
+            self._collection = self._following = None
         self._windows.pop(uri, None)
         self._diagnostics.pop(uri, None)
 
@@ -169,7 +171,8 @@ class ContextProvider:
         if SnippetSource.OPEN_FILES in settings.sources:
             others = [one for one in reversed(self._documents.files()) if one.uri != snapshot.file_uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
-            ranked = [(*most_similar(self._windows_of(one), words), one) for one in allowed]
+            self._windows = {one.uri: self._windows_of(one) for one in allowed}
+            ranked = [(*most_similar(self._windows[one.uri][1], words), one) for one in allowed]
             for score, window, document in sorted(ranked, key=lambda one: -one[0]):
                 if score >= MIN_SIMILARITY:
                     text = "\n".join(window.lines)
@@ -179,12 +182,11 @@ class ContextProvider:
             if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
                 yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
-    def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
+    def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         known = self._windows.get(document.uri)
         if known is None or known[0] != document.version:
             known = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
-            self._windows[document.uri] = known
-        return known[1]
+        return known
 
     def _diagnostics_near(self, snapshot: Snapshot, offset: int) -> list[Snippet]:
         """Diagnostics of lines near the cursor that have not changed since."""

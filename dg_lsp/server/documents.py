@@ -208,8 +208,14 @@ class DocumentStore:
         return self._notebooks.get(uri)
 
     def close_notebook(self, uri: str) -> None:
-        """Closes a notebook, but none of its cells."""
+        """Closes a notebook, but none of its cells, and not the text document that may have the same URI."""
         self._notebooks.pop(uri, None)
+
+    def cells(self, notebook: str) -> list[str]:
+        """URIs of the cells that a notebook names, and of the open documents that were opened as its cells."""
+        named = self._notebooks[notebook].cells if notebook in self._notebooks else ()
+        opened = (uri for uri, document in self._open.items() if document.notebook == notebook)
+        return [*dict.fromkeys([*(cell.document for cell in named), *opened])]
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]

@@ -262,12 +262,13 @@ def _reject_constant(name: str) -> None:
 def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
     """A JSON object; a position has numbers that LSP allows, so that no edit is lost.
 
-    Lines and characters after the end mean the end, and a negative line means the first.
+    As in VS Code's own documents, lines and characters after the end mean the end, a negative character means the start
+    of its line, and a negative line means the start of the text.
     """
-    if "line" in tree and "character" in tree:
-        for key, lowest in (("line", 0), ("character", -MAX_POSITION)):
-            if is_integer(tree[key]):
-                tree[key] = min(max(tree[key], lowest), MAX_POSITION)
+    if "line" in tree and "character" in tree and is_integer(tree["line"]) and is_integer(tree["character"]):
+        is_before = tree["line"] < 0
+        for key in ("line", "character"):
+            tree[key] = 0 if is_before else min(max(tree[key], 0), MAX_POSITION)
     return tree
 
 

@@ -68,7 +68,7 @@ class Server(LanguageServer):
         """The last pause before an automatic completion by document, which ends where its pause is cancelled."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
-        self._cursors: dict[str, int] = {}  # last known offsets by document; one that is too large means the end
+        self._cursors: dict[str, int] = {}  # last known offsets by open document; one that is too large means the end
         self._reported = Once()
         self._open_scheduler = open_scheduler
         self._over = over
@@ -187,7 +187,8 @@ class Server(LanguageServer):
             if result is not scheduler.ready.exception():
                 self._report_error(result)
             return None
-        self._cursors[request.snapshot.uri] = request.offset - request.snapshot.num_before
+        if self.documents.get(request.snapshot.uri) is not None:
+            self._cursors[request.snapshot.uri] = request.offset - request.snapshot.num_before
         self._report_success(result)
         return result
 
@@ -239,6 +240,14 @@ class Server(LanguageServer):
         self._end_pause(uri)
         if (job := self.rewrites.get(uri)) is not None:
             job.cancel()
+
+    def forget(self, uri: str) -> None:
+        """Closes a document. Of its text stay recent edits, and snippets in the prompt of an open one."""
+        self.context_provider.close(uri)
+        self.acceptance.close(uri)
+        self.documents.close(uri)
+        self.cancel_stale(uri)
+        self._cursors.pop(uri, None)
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""

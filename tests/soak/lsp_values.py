@@ -193,7 +193,7 @@ def _is_whole(value):
 
 
 def _is_position(value):
-    """A line may have any number, and a column any that is not negative: they are limited to the text."""
+    """A line and a column may have any whole number: they are limited to the text."""
     if not isinstance(value, dict) or "line" not in value or "character" not in value:
         return False
-    return _is_whole(value["line"]) and _is_whole(value["character"]) and value["character"] >= 0
+    return _is_whole(value["line"]) and _is_whole(value["character"])

@@ -42,7 +42,9 @@ class TextModel:
 
     def offset(self, position, encoding):
         """Index into the text of a position."""
-        line, character = int(max(0, position["line"])), position["character"]
+        line, character = int(position["line"]), position["character"]
+        if line < 0:
+            return 0
         for number, (start, end) in enumerate(self.lines()):
             if number == line:
                 at = start

@@ -98,7 +98,7 @@ class WorkspaceModel:
 
     def _open_notebook(self, params):
         notebook = params["notebookDocument"]
-        closed = self._close([uri for uri, _ in self.notebooks.get(notebook["uri"], ())])
+        closed = self._close_notebook({"notebookDocument": notebook, "cellTextDocuments": ()})
         self.notebooks[notebook["uri"]] = [_cell(one) for one in notebook["cells"]]
         return closed | self._open_cells(notebook["uri"], params["cellTextDocuments"])
 
@@ -129,6 +129,7 @@ class WorkspaceModel:
     def _close_notebook(self, params):
         uri = params["notebookDocument"]["uri"]
         cells = [one for one, _ in self.notebooks.pop(uri, ())]
+        cells += [one for one, document in self.documents.items() if document.notebook == uri]
         return self._close([*cells, *(one["uri"] for one in params["cellTextDocuments"])])
 
 
