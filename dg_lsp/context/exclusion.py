@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dg_lsp.context.document import Snapshot, path_of, split_uri
-from dg_lsp.gitignore import Rule, anywhere, compiled, is_excluded, path_bytes
+from dg_lsp.gitignore import Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
 SECRET_FILES = (
@@ -103,12 +103,31 @@ class ExclusionReason(StrEnum):
     BINARY = "it is not text"
 
 
+class WorkspaceFolders:
+    """The folders of a workspace, found by their names: a workspace may have thousands."""
+
+    def __init__(self, roots: Iterable[Path] = ()) -> None:
+        self.roots = tuple(roots)
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        """Also those of the folders that links lead to; computed at the first use, since each is looked up."""
+        return frozenset(folded(one.as_posix()) for root in self.roots for one in (root, link_target(root)))
+
+    def around(self, path: Path) -> list[Path]:
+        """The folders of the workspace that a path is in, the innermost first."""
+        return [one for one in path.parents if folded(one.as_posix()) in self._names] if self.roots else []
+
+
+NO_FOLDERS = WorkspaceFolders()
+
+
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """The exclusion rules of the settings, for a workspace with these folders."""
 
     settings: PrivacySettings
-    roots: tuple[Path, ...] = ()
+    workspace: WorkspaceFolders = NO_FOLDERS
 
     def reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why this document is excluded, or None."""
@@ -141,14 +160,19 @@ class Exclusion:
         path, local = path_of(uri), local_path(uri)
         if local is None:
             return self.path_reason(path)
-        files, folders = [local], [*self.roots]
-        with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
-            files.append(local.resolve())
-            folders += [root.resolve() for root in self.roots]
+        files = [local, link_target(local)]
+        folders = [folder for file in files for folder in self.workspace.around(file)]
         if self.settings.exclude_patterns:
             folders += filter(None, map(repository_around, files))
         spellings = dict.fromkeys([path, *(one.as_posix().lstrip("/") for one in files)])
         return next(filter(None, (self.path_reason(one, folders) for one in spellings)), None)
+
+
+def link_target(path: Path) -> Path:
+    """Where the links of a path lead; the path itself where that is unknown."""
+    with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
+        return Path(path).resolve()
+    return path
 
 
 def repository_around(path: Path) -> Path | None:

@@ -3,14 +3,21 @@
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, local_path, repository_around
+from dg_lsp.context.exclusion import (
+    Exclusion,
+    ExclusionReason,
+    WorkspaceFolders,
+    link_target,
+    local_path,
+    repository_around,
+)
 from dg_lsp.context.syntax_tree import Inside, inside
-from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, compiled, folded, is_excluded, path_bytes
+from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, compiled, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
 GITIGNORE = ".gitignore"
@@ -35,14 +42,19 @@ class WorkspaceExclusion:
     def set_folders(self, folders: Iterable[str]) -> None:
         """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
         found = (local_path(uri, self.flavour) for uri in folders)
-        self.roots = tuple(root for root in found if root is not None)
+        self.workspace = WorkspaceFolders(root for root in found if root is not None)
         self._known: dict[Path, tuple[int, tuple[Pattern, ...]]] = {}
         """Patterns of each .gitignore file, and its modification time in nanoseconds."""
         self._user_file = _excludes_file()
 
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The workspace's folders."""
+        return self.workspace.roots
+
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this document, or None."""
-        reason = Exclusion(self.settings, self.roots).reason(snapshot)
+        reason = Exclusion(self.settings, self.workspace).reason(snapshot)
         if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.file_uri):
             return ExclusionReason.IGNORED
         return reason
@@ -68,17 +80,14 @@ class WorkspaceExclusion:
         path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
         if path is None:
             return False
-        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, self.roots, is_folder=is_folder):
+        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, is_folder=is_folder):
             return True
-        try:
-            target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
-        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
-            return False
-        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots, is_folder=is_folder)
+        target = link_target(path)
+        return target != path and self._is_ignored(target, is_folder=is_folder)
 
-    def _is_ignored(self, path: Path, roots: Sequence[Path], *, is_folder: bool) -> bool:
-        names, repository = {folded(root.as_posix()) for root in roots}, repository_around(path)
-        tops = [one for one in path.parents if one == repository or folded(one.as_posix()) in names]
+    def _is_ignored(self, path: Path, *, is_folder: bool) -> bool:
+        repository, folders = repository_around(path), self.workspace.around(path)
+        tops = [one for one in path.parents if one == repository or one in folders]
         if not tops:
             return False
         num_above = len(tops[-1].parts)

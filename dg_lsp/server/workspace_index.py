@@ -35,6 +35,8 @@ FURTHER_SOURCES = {"php": ("app",), "lua": ("lua",), "c": ("include",), "cpp": (
 JVM_SOURCES = ("src/main/java", "src/main/kotlin")
 MAX_LISTED = 400
 """Files of a folder that are considered."""
+MAX_ROOTS = 20
+"""Folders of the workspace that are searched for modules, besides those that contain the importing file."""
 MAX_OUTWARD = 12
 """Folders around a file in which packages are searched."""
 _GO_MODULE = re.compile(r'^module\s+"?([^\s"]+)', re.MULTILINE)
@@ -229,7 +231,7 @@ class WorkspaceIndex:
         for one in imports:
             yield from self._targets(one, path, language_id, near, words)
         if language_of(language_id).has_packages:
-            for file in self._files(self._modules.siblings(path.parent, language_id, sorted(words))):
+            for file in self._files(self._modules(path).siblings(path.parent, language_id, sorted(words))):
                 yield file, [name for name in file.definitions if name in words]
 
     def _targets(
@@ -278,7 +280,7 @@ class WorkspaceIndex:
     def _find(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[_IndexedFile]:
         """The files of a module that the file at `path` imports, inside of the workspace."""
         try:
-            yield from self._files(self._modules.files(module, path, language_id, names))
+            yield from self._files(self._modules(path).files(module, path, language_id, names))
         except ValueError:  # no path can have this name
             return
 
@@ -286,18 +288,19 @@ class WorkspaceIndex:
         existing = filter(self._is_inside, map(Path, map(os.path.normpath, paths)))
         yield from filter(None, map(self._file, islice(existing, MAX_MODULES)))
 
-    @property
-    def _modules(self) -> Modules:
-        return Modules(self._exclusion.roots, self._is_inside, self._read_small)
+    def _modules(self, path: Path) -> Modules:
+        """What finds the modules that the file at `path` imports."""
+        workspace = self._exclusion.workspace
+        roots = dict.fromkeys([*workspace.around(path), *workspace.roots[:MAX_ROOTS]])
+        return Modules(tuple(roots), self._is_inside, self._read_small)
 
     def _is_inside(self, path: Path) -> bool:
         """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
         try:
             target = path.resolve() if os.path.lexists(path) else None
-            roots = self._exclusion.roots
-            return target is not None and any(target.is_relative_to(root.resolve()) for root in roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
+        return target is not None and bool(self._exclusion.workspace.around(target / "file"))
 
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""

@@ -1,6 +1,8 @@
 """Snippets for a completion, and files that never become snippets."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from lsprotocol import types
@@ -237,6 +239,22 @@ def test_an_unreadable_file_is_not_shown(session):
     (session.root / "folder.py").mkdir()
     session.open("main.py", "from tools import clean\nimport folder\nfolder.x\n")
     assert session.snippets() is NO_SNIPPETS
+
+
+def test_thousands_of_workspace_folders_cost_a_completion_no_more_than_some(session, monkeypatch):
+    session.exclusion.settings = PrivacySettings(exclude_patterns=("src/*.sql",), exclude_gitignored=True)
+    session.open("main.py", "from shop import price\nimport tax\n")
+    calls, counts = [], []
+    for owner, act in ((os.path, os.path.lexists), (Path, Path.resolve), (Path, Path.as_posix)):
+        monkeypatch.setattr(owner, act.__name__, lambda *of, act=act: calls.append(act) or act(*of))
+    for num in (30, 3000):
+        session.exclusion.set_folders([session.root.as_uri(), *(f"file:///elsewhere/{i}" for i in range(num))])
+        session.snippets()  # the folders' links are looked up once
+        session.provider._collection = None
+        calls.clear()
+        session.snippets()
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 10
 
 
 def test_an_untitled_document_gets_snippets_with_newlines_and_spaces(session):

@@ -378,6 +378,7 @@ async def test_of_the_requests_that_a_client_never_answers_the_newest_wait():
     first, *_, last = asked = [one["id"] for one in session.sent if one.get("method") == "workspace/configuration"]
     assert len(asked) == protocol._MAX_UNANSWERED + 50
     await session.until(lambda: len(asyncio.all_tasks()) < protocol._MAX_UNANSWERED + 10)
+    assert len(session.server.protocol._sent) == protocol._MAX_UNANSWERED
     session.receive(id=last, result=[{"completion": {"max_tokens": 7}}])
     await session.until(lambda: session.server.settings.completion.max_tokens == 7)
     session.receive(id=first, result=[{"completion": {"max_tokens": 8}}])
