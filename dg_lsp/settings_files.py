@@ -178,10 +178,10 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], 
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        settings, messages = _without_file(over, SettingsError(f"{path}: {error}"))
-        return settings, [], messages
+        settings, refusal = _without_file(over, SettingsError(f"{path}: {error}"))
+        return settings, [], refusal
     settings, keys, problems = valid_settings(tree, over)
-    messages = []
+    messages: list[str] = []
     for key, problem in problems.items():
         if problem:
             line = _line_of(text, key)

@@ -212,7 +212,10 @@ def adapt(
     causal: Annotated[bool, typer.Option("--causal", help="No canvases: the first stage.")] = False,
     name: Annotated[str, typer.Option(help="Name in the file; default: the checkpoint's.")] = "",
     licence: Annotated[str, typer.Option(help="Identifier of the checkpoint's licence, if it states none.")] = "",
-    file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
+    file_type: Annotated[
+        Literal["F32", "F16", "Q8_0", "IQ4_NL"],
+        typer.Option("--format", help="Of the matrices; the network is trained with weights in IQ4_NL."),
+    ] = "Q8_0",
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint of the run.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
 ) -> None:

@@ -55,7 +55,7 @@ class AdaptOptions:
     is_causal: bool = False  # no canvases: text and middles only
     name: str = ""  # of the file; default: the checkpoint's
     licence: str = ""  # instead of the one that the checkpoint states
-    file_type: str = "Q8_0"
+    file_type: str = "Q8_0"  # IQ4_NL: trained for it
     device: str = "cpu"
     is_resumed: bool = False
     rows: RowConfig | None = None
@@ -165,6 +165,7 @@ def train_config(model: Pretrained, num_tokens: int, options: AdaptOptions) -> T
         minutes=options.minutes,
         checkpoint_minutes=CHECKPOINT_MINUTES,
         loader_processes=0,
+        has_rounded_weights=options.file_type == "IQ4_NL",
     )
 
 

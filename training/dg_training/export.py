@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from dg_lsp.errors import InputFileError
 from dg_lsp.gguf import GGUFHeader, read_header
+from dg_training import iq4_nl
 from dg_training import tokenizer as vocabulary
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.pretrained import ROPE_FACTORS, Origin, dequantized, permuted
@@ -65,7 +66,10 @@ def write_model(
     metadata: ExportMetadata,
     file_type: str = "Q8_0",
 ) -> None:
-    """Write the file. `file_type` is F32, F16 or Q8_0 and concerns the matrices; norms and biases stay F32."""
+    """Write the file. `file_type` is F32, F16, Q8_0 or IQ4_NL and concerns the matrices; norms and biases stay F32.
+
+    With IQ4_NL the embedding is in Q8_0.
+    """
     with replacing(path) as partial:
         writer = gguf.GGUFWriter(partial, network.config.architecture)
         _add_contents(writer, network, vocabulary, metadata, file_type)
@@ -94,8 +98,11 @@ def _add_contents(
             weight = permuted(weight, heads, to_neox=False)
         if weight.ndim == 1 or file_type == "F32":
             writer.add_tensor(name, weight)
+        elif file_type == "IQ4_NL" and "embd" not in name:
+            packed = iq4_nl.pack(torch.from_numpy(np.ascontiguousarray(weight)))
+            writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.IQ4_NL)
         else:
-            quantization = gguf.GGMLQuantizationType[file_type]
+            quantization = gguf.GGMLQuantizationType["Q8_0" if file_type == "IQ4_NL" else file_type]
             writer.add_tensor(name, gguf.quants.quantize(weight, quantization), raw_dtype=quantization)
     if len(set(config.rope_factors)) > 1:
         writer.add_tensor(ROPE_FACTORS, np.array(config.rope_factors, np.float32))

@@ -90,12 +90,15 @@ class BatchStream:
 
     def state(self) -> StreamState:
         """The random generator and the documents that wait for a row: what `restore` needs."""
-        return {"rng": self.rng.bit_generator.state, "waiting": [(doc.ids, doc.middle) for doc in self.waiting]}
+        return {
+            "rng": self.rng.bit_generator.state,
+            "waiting": [(doc.ids.tolist(), doc.middle) for doc in self.waiting],
+        }
 
     def restore(self, state: StreamState) -> None:
         """Continue where `state` was taken."""
         self.rng.bit_generator.state = state["rng"]
-        self.waiting = deque(TrainingDocument(ids, middle) for ids, middle in state["waiting"])
+        self.waiting = deque(TrainingDocument(np.array(ids, np.uint16), middle) for ids, middle in state["waiting"])
 
     def batch(self) -> TrainingBatch:
         """The next batch."""

@@ -7,7 +7,7 @@ warm-up.
 import copy
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dg_training.documents import NUM_SENTINELS
 from dg_training.export import ExportMetadata, read_model, training_progress
+from dg_training.iq4_nl import RoundedWeights, round_matrices
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.objective import (
     Objective,
@@ -67,6 +68,7 @@ class TrainConfig:
     checkpoint_minutes: float = 4.0
     seed: int = 1
     loader_processes: int = 1
+    has_rounded_weights: bool = False  # trained for a file in IQ4_NL
 
     def metadata(self, tokens: int, **fields: Any) -> ExportMetadata:
         """What a file of this configuration states after `tokens` of training."""
@@ -165,6 +167,7 @@ class Trainer:
         self.network = (network or DiffusionNetwork(config.network)).to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizers = build_optimizers(self.network, config.optimizer)
+        self.rounding = RoundedWeights(self.network) if config.has_rounded_weights else None
         self.generator = torch.Generator(self.device).manual_seed(config.seed + self.rank)
         self.progress = TrainingProgress()
         self.loader_state: LoaderState | None = None
@@ -200,7 +203,8 @@ class Trainer:
             optimizer.load_state_dict(state)
         self.progress = TrainingProgress(**saved["progress"])
         if self.rank < len(saved["streams"]):
-            generator, self.loader_state = saved["streams"][self.rank]
+            generator, loader = saved["streams"][self.rank]
+            self.loader_state = loader and LoaderState(tuple(loader["streams"]), loader["turn"])
             self.generator.set_state(generator)
 
     def start_from(self, path: Path, *, continues: bool = False) -> None:
@@ -213,7 +217,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write all that `resume` needs, in 8 bytes a weight. Every process must call it."""
-        streams: list[Any] = [(self.generator.get_state(), self.loader_state)] * self.size
+        loader = self.loader_state and asdict(self.loader_state)
+        streams: list[Any] = [(self.generator.get_state(), loader)] * self.size
         if self.size > 1:
             dist.gather_object(streams[0], None if self.rank else streams)
         if self.rank:
@@ -298,9 +303,10 @@ class Trainer:
 
     def step(self, batch: dict[str, Tensor], rate: float) -> None:
         """One update of the weights and their average."""
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
-            losses = self.objective.losses(batch, self.generator)
-        losses.total(self.config.objective).backward()
+        with self.rounding.step() if self.rounding else nullcontext():
+            with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
+                losses = self.objective.losses(batch, self.generator)
+            losses.total(self.config.objective).backward()
         pairs = zip(self.network.parameters(), self.average.parameters(), strict=True)
         weights, averages = map(list, zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True))
         for weight in weights if self.size > 1 else ():
@@ -328,7 +334,7 @@ class Trainer:
             show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
 
     def _validate(self, show: Show) -> None:
-        """Losses of the averaged weights. The other processes wait at their next step."""
+        """Losses of the averaged weights, as a file has them. The other processes wait at their next step."""
         if self.rank:
             return
         started, progress = time.monotonic(), self.progress
@@ -336,6 +342,8 @@ class Trainer:
         saved = [weight.detach().clone() for weight in weights]
         with torch.no_grad():
             torch._foreach_copy_(weights, averages)  # one set of compiled graphs serves both
+        if self.rounding:
+            round_matrices(self.network)
         losses = validate(self.objective, self.validation)
         with torch.no_grad():
             torch._foreach_copy_(weights, saved)
@@ -371,8 +379,8 @@ def _halved(state: Any) -> Any:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Unpickling it can run code: load only files that you trust."""
-    return dict(torch.load(path, map_location="cpu", weights_only=False))
+    """Read a checkpoint. A file with other content than tensors, numbers and texts is refused: it could run code."""
+    return dict(torch.load(path, map_location="cpu", weights_only=True))
 
 
 def checkpoint_network(path: Path) -> tuple[DiffusionNetwork, dict[str, Any]]:

@@ -1,0 +1,93 @@
+"""IQ4_NL, llama.cpp's format of 16 levels: blocks of 32 weights, a scale and a level for each weight.
+
+`RoundedWeights` trains a network for it: gradients are taken at the rounded weights, updates go to the exact ones, so
+that the network learns to be right with the weights that are shipped. Layout and levels are those of `block_iq4_nl` and
+`kvalues_iq4nl` in ggml.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+BLOCK = 32
+LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+CANDIDATES = range(-134, -119)
+"""Levels to which the largest weight of a block is scaled; the scale with the least square error is taken."""
+_NEAREST = torch.tensor([min(range(16), key=lambda i: abs(LEVELS[i] - x)) for x in range(-128, 128)])
+"""Index of the level next to -128, -127, ..., 127."""
+_VALUES = torch.tensor(LEVELS, dtype=torch.float32)
+ROUNDED_STEPS, SCALED_STEPS = 4, 64
+
+
+def level_indices(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Index of the level next to each weight, (n, 32) int64; blocks (n, 32), scales (n,)."""
+    inverse = torch.where(scales == 0, 0.0, 1.0 / scales)
+    return _NEAREST[(blocks * inverse[:, None]).round_().clamp_(-128, 127).long() + 128]
+
+
+def best_scales(weight: Tensor) -> Tensor:
+    """The float16 scale of each block with the least square error; weight (..., columns), result (n,) float32."""
+    blocks = weight.reshape(-1, BLOCK)
+    largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))[:, 0]
+    best = torch.zeros_like(largest)
+    best_gain = torch.zeros_like(largest)  # what the block's sum of squares falls by
+    for candidate in CANDIDATES:
+        values = _VALUES[level_indices(blocks, largest / candidate)]
+        product, square = (blocks * values).sum(1), (values * values).sum(1)
+        gain = product * product / square
+        best = torch.where(gain > best_gain, product / square, best)
+        best_gain = torch.maximum(gain, best_gain)
+    return best.half().float()
+
+
+def rounded(weight: Tensor, scales: Tensor) -> Tensor:
+    """The weights as a file holds them."""
+    blocks = weight.reshape(-1, BLOCK)
+    return (_VALUES[level_indices(blocks, scales)] * scales[:, None]).view_as(weight)
+
+
+def pack(weight: Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a matrix, (rows, columns / 32 * 18): per block a float16 scale, then two levels a byte."""
+    scales = best_scales(weight)
+    indices = level_indices(weight.reshape(-1, BLOCK), scales).numpy().astype(np.uint8)
+    levels = indices[:, : BLOCK // 2] | indices[:, BLOCK // 2 :] << 4  # the second half in the upper four bits
+    packed = np.concatenate([scales.numpy().astype("<f2")[:, None].view(np.uint8), levels], 1)
+    return packed.reshape(weight.shape[0], -1)
+
+
+class RoundedWeights:
+    """The matrices of a network but its embedding, rounded while a step runs."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._weights = [w for name, w in network.named_parameters() if w.ndim == 2 and "embd" not in name]
+        self._scales: list[Tensor] = []
+        self._offsets: list[Tensor] = []
+        self._num_steps = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Rounds the weights within the block. They are rounded anew every few steps; between, what rounding added is
+        added again, because weights move little in a step."""
+        with torch.no_grad():
+            if self._num_steps % SCALED_STEPS == 0:
+                self._scales = [best_scales(weight) for weight in self._weights]
+            if self._num_steps % ROUNDED_STEPS == 0:
+                pairs = zip(self._weights, self._scales, strict=True)
+                self._offsets = [rounded(weight, scales).sub_(weight) for weight, scales in pairs]
+            self._num_steps += 1
+            torch._foreach_add_(self._weights, self._offsets)
+        yield
+        with torch.no_grad():
+            torch._foreach_sub_(self._weights, self._offsets)
+
+
+def round_matrices(network: nn.Module) -> None:
+    """Rounds the matrices of a network but its embedding in place, as `pack` does."""
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if weight.ndim == 2 and "embd" not in name:
+                weight.copy_(rounded(weight, best_scales(weight)))
