@@ -15,18 +15,27 @@ from torch import Tensor, nn
 
 BLOCK = 32
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-CANDIDATES = range(-134, -119)
+CANDIDATES = range(-134, -119, 2)
 """Levels to which the largest weight of a block is scaled; the scale with the least square error is taken."""
-_NEAREST = torch.tensor([min(range(16), key=lambda i: abs(LEVELS[i] - x)) for x in range(-128, 128)])
+_INDICES = np.array([min(range(16), key=lambda i: abs(LEVELS[i] - x)) for x in range(-128, 128)], np.uint8)
 """Index of the level next to -128, -127, ..., 127."""
-_VALUES = torch.tensor(LEVELS, dtype=torch.float32)
+_VALUES = np.array(LEVELS, np.float32)[_INDICES]
+"""That level."""
 ROUNDED_STEPS, SCALED_STEPS = 4, 64
 
 
-def level_indices(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Index of the level next to each weight, (n, 32) int64; blocks (n, 32), scales (n,)."""
+def _places(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Places in the tables above of the weights in units of their scale, uint8; blocks (n, 32), scales (n,)."""
     inverse = torch.where(scales == 0, 0.0, 1.0 / scales)
-    return _NEAREST[(blocks * inverse[:, None]).round_().clamp_(-128, 127).long() + 128]
+    return (blocks * inverse[:, None]).round_().clamp_(-128, 127).add_(128).byte()
+
+
+def _levels(blocks: Tensor, scales: Tensor) -> Tensor:
+    """The level next to each weight, (n, 32) float32."""
+    places = _places(blocks, scales)
+    if places.is_cuda:
+        return torch.from_numpy(_VALUES).to(places.device)[places.int()]
+    return torch.from_numpy(np.take(_VALUES, places.numpy()))  # six times as fast as torch's indexing on a CPU
 
 
 def best_scales(weight: Tensor) -> Tensor:
@@ -36,8 +45,8 @@ def best_scales(weight: Tensor) -> Tensor:
     best = torch.zeros_like(largest)
     best_gain = torch.zeros_like(largest)  # what the block's sum of squares falls by
     for candidate in CANDIDATES:
-        values = _VALUES[level_indices(blocks, largest / candidate)]
-        product, square = (blocks * values).sum(1), (values * values).sum(1)
+        levels = _levels(blocks, largest / candidate)
+        product, square = (blocks * levels).sum(1), (levels * levels).sum(1)
         gain = product * product / square
         best = torch.where(gain > best_gain, product / square, best)
         best_gain = torch.maximum(gain, best_gain)
@@ -47,13 +56,13 @@ def best_scales(weight: Tensor) -> Tensor:
 def rounded(weight: Tensor, scales: Tensor) -> Tensor:
     """The weights as a file holds them."""
     blocks = weight.reshape(-1, BLOCK)
-    return (_VALUES[level_indices(blocks, scales)] * scales[:, None]).view_as(weight)
+    return (_levels(blocks, scales) * scales[:, None]).view_as(weight)
 
 
 def pack(weight: Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of a matrix, (rows, columns / 32 * 18): per block a float16 scale, then two levels a byte."""
     scales = best_scales(weight)
-    indices = level_indices(weight.reshape(-1, BLOCK), scales).numpy().astype(np.uint8)
+    indices = np.take(_INDICES, _places(weight.reshape(-1, BLOCK), scales).numpy())
     levels = indices[:, : BLOCK // 2] | indices[:, BLOCK // 2 :] << 4  # the second half in the upper four bits
     packed = np.concatenate([scales.numpy().astype("<f2")[:, None].view(np.uint8), levels], 1)
     return packed.reshape(weight.shape[0], -1)
