@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import shutil
 import sys
 import time
 from importlib.metadata import version
@@ -20,6 +21,8 @@ WHEELS = {
     "numpy": "numpy",
     "tqdm": "tqdm",
     "pyyaml": "yaml",
+    "attrs": "attrs",
+    "cattrs": "cattrs",
     "tree-sitter": "tree_sitter",
     "tree-sitter-python": "tree_sitter_python",
     "typer": "typer",
@@ -42,7 +45,6 @@ Root = Annotated[
     Path, typer.Option(default_factory=lambda: DEFAULT_ROOT, envvar="DG_LSP_TRAINING_ROOT", help="Work folder.")
 ]
 TOKENIZER_CHARS = 40_000_000  # a tokenizer is trained on; more do not change it
-Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU cores, `mini` for one GPU.")]
 
 
 @app.command()
@@ -108,7 +110,6 @@ def write_test_cases(
 @app.command()
 def train(
     root: Root,
-    config: Config = "tiny",
     minutes: Annotated[float | None, typer.Option(help="Planned length; the learning rate falls to zero.")] = None,
     part: Annotated[float | None, typer.Option(help="Stop after this many minutes; --resume continues.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
@@ -122,9 +123,9 @@ def train(
     import torch
     from torch import distributed
 
-    from dg_training.train import CONFIGS, Trainer
+    from dg_training.train import TINY, Trainer
 
-    planned = CONFIGS[config]
+    planned = TINY
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
     if distributed.is_torchelastic_launched():
@@ -140,7 +141,6 @@ def train(
 @app.command()
 def export(
     root: Root,
-    config: Config = "tiny",
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
     file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
     statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
@@ -148,12 +148,12 @@ def export(
     """Write the weights of a run as a GGUF file."""
     from dg_training.export import write_model
     from dg_training.tokenizer import load_tokenizer
-    from dg_training.train import CONFIGS, checkpoint_network
+    from dg_training.train import TINY, checkpoint_network
 
-    network, progress = checkpoint_network(root / "runs" / f"{config}.pt")
+    network, progress = checkpoint_network(root / "runs" / f"{TINY.name}.pt")
     table, tokens = json.loads(statistics.read_text()) if statistics else {}, progress["tokens"]
-    metadata = CONFIGS[config].metadata(tokens, decoder_statistics=table)
-    path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
+    metadata = TINY.metadata(tokens, decoder_statistics=table)
+    path = out or root / "runs" / f"{TINY.name}-{file_type.lower()}.gguf"
     write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")
 
@@ -161,7 +161,6 @@ def export(
 @app.command(name="eval")
 def evaluate(
     root: Root,
-    config: Config = "tiny",
     file: Annotated[Path | None, typer.Option("--gguf", help="Default: the file that `export` writes.")] = None,
     cases: Annotated[Path | None, typer.Option(help="Test cases; default: the set `tune` of `test-cases`.")] = None,
     limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
@@ -174,11 +173,11 @@ def evaluate(
     `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
     """
     from dg_training.evaluate import validation_losses
-    from dg_training.train import CONFIGS
+    from dg_training.train import TINY
 
-    path = file or root / "runs" / f"{config}-q8_0.gguf"
+    path = file or root / "runs" / f"{TINY.name}-q8_0.gguf"
     if batches:
-        print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
+        print(f"{path.name}, losses in nats: {validation_losses(path, root, TINY, batches)}")
     table = _decoder_statistics(path, root, cases, limit, threads)
     if statistics:
         statistics.write_text(json.dumps(table, indent=1) + "\n")
@@ -263,17 +262,16 @@ def quantize(
 def pack(
     root: Root,
     to: Annotated[Path, typer.Option(help="The folder of the parts.")],
-    size: Annotated[float, typer.Option(help="Largest part in MiB.")] = 60,
+    start: Annotated[Path | None, typer.Option(help="The model file to start with: it is written in slices.")] = None,
+    size: Annotated[float, typer.Option(help="Largest part in MiB.")] = 50,
     most: Annotated[float | None, typer.Option(help="All parts together in MiB; the least used packages stay.")] = None,
-    config: Config = "mini",
 ) -> None:
-    """Write the corpus as parts with checksums; make it first if it is not there.
+    """Write the corpus and the model to start with as parts with checksums; make the corpus first if it is not there.
 
-    Each part is of use alone. Packages are taken whole, those first that most files of other packages import.
+    Each part of the corpus is of use alone. Packages are taken whole, those first that most files of other packages
+    import.
     """
-    from dg_training.gpu_day import UTILISATION, expected_speed
-    from dg_training.train import CONFIGS
-    from dg_training.transfer import MEMBERS, MIB, pack_corpus
+    from dg_training.transfer import MEMBERS, MIB, pack_corpus, split_model
 
     started = time.monotonic()
     if not all((root / name).exists() for name in MEMBERS):
@@ -285,11 +283,13 @@ def pack(
         print(f"{part.path}: {part.num_bytes / MIB:.1f} MiB, {len(part.packages)} packages: {first}, ...")
     if left_out:
         print(f"left out: {len(left_out)} packages: {', '.join(left_out)}")
+    if start:
+        shutil.rmtree(to / "start", ignore_errors=True)
+        split_model(start, to / "start", int(size * MIB), {})
+        print(f"{to / 'start'}: {start.name} in slices")
     print(f"packed in {time.monotonic() - started:.0f} s")
     print("a machine that has torch needs these wheels; `pip download --no-deps --dest FOLDER` for its platform:")
     print(" ".join(f"{name}=={version(name)}" for name in WHEELS))
-    speed = expected_speed(CONFIGS[config])
-    print(f"expected on an H200 at {UTILISATION:.0%} of its peak: {speed:,.0f} clean tokens/s")
 
 
 @gpu_day.command()
@@ -297,71 +297,54 @@ def run(
     root: Root,
     out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files are copied back.")],
     parts: Annotated[list[Path] | None, typer.Option("--corpus", help="A part of the corpus; may be repeated.")] = None,
-    minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 25,
-    part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack only.")] = 9.5,
+    start: Annotated[Path | None, typer.Option(help="The model to start with: a file, or a folder of slices.")] = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="`--start` came from a lost machine: go on there.")] = False,
+    minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 20,
+    part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack and send only.")] = 9.5,
     every: Annotated[float, typer.Option(help="Minutes from one export to the next.")] = 3,
     size: Annotated[float, typer.Option(help="Largest file in `out` in MiB.")] = 15,
-    start: Annotated[Path | None, typer.Option(help="A model file that was exported on another machine.")] = None,
-    config: Config = "mini",
+    most: Annotated[float, typer.Option(help="All files in `out` together in MiB.")] = 60,
+    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 4e-4,
+    causal: Annotated[bool, typer.Option("--causal", help="No canvases: the first stage.")] = False,
+    file_type: Annotated[
+        Literal["F32", "Q8_0", "IQ4_NL"], typer.Option("--format", help="Of the exported matrices.")
+    ] = "IQ4_NL",
+    name: Annotated[str, typer.Option(help="Name in the file; default: the checkpoint's.")] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
 ) -> None:
     """Unpack and train; the state of the run stays in the work folder, exports go to `out`."""
     import torch
 
     from dg_training import gpu_day
-    from dg_training.train import CONFIGS
+    from dg_training.adapt import AdaptOptions
     from dg_training.transfer import MIB
 
-    gpu_day.run(
-        root,
-        dataclasses.replace(CONFIGS[config], minutes=minutes, checkpoint_minutes=every),
-        parts or [],
-        out,
-        part_minutes=part,
-        part_bytes=int(size * MIB),
-        start=start,
+    options = AdaptOptions(
+        minutes=minutes,
+        learning_rate=rate,
+        is_causal=causal,
+        name=name,
+        file_type=file_type,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        checkpoint_minutes=every,
     )
+    parcel = gpu_day.Parcel(out, int(size * MIB), int(most * MIB))
+    gpu_day.run(root, parts or [], parcel, options, part_minutes=part, start=start, is_continued=go_on)
 
 
 @gpu_day.command()
 def collect(
-    root: Root,
-    folders: Annotated[list[Path], typer.Argument(help="Folders that came back, the oldest first.")],
-    out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
+    folders: Annotated[list[Path], typer.Argument(help="Folders that came back.")],
+    out: Annotated[Path, typer.Option(help="The GGUF to write.")],
     entry: Annotated[Path, typer.Option(help="The log's entry to write, as Markdown.")] = Path("entry.md"),
     title: Annotated[str, typer.Option(help="Title of the entry.")] = "A training run on a GPU",
-    cases: Annotated[Path | None, typer.Option(help="Test cases; default: the set `tune` of `test-cases`.")] = None,
-    limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
-    threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
-    config: Config = "mini",
 ) -> None:
-    """Join the latest whole export, measure its decoders, write it with their statistics, and the log's entry."""
+    """Join the newest whole export, and write the log's entry."""
     from dg_training import gpu_day
-    from dg_training.train import CONFIGS
 
-    path = out or root / "runs" / f"{config}-q8_0.gguf"
-    facts, lines = gpu_day.collect(folders, path)
-    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, step {facts['steps']}, {facts['tokens'] / 1e6:.2f} M tokens")
-    table = _decoder_statistics(path, root, cases, limit, threads)
-    gpu_day.add_statistics(path, root, CONFIGS[config], facts, table)
-    entry.write_text(gpu_day.log_entry(title, CONFIGS[config], facts, lines, table))
-    print(f"{entry}: {len(table)} measurements of decoders")
-
-
-@gpu_day.command()
-def loader(
-    root: Root,
-    processes: Annotated[int, typer.Option(help="Loader processes; 0: this one.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Length of the measurement.")] = 20,
-    config: Config = "mini",
-) -> None:
-    """Measure the training batches that loader processes make, without a network."""
-    from dg_training.gpu_day import loader_speed
-    from dg_training.train import CONFIGS
-
-    speed = loader_speed(root, CONFIGS[config].rows, processes, seconds)
-    print(f"{speed:,.0f} clean tokens/s with {processes} loader processes")
+    facts, lines = gpu_day.collect(folders, out)
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, step {facts['step']}, {facts['tokens'] / 1e6:.2f} M tokens")
+    entry.write_text(gpu_day.log_entry(title, facts, lines))
 
 
 def main() -> int:

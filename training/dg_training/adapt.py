@@ -5,7 +5,6 @@ time. A canvas is bidirectional; its first position is predicted by the last tok
 so that the guess is the causal model's own.
 """
 
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from dg_training.pretrained import Origin, Pretrained, read_pretrained
 from dg_training.rows import RowConfig
 from dg_training.store import SPLITS, read_texts
 from dg_training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS, PrunedVocabulary, count_tokens, prune, restrict
-from dg_training.train import CONFIGS, OptimizerConfig, TrainConfig, Trainer, TrainingProgress
+from dg_training.train import OptimizerConfig, TrainConfig, Trainer, TrainingProgress
 
 MAX_TOKENS = 65_536
 """Largest vocabulary: token ids are stored in 16 bits."""
@@ -37,7 +36,16 @@ CPU_ROWS = RowConfig(
     canvas_lengths=(8, 16),
     canvas_shares=(0.5, 0.5),
 )
-GPU_ROWS = replace(CONFIGS["mini"].rows, num_rows=16)
+GPU_ROWS = RowConfig(
+    num_rows=16,
+    num_clean=1152,  # prompts of up to 1,020 tokens
+    num_noisy=768,
+    max_middle=128,
+    canvas_lengths=(8, 16, 32),  # each is compiled once more
+    canvas_shares=(0.35, 0.45, 0.20),
+    max_copies=6,
+)
+GPU_LOADERS = 8  # processes that make batches: one tokenizes slower than a GPU trains
 MIDDLE_WEIGHT = 4.0
 CAUSAL_SHARE = 0.5  # of the steps that train canvases too
 CHECKPOINT_MINUTES = 15.0
@@ -57,64 +65,90 @@ class AdaptOptions:
     licence: str = ""  # instead of the one that the checkpoint states
     file_type: str = "Q8_0"  # IQ4_NL: trained for it
     device: str = "cpu"
+    checkpoint_minutes: float = CHECKPOINT_MINUTES
     is_resumed: bool = False
     rows: RowConfig | None = None
 
 
-def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: Show) -> None:
-    """Prunes, trains and exports; the corpus is in `root`, the state of the run in `root/adapted/NAME`.
+class Adaptation:
+    """A run that adapts a model: its network, its configuration and the file that it writes."""
 
-    A checkpoint that this function exported is trained further: its vocabulary stays as it is. The file is written with
-    each checkpoint of the run; SIGTERM ends the run after its current step.
+    def __init__(self, checkpoint: Path, root: Path, name: str, options: AdaptOptions) -> None:
+        """Prepares a run whose corpus is in `root` and whose state is in `root/adapted/NAME`.
 
-    Raises:
-        InputFileError: the corpus or the checkpoint is missing, or the checkpoint states no licence.
-        ModelError: the checkpoint is damaged or not supported.
-    """
-    model = read_pretrained(checkpoint)
-    origin = model.origin if not options.licence else Origin(model.origin.name, options.licence)
-    if not origin.licence:
-        raise InputFileError(f"{checkpoint} states no licence: pass --licence with the identifier of the model's card")
-    folder = root / "adapted" / out.stem
-    if options.is_resumed:
-        pruned = prepared_vocabulary(model, folder)
-    else:
-        pruned = prepare_vocabulary(model, root, folder, options.num_tokens)
-    num_tokens = len(pruned.source_ids)
-    show({"vocabulary": num_tokens, "of": len(model.vocabulary.tokens), "name": origin.name, "licence": origin.licence})
-    config = train_config(model, num_tokens, options)
-    network = model.network(pruned)
-    _, tokens_before, _ = training_progress(checkpoint)
-    progress = TrainingProgress(tokens=tokens_before)
+        A checkpoint that an adaptation exported is trained further: its vocabulary stays as it is.
 
-    def export(trained: DiffusionNetwork) -> None:
-        metadata = config.metadata(
+        Raises:
+            InputFileError: the corpus or the checkpoint is missing, or the checkpoint states no licence.
+            ModelError: the checkpoint is damaged or not supported.
+        """
+        model = read_pretrained(checkpoint)
+        self.origin = model.origin if not options.licence else Origin(model.origin.name, options.licence)
+        if not self.origin.licence:
+            raise InputFileError(f"{checkpoint} states no licence: pass --licence with the identifier of its card")
+        self.checkpoint, self.options, self.folder = checkpoint, options, root / "adapted" / name
+        if options.is_resumed:
+            pruned = prepared_vocabulary(model, self.folder)
+        else:
+            pruned = prepare_vocabulary(model, root, self.folder, options.num_tokens)
+        self.vocabulary, self.num_tokens = pruned.vocabulary, len(pruned.source_ids)
+        self.facts = {
+            "vocabulary": self.num_tokens,
+            "of": len(model.vocabulary.tokens),
+            "name": self.origin.name,
+            "licence": self.origin.licence,
+        }
+        self.config = train_config(model, self.num_tokens, options)
+        self.network = model.network(pruned)
+        self._context_length = model.context_length
+
+    def trainer(self) -> Trainer:
+        """The trainer of the network. It counts the tokens on from those that the checkpoint states."""
+        trainer = Trainer(self.folder, self.config, device=self.options.device, network=self.network)
+        trainer.progress = TrainingProgress(tokens=training_progress(self.checkpoint)[1])
+        if self.options.is_resumed:
+            trainer.resume()
+        return trainer
+
+    def export(self, path: Path, network: DiffusionNetwork, progress: TrainingProgress) -> None:
+        """Write the model file, and its card beside it."""
+        options = self.options
+        metadata = self.config.metadata(
             progress.tokens,
-            name=options.name or f"{origin.name} dg",
-            description=f"{origin.name}, adapted to fill code; vocabulary pruned to {num_tokens} tokens",
-            origin=origin,
+            name=options.name or f"{self.origin.name} dg",
+            description=f"{self.origin.name}, adapted to fill code; vocabulary pruned to {self.num_tokens} tokens",
+            origin=self.origin,
             steps=progress.step,
             seconds=progress.seconds,
-            context_length=model.context_length,
+            context_length=self._context_length,
             repetition_match=0,
             is_shifted=True,
             has_canvases=not options.is_causal,
-            start_ids=config.rows.start_ids,
+            start_ids=self.config.rows.start_ids,
             confidence_threshold=CONFIDENCE_THRESHOLD,
         )
-        write_model(out, trained, pruned.vocabulary, metadata, options.file_type)
-        out.with_suffix(".md").write_text(model_card(origin, checkpoint, num_tokens, progress.tokens), encoding="utf-8")
+        write_model(path, network, self.vocabulary, metadata, options.file_type)
+        card = model_card(self.origin, self.checkpoint, self.num_tokens, progress.tokens)
+        path.with_suffix(".md").write_text(card, encoding="utf-8")
 
-    if options.max_steps != 0:
-        trainer = Trainer(folder, config, device=options.device, network=network)
-        trainer.progress = progress
-        if options.is_resumed:
-            trainer.resume()
-        progress = trainer.progress
-        signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
-        trainer.run(show, max_steps=options.max_steps, on_save=lambda: export(trainer.average))
-    else:
-        export(network)
+
+def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: Show) -> None:
+    """Prunes, trains and exports; raises as `Adaptation` does.
+
+    The file is written with each checkpoint of the run; SIGTERM ends the run after its current step.
+    """
+    adaptation = Adaptation(checkpoint, root, out.stem, options)
+    show(adaptation.facts)
+    if options.max_steps == 0:
+        adaptation.export(out, adaptation.network, TrainingProgress(tokens=training_progress(checkpoint)[1]))
+        return
+    trainer = adaptation.trainer()
+    with trainer.stopped_by_signal():
+        trainer.run(
+            show,
+            max_steps=options.max_steps,
+            on_save=lambda: adaptation.export(out, trainer.average, trainer.progress),
+        )
 
 
 def prepare_vocabulary(model: Pretrained, root: Path, folder: Path, num_tokens: int) -> PrunedVocabulary:
@@ -151,7 +185,8 @@ def prepared_vocabulary(model: Pretrained, folder: Path) -> PrunedVocabulary:
 def train_config(model: Pretrained, num_tokens: int, options: AdaptOptions) -> TrainConfig:
     """The configuration of a run."""
     start_ids = () if model.vocabulary.start_id is None else (END_OF_TEXT,)
-    rows = options.rows or (GPU_ROWS if options.device.startswith("cuda") else CPU_ROWS)
+    is_gpu = options.device.startswith("cuda")
+    rows = options.rows or (GPU_ROWS if is_gpu else CPU_ROWS)
     return TrainConfig(
         "adapt",
         replace(model.config, num_tokens=num_tokens),
@@ -163,8 +198,8 @@ def train_config(model: Pretrained, num_tokens: int, options: AdaptOptions) -> T
         causal_share=1.0 if options.is_causal else CAUSAL_SHARE,
         causal_until=1.0,
         minutes=options.minutes,
-        checkpoint_minutes=CHECKPOINT_MINUTES,
-        loader_processes=0,
+        checkpoint_minutes=options.checkpoint_minutes,
+        loader_processes=GPU_LOADERS if is_gpu else 0,
         has_rounded_weights=options.file_type == "IQ4_NL",
     )
 

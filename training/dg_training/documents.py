@@ -1,10 +1,10 @@
 """Fill-in-the-middle documents, cut out of the files of a corpus.
 
-A document is `<|suffix|> S <|prefix|> C P <|middle|> M <|eom|>`, or plain text. C is empty, or code of other files in
-the form of `canvas.fim`. P ends where the product's prompt ends: it is backed up from the cursor to a safe token
-boundary (`canvas.token_boundary`), and M begins with the text between the boundary and the cursor. The lengths of
-prefix and suffix are drawn without looking at the middle, and a long document is neither cut nor drawn again: the
-length of a prompt must not predict the length of its middle (tests/test_rows.py).
+A document is `<|suffix|> S <|prefix|> P <|middle|> M <|eom|>`, or plain text. P ends where the product's prompt ends:
+it is backed up from the cursor to a safe token boundary (`canvas.token_boundary`), and M begins with the text between
+the boundary and the cursor. The lengths of prefix and suffix are drawn without looking at the middle, and a long
+document is neither cut nor drawn again: the length of a prompt must not predict the length of its middle
+(tests/test_rows.py).
 """
 
 import re
@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from dg_lsp.canvas.fim import MIN_ROOM
 from dg_lsp.canvas.token_boundary import unit_start
 from dg_lsp.context.languages import language_id_of
-from dg_lsp.context.snippets import NO_SNIPPETS
-from dg_training.store import CorpusFile, Neighbours
+from dg_training.store import CorpusFile
 from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MIDDLE, PREFIX, SUFFIX
 
 Ids = npt.NDArray[np.uint16]
@@ -157,8 +155,8 @@ def sample_texts(files: Sequence[CorpusFile], num_chars: int) -> Iterator[str]:
 class DocumentStream:
     """An endless, seeded stream of documents.
 
-    Context, prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
-    `context_share` of the documents show code of other files, where their file imports any. All begin with `start_ids`.
+    Prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`. All documents begin
+    with `start_ids`.
     """
 
     def __init__(
@@ -168,15 +166,13 @@ class DocumentStream:
         max_prompt: int,
         max_middle: int,
         seed: int,
-        context_share: float = 0.0,
         start_ids: tuple[int, ...] = (),
     ) -> None:
         self.tokenizer, self.start_ids = tokenizer, start_ids
-        self.max_prompt, self.max_middle, self.context_share = max_prompt, max_middle, context_share
+        self.max_prompt, self.max_middle = max_prompt, max_middle
         self.rng = np.random.default_rng(seed)
         groups = by_language(files)
         self._shelves, self._shares = list(map(_Shelf, groups.values())), list(language_shares(groups).values())
-        self._neighbours = Neighbours(files) if context_share else None
 
     def infill_document(self) -> TrainingDocument:
         """A document with a middle. Only the middle's own length decides whether it is drawn again."""
@@ -184,7 +180,7 @@ class DocumentStream:
             file, at = self._draw_line()
             lines = file.text[at : at + MAX_LOOKAHEAD].split("\n")[: MAX_FOLLOWING + 1]
             start, end = (at + offset for offset in pick_span(lines if len(lines) == 1 else lines[:-1], self.rng))
-            context, num_before, num_after = self._draw_lengths(file)
+            num_before, num_after = self._draw_lengths()
             text = self._text_before(file.text, start, num_before * CHARS_PER_TOKEN)
             prefix, removed = self._backed_up(text)
             middle = self._encode(removed + file.text[start:end])
@@ -192,7 +188,7 @@ class DocumentStream:
                 break
         suffix = self._encode(file.text[end : end + num_after * CHARS_PER_TOKEN])[:num_after]
         prefix = prefix[max(0, len(prefix) - num_before) :]
-        prompt = [*self.start_ids, SUFFIX, *suffix, PREFIX, *context, *prefix, MIDDLE]
+        prompt = [*self.start_ids, SUFFIX, *suffix, PREFIX, *prefix, MIDDLE]
         return TrainingDocument(np.array([*prompt, *middle, END_OF_MIDDLE], np.uint16), len(prompt))
 
     def plain_document(self, max_tokens: int) -> TrainingDocument:
@@ -205,16 +201,12 @@ class DocumentStream:
     def _draw_line(self) -> tuple[CorpusFile, int]:
         return self._shelves[int(self.rng.choice(len(self._shelves), p=self._shares))].draw_line(self.rng)
 
-    def _draw_lengths(self, file: CorpusFile) -> tuple[list[int], int, int]:
-        """Code of other files, and the largest numbers of tokens of prefix and suffix."""
+    def _draw_lengths(self) -> tuple[int, int]:
+        """The largest numbers of tokens of prefix and suffix."""
         is_short = self.rng.random() < SHORT_PROMPT
         length = int(self.rng.integers(*((4, SHORT_LENGTH) if is_short else (SHORT_LENGTH, self.max_prompt + 1))))
-        context: list[int] = []
-        if self._neighbours and self.rng.random() < self.context_share:
-            context = self._context(self._neighbours.chunks(file))
-            length = min(length, self.max_prompt - len(context))
         num_after = 0 if self.rng.random() < NO_SUFFIX else int(length * self.rng.uniform(MIN_SUFFIX, MAX_SUFFIX))
-        return context, length - num_after, num_after
+        return length - num_after, num_after
 
     def _backed_up(self, text: str) -> tuple[list[int], str]:
         """The tokens before a cursor up to a safe boundary, and the text from there to the cursor."""
@@ -231,27 +223,3 @@ class DocumentStream:
     def _text_before(text: str, end: int, num_chars: int) -> str:
         """At least so many characters before `end`, from the start of a line, so that no token is cut."""
         return text[text.rfind("\n", 0, max(0, end - num_chars)) + 1 : end]
-
-    def _context(self, chunks: list[str]) -> list[int]:
-        """Chunks of other files, the most important one last, then the file's own path; empty if no chunk fits."""
-        if len(chunks) < 2:
-            return []
-        own, *others = map(self._encode, chunks)
-        taken: list[list[int]] = []
-        room = int(NO_SNIPPETS.share * self.max_prompt) - len(own)
-        for text, ids in zip(chunks[1:], others, strict=True):
-            kept = self._whole_lines(text, ids, room)
-            if kept:
-                taken.insert(0, kept)
-                room -= len(kept)
-        return [token for ids in [*taken, own] for token in ids] if taken else []
-
-    def _whole_lines(self, text: str, ids: list[int], room: int) -> list[int]:
-        """The path of a chunk and the first lines that fit, at least one, or no tokens."""
-        if room < MIN_ROOM:
-            return []
-        lines = text.splitlines(keepends=True)
-        while len(ids) > room and len(lines) > 1:
-            lines = lines[: min(len(lines) - 1, len(lines) * room // len(ids) + 1)]
-            ids = self._encode("".join(lines))
-        return ids if len(ids) <= room and len(lines) > 1 else []

@@ -55,7 +55,6 @@ class ExportMetadata:
     repetition_match: int = REPETITION_MATCH  # 0: no repetition
     is_shifted: bool = False  # see `ObjectiveConfig.is_shifted`
     start_ids: tuple[int, ...] = ()
-    has_context: bool = False  # trained with code of other files
     has_canvases: bool = True  # False: trained without canvases, so that it decodes token by token only
 
 
@@ -212,8 +211,6 @@ def _add_metadata(writer: gguf.GGUFWriter, m: ExportMetadata) -> None:
         writer.add_bool("dg.shift", True)
     if m.start_ids:
         writer.add_string("dg.start_token_ids", ",".join(map(str, m.start_ids)))
-    if m.has_context:
-        writer.add_bool("dg.snippets", True)
     writer.add_uint64("dg.tokens_seen", m.tokens_seen)
     if m.steps:
         writer.add_uint32("dg.training_steps", m.steps)

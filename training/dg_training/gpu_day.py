@@ -1,69 +1,40 @@
-"""Training on a machine without a network, in commands of limited time: `run` there, `collect` here.
+"""Adapting a model on a machine without a network, in commands of limited time: `run` there, `collect` here.
 
-Files are copied back from one folder. The other machine's disk is kept from one command to the next, but may be lost at
-any time. So the whole state of a run stays on that disk, and a quantized model file with its place in the run is
-exported to the folder every few minutes.
+Files are copied back from one folder, in which each command has limited room. The other machine's disk is kept from one
+command to the next, but may be lost at any time. So the state of a run stays on that disk, a model file with its place
+in the run is exported every few minutes, and a command that has room sends what is missing of the newest one.
 """
 
 import json
 import platform
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dg_lsp.errors import InputFileError
-from dg_training.documents import NUM_SENTINELS
-from dg_training.export import read_model, training_progress, write_model
-from dg_training.rows import BatchLoader, RowConfig
+from dg_training.adapt import Adaptation, AdaptOptions
+from dg_training.export import training_progress
 from dg_training.store import replacing
-from dg_training.tokenizer import load_tokenizer
-from dg_training.train import TrainConfig, Trainer, checkpoint_network
-from dg_training.transfer import join_model, split_model, unpack_corpus
+from dg_training.train import Trainer, TrainingProgress
+from dg_training.transfer import MANIFEST, MIB, join_model, split_model, unpack_corpus
 
-EXPORT, LOG = "export-", "log.jsonl"
+EXPORTS, LOG, NAME = "exports", "log.jsonl", "gpu"
+SENT = "sent"  # a file beside an export: the slices that have come home
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
-PEAK_FLOPS, UTILISATION = 989e12, 0.25  # of an H200 in bfloat16; a share that a small network reaches (a guess)
-Show = Callable[[Mapping[str, Any]], None]
 
 
-def flop_per_token(config: TrainConfig, *, is_causal: bool) -> float:
-    """Floating-point operations of a training step per clean token.
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """The folder that is copied back, and its limits."""
 
-    Six per weight and position for the products, forward and backward, and as many per visible key and channel twice.
-    """
-    network, rows = config.network, config.rows
-    attention = network.heads + network.kv_heads
-    per_layer = network.width * network.head_width * 2 * attention + 3 * network.width * network.hidden
-    weights = network.layers * per_layer + network.num_tokens * network.width  # the output product
-    num_noisy = 0 if is_causal else rows.num_noisy
-    keys = rows.max_prompt / 2  # visible on average
-    attended = 2 * network.layers * network.heads * network.head_width * keys
-    return 6 * (weights + attended) * (rows.num_clean + num_noisy) / rows.num_clean
-
-
-def expected_speed(config: TrainConfig, peak_flops: float = PEAK_FLOPS, utilisation: float = UTILISATION) -> float:
-    """Clean tokens per second, the mean over a planned run, by arithmetic."""
-    clean, both = (flop_per_token(config, is_causal=is_causal) for is_causal in (True, False))
-    first = config.causal_share * clean + (1 - config.causal_share) * both
-    return peak_flops * utilisation * (config.causal_until / first + (1 - config.causal_until) / both)
-
-
-def loader_speed(root: Path, rows: RowConfig, num_processes: int, seconds: float) -> float:
-    """Clean tokens per second of `num_processes` loader processes, after their first batch."""
-    num_tokens = 0
-    with closing(iter(BatchLoader(root, rows, 1, num_processes))) as batches:
-        for _ in range(4 * max(1, num_processes)):  # what the processes made before the measurement
-            next(batches)
-        started = time.monotonic()
-        while time.monotonic() - started < seconds:
-            num_tokens += next(batches).tokens.size
-        return num_tokens / (time.monotonic() - started)
+    out: Path
+    slice_bytes: int = 15 * MIB  # of one file
+    total_bytes: int = 60 * MIB
 
 
 class RunLog:
@@ -93,136 +64,147 @@ class RunLog:
 
 def run(
     root: Path,
-    config: TrainConfig,
     parts: Sequence[Path],
-    out: Path,
+    parcel: Parcel,
+    options: AdaptOptions,
     *,
     part_minutes: float,
-    part_bytes: int,
     start: Path | None = None,
-    device: str = "cpu",
+    is_continued: bool = False,
 ) -> None:
-    """One command: adds parts of the corpus, continues the run and exports the model.
+    """One command: adds parts of the corpus, trains for `part_minutes`, and sends what is missing of the newest export.
 
-    Without minutes it ends before the training. With a checkpoint in `root` it continues from that; `start` is a model
-    file that was exported on another machine.
+    With a checkpoint in `root` the run goes on from that. Otherwise it begins with `start`, a model file or a folder of
+    its slices; `is_continued` takes over the file's place in the planned time too. Without minutes nothing is trained.
+
+    Raises:
+        InputFileError: there is no corpus, or no whole model file to start with.
+        ModelError: the model file is damaged or not supported.
     """
-    log = RunLog(root / "runs" / f"{config.name}-{LOG}", out)
-    log({"do": "start", "host": platform.node(), "device": _device_name(device), "torch": torch.__version__})
+    log = RunLog(root / LOG, parcel.out)
+    log({"do": "start", "host": platform.node(), "device": _device_name(options.device), "torch": torch.__version__})
     if unpack_corpus(parts, root):
         log({"do": "unpacked", "parts": len(parts)})
-    if not part_minutes:
-        return
-    trainer = Trainer(root, config, device=device)
-    has_checkpoint = trainer.path.exists()
-    if has_checkpoint:
-        trainer.resume()
-    elif start:
-        trainer.start_from(start, continues=True)
-    source = "checkpoint" if has_checkpoint else str(start) if start else "random weights"
-    place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
-    log({"do": "train", "from": source, **place, "expected_tokens_per_second": round(expected_speed(config))})
+    if part_minutes:
+        trainer, adaptation = _prepared(root, start, options, log, is_continued=is_continued)
 
-    def export() -> None:
-        started = log.seconds
-        folder = _export(root, config, out, part_bytes)
-        log({"do": "exported", "to": folder.name, "took": round(log.seconds - started, 1)})
+        def export() -> None:
+            began = log.seconds
+            folder = _export(root, adaptation, trainer, parcel.slice_bytes)
+            log({"do": "exported", "to": folder.name, "took": round(log.seconds - began, 1)})
+            send(root, parcel)
 
-    with _stopped_by_signal(trainer):
-        left = part_minutes * 60 - log.seconds - min(RESERVE, part_minutes * 15)
-        trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
-    log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": trainer.progress.seconds >= config.minutes * 60})
+        with trainer.stopped_by_signal():
+            left = part_minutes * 60 - log.seconds - min(RESERVE, part_minutes * 15)
+            trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
+        is_complete = trainer.progress.seconds >= options.minutes * 60
+        log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": is_complete})
+    missing = send(root, parcel)
+    log({"do": "sent", "missing": missing})
 
 
 def _device_name(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{platform.machine()} CPU"
 
 
-@contextmanager
-def _stopped_by_signal(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM ends the run after its current step."""
-    before = signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _prepared(
+    root: Path, start: Path | None, options: AdaptOptions, log: RunLog, *, is_continued: bool
+) -> tuple[Trainer, Adaptation]:
+    checkpoint = root / "start.gguf"
+    if start is not None and not checkpoint.exists():
+        with replacing(checkpoint) as partial:
+            partial.write_bytes(join_model([start])[1] if start.is_dir() else start.read_bytes())
+    adaptation = Adaptation(checkpoint, root, NAME, options)
+    trainer = adaptation.trainer()
+    if has_state := trainer.path.exists():
+        trainer.resume()
+    elif is_continued:
+        trainer.progress = TrainingProgress(*training_progress(checkpoint))
+    place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
+    log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
+    return trainer, adaptation
 
 
-def _export(root: Path, config: TrainConfig, out: Path, part_bytes: int) -> Path:
-    """The averaged weights of the checkpoint as Q8_0, in slices, in a new folder; older ones are removed."""
-    network, progress = checkpoint_network(root / "runs" / f"{config.name}.pt")
-    place = {"steps": progress["step"], "seconds": progress["seconds"]}
-    path = root / "runs" / f"{config.name}-q8_0.gguf"
-    metadata = config.metadata(progress["tokens"], **place)
-    write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata)
-    older = list(out.glob(f"{EXPORT}*"))
-    folder = out / f"{EXPORT}{progress['step']:07}"
+def _export(root: Path, adaptation: Adaptation, trainer: Trainer, slice_bytes: int) -> Path:
+    """Write the averaged weights in slices into a new folder on the disk of the run; older ones are removed."""
+    path = root / f"{NAME}.gguf"
+    adaptation.export(path, trainer.average, trainer.progress)
+    older = _exports(root)
+    folder = root / EXPORTS / f"{trainer.progress.step:07}"
+    folder.parent.mkdir(exist_ok=True)
     if folder not in older:
-        split_model(path, folder, part_bytes, {**place, "tokens": progress["tokens"]})
-        for one in older:
-            shutil.rmtree(one)
+        split_model(path, folder, slice_bytes, asdict(trainer.progress))
+        for old in older:
+            shutil.rmtree(old)
     return folder
 
 
-def collect(folders: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Join the latest export that is whole in any of `folders`, and write it to `path`.
+def _exports(root: Path) -> list[Path]:
+    return sorted(folder for folder in (root / EXPORTS).glob("*") if folder.is_dir() and folder.suffix != ".partial")
+
+
+def send(root: Path, parcel: Parcel) -> int:
+    """Copy into the parcel what has not come home of the newest export, as far as there is room.
+
+    Returns the number of slices that are still missing. Older exports in the parcel are removed.
+    """
+    if not (folders := _exports(root)):
+        return 0
+    newest = folders[-1]
+    target, record = parcel.out / newest.name, root / EXPORTS / f"{newest.name}.{SENT}"
+    for old in parcel.out.iterdir():
+        if old.is_dir() and old != target:
+            shutil.rmtree(old)
+    target.mkdir(exist_ok=True)
+    shutil.copyfile(newest / MANIFEST, target / MANIFEST)
+    sent = record.read_text().split() if record.exists() else []
+    missing = [name for name in json.loads((newest / MANIFEST).read_text())["slices"] if name not in sent]
+    room = parcel.total_bytes - sum(path.stat().st_size for path in parcel.out.rglob("*") if path.is_file())
+    while missing and (size := (newest / missing[0]).stat().st_size) <= room:
+        shutil.copyfile(newest / missing[0], target / missing[0])
+        sent.append(missing.pop(0))
+        room -= size
+    record.write_text(" ".join(sent))
+    return len(missing)
+
+
+def collect(homes: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Join the newest export whose slices are all in `homes`, the folders that came back, and write it to `path`.
 
     Returns its manifest and the lines of the logs, without repetitions.
 
     Raises:
         InputFileError: there is no whole export.
     """
-    folders = list(folders)
-    found: tuple[dict[str, Any], bytes] | None = None
+    homes = list(homes)
     errors = []
-    for folder in sorted((one for home in folders for one in home.rglob(f"{EXPORT}*") if one.is_dir()), reverse=True):
+    for name in sorted(
+        {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}, reverse=True
+    ):
         try:
-            facts, content = join_model(folder)
+            facts, content = join_model([home / name for home in homes])
         except InputFileError as error:
             errors.append(str(error))
             continue
-        if found is None or facts["steps"] > found[0]["steps"]:
-            found = facts, content
-    if found is None:
-        raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, folders))}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_bytes(found[1])
-    lines = [line for home in folders for log in sorted(home.rglob(LOG)) for line in log.read_text().splitlines()]
-    return found[0], [json.loads(line) for line in dict.fromkeys(lines) if line.endswith("}")]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
+            partial.write_bytes(content)
+        texts = [(home / LOG).read_text() for home in homes if (home / LOG).exists()]
+        lines = dict.fromkeys(line for text in texts for line in text.splitlines() if line.endswith("}"))
+        return facts, [json.loads(line) for line in lines]
+    raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, homes))}")
 
 
-def add_statistics(
-    path: Path, root: Path, config: TrainConfig, facts: Mapping[str, Any], table: Mapping[str, str]
-) -> None:
-    """Write a collected file again with its decoder statistics."""
-    network, (_, tokens, _) = read_model(path, config.network), training_progress(path)
-    place = {"steps": facts["steps"], "seconds": facts["seconds"]}
-    metadata = config.metadata(tokens, decoder_statistics=table, **place)
-    write_model(path, network, load_tokenizer(root / "tokenizer.json"), metadata)
-
-
-def log_entry(
-    title: str,
-    config: TrainConfig,
-    facts: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
-    table: Mapping[str, str],
-) -> str:
-    """The log's entry of a run as Markdown: losses by time, speed, and the decoders at the test cases."""
-    from dg_training.evaluate import MIN_HITS  # needs llama.cpp, which the other machine lacks
-
+def log_entry(title: str, facts: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """The log's entry of a run as Markdown: speed, and losses by time."""
     devices = dict.fromkeys(str(line["device"]) for line in lines if line.get("do") == "start")
     speeds = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-    middle = f"{speeds[len(speeds) // 2]:,} clean tokens/s" if speeds else "not measured"
-    rows = config.rows
+    speed = f"{speeds[len(speeds) // 2]:,} tokens/s" if speeds else "not measured"
     num_commands = sum(line.get("do") == "train" for line in lines)
     summary = (
-        f"Configuration `{config.name}`: {facts['steps']:,} steps, {facts['tokens'] / 1e6:.1f} M clean tokens, "
-        f"{facts['seconds'] / 60:.1f} minutes of training in {num_commands} commands, "
-        f"prompts up to {rows.max_prompt + NUM_SENTINELS} tokens, canvases {rows.canvas_lengths}. "
-        f"Median speed {middle}; {expected_speed(config):,.0f} were expected on an H200 at "
-        f"{UTILISATION:.0%} of its peak."
+        f"{facts['step']:,} steps, {facts['tokens'] / 1e6:.1f} M tokens, {facts['seconds'] / 60:.1f} minutes of "
+        f"training in {num_commands} commands, median speed {speed}. Losses in nats of the averaged weights on the "
+        "validation packages:"
     )
     text = [
         f"## {title} · {', '.join(devices)}",
@@ -236,14 +218,4 @@ def log_entry(
     for line in (line for line in lines if "next_token_context" in line):
         losses = " | ".join(f"{line[name]:.2f}" if name in line else "" for name in names)
         text.append(f"| {line['seconds'] / 60:.1f} | {line['tokens'] / 1e6:.1f} | {losses} |")
-    text += ["", "Losses in nats of the averaged weights on the validation packages.", ""]
-    if table:
-        text += [
-            "| tuning cases, decoder | causal passes | verifying | canvas | right first lines |",
-            "|---|---|---|---|---|",
-        ]
-        for name, numbers in table.items():
-            *passes, hits = numbers.split(",")
-            share = float(hits) if float(hits) > MIN_HITS else 0.0
-            text.append(f"| {name} | {' | '.join(passes)} | {share:.1%} |")
     return "\n".join(text) + "\n"

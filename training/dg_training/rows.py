@@ -40,13 +40,12 @@ class RowConfig:
     max_middle: int  # tokens
     canvas_lengths: tuple[int, ...] = (8, 16, 32, 64)
     canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
-    context_share: float = 0.0  # of the documents, with code of other files before the prefix
     max_copies: int = 4  # how often a middle is denoised in one row, with other canvases and masks
     start_ids: tuple[int, ...] = ()  # first tokens of every document
 
     @property
     def max_prompt(self) -> int:
-        """Longest context, prefix and suffix together, in tokens, so that every document fits a row."""
+        """Longest prefix and suffix together, in tokens, so that every document fits a row."""
         return self.num_clean - self.max_middle - 4 - len(self.start_ids)
 
 
@@ -170,7 +169,7 @@ class BatchStream:
 def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
     """A stream over a split that `data` prepared, in the tokens of `root`."""
     files, tokenizer = read_texts(root / f"{split}.jsonl.xz"), load_tokenizer(root / "tokenizer.json")
-    shape = (config.max_prompt, config.max_middle, seed, config.context_share, config.start_ids)
+    shape = (config.max_prompt, config.max_middle, seed, config.start_ids)
     return BatchStream(DocumentStream(files, tokenizer, *shape), config)
 
 

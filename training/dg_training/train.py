@@ -1,13 +1,14 @@
-"""The training loop, its configurations and checkpoints.
+"""The training loop, the configuration of dg-mini, and checkpoints.
 
 A run stops at a planned time. A resumed run continues optimizers, data and noise where they were; there is no new
 warm-up.
 """
 
 import copy
+import signal
 import time
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,40 +74,15 @@ class TrainConfig:
     def metadata(self, tokens: int, **fields: Any) -> ExportMetadata:
         """What a file of this configuration states after `tokens` of training."""
         prompt_tokens = self.rows.max_prompt + NUM_SENTINELS
-        has_context = self.rows.context_share > 0
-        return ExportMetadata(
-            self.name, self.rows.canvas_lengths, prompt_tokens, tokens, has_context=has_context, **fields
-        )
+        return ExportMetadata(self.name, self.rows.canvas_lengths, prompt_tokens, tokens, **fields)
 
 
-CONFIGS = {
-    "tiny": TrainConfig(
-        "tiny",
-        NetworkConfig(width=256, layers=4, heads=4, kv_heads=2, hidden=704),
-        RowConfig(num_rows=8, num_clean=384, num_noisy=384, max_middle=64),
-    ),
-    "mini": TrainConfig(
-        "mini",
-        NetworkConfig(width=512, layers=10, heads=8, kv_heads=4, hidden=1408),
-        RowConfig(
-            num_rows=64,
-            num_clean=1152,  # prompts of up to 1,023 tokens
-            num_noisy=768,
-            max_middle=128,
-            canvas_lengths=(8, 16, 32),  # each is compiled once more
-            canvas_shares=(0.35, 0.45, 0.20),
-            context_share=0.2,
-            max_copies=6,
-        ),
-        OptimizerConfig(warmup_steps=300, ema_decay=0.999),
-        causal_share=0.8,
-        causal_until=0.5,
-        minutes=25.0,
-        checkpoint_minutes=3.0,
-        loader_processes=4,
-    ),
-}
-"""`tiny` trains on CPU cores, `mini` on one GPU."""
+TINY = TrainConfig(
+    "tiny",
+    NetworkConfig(width=256, layers=4, heads=4, kv_heads=2, hidden=704),
+    RowConfig(num_rows=8, num_clean=384, num_noisy=384, max_middle=64),
+)
+"""The network of dg-mini, from random weights on CPU cores."""
 
 
 def build_optimizers(network: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
@@ -185,9 +161,18 @@ class Trainer:
         self.recent: list[Tensor] = []
         self.is_stopped = False
 
-    def stop(self) -> None:
-        """End `run` after the current step, with a checkpoint; safe in a signal handler."""
-        self.is_stopped = True
+    @contextmanager
+    def stopped_by_signal(self) -> Iterator[None]:
+        """SIGTERM ends `run` after its current step, with a checkpoint."""
+
+        def stop(*_: object) -> None:
+            self.is_stopped = True
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     @property
     def path(self) -> Path:

@@ -206,18 +206,21 @@ def split_model(path: Path, folder: Path, part_bytes: int, facts: Mapping[str, A
         shutil.rmtree(partial)
 
 
-def join_model(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """The manifest and the content of a file that `split_model` wrote.
+def join_model(folders: Sequence[Path]) -> tuple[dict[str, Any], bytes]:
+    """The manifest and the content of a file that `split_model` wrote; its slices may be in several folders.
 
     Raises:
         InputFileError: a slice is missing or damaged.
     """
+    here = [folder for folder in folders if (folder / MANIFEST).exists()]
+    names = ", ".join(map(str, here or folders))
     try:
-        facts = json.loads((folder / MANIFEST).read_text())
-        content = b"".join((folder / name).read_bytes() for name in facts["slices"])
+        facts = json.loads((here[0] / MANIFEST).read_text())
+        paths = [next(path for folder in here if (path := folder / name).exists()) for name in facts["slices"]]
+        content = b"".join(path.read_bytes() for path in paths)
         is_whole = hashlib.sha256(content).hexdigest() == facts["sha256"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputFileError(f"{folder} holds no whole model file: {error}") from error
+    except (OSError, ValueError, KeyError, IndexError, StopIteration) as error:
+        raise InputFileError(f"{names} holds no whole model file") from error
     if not is_whole:
-        raise InputFileError(f"{folder} is damaged: the checksum differs")
+        raise InputFileError(f"{names} is damaged: the checksum differs")
     return facts, content

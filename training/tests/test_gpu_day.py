@@ -2,41 +2,36 @@
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tiny_causal import write
 from typer.testing import CliRunner
 
-import dg_lsp
 import dg_training.__main__ as command_line
-from dg_lsp.bench.dataset import TestCase
-from dg_lsp.canvas.fim import fim_layout
-from dg_lsp.canvas.spec import FimTokens, ModelSpec
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.context.window import Prompt
 from dg_lsp.errors import InputFileError
-from dg_lsp.gguf import read_header
 from dg_training import gpu_day, train
+from dg_training.adapt import AdaptOptions, adapt
 from dg_training.documents import DocumentStream
-from dg_training.evaluate import write_cases
-from dg_training.export import training_progress, write_model
-from dg_training.network import DiffusionNetwork
-from dg_training.store import CorpusFile, Neighbours, read_texts, write_texts
-from dg_training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SUFFIX, tokenizer_from_gguf
+from dg_training.export import training_progress
+from dg_training.rows import RowConfig
+from dg_training.store import read_texts, write_texts
+from dg_training.tokenizer import PREFIX
 from dg_training.transfer import by_use, join_model, pack_corpus, split_model, unpack_corpus
 
 from .conftest import corpus_files, toy_source
 
 MIB = 2**20
 ROOT = Path(__file__).parents[1]
-MINI = train.CONFIGS["mini"]
+ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
+OPTIONS = AdaptOptions(minutes=0.5, num_tokens=640, learning_rate=2e-3, file_type="F32", rows=ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -101,95 +96,11 @@ def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
     split_model(path, tmp_path / "export-1", 4000, {"steps": 7})
     slices = sorted((tmp_path / "export-1").glob("a.gguf.*"))
     assert [one.stat().st_size for one in slices] == [4000, 4000, 2240]
-    facts, content = join_model(tmp_path / "export-1")
+    facts, content = join_model([tmp_path / "export-1"])
     assert (facts["steps"], content) == (7, path.read_bytes())
     slices[1].write_bytes(b"x" * 4000)
     with pytest.raises(InputFileError, match="damaged"):
-        join_model(tmp_path / "export-1")
-
-
-CORE = '''class Job:
-    """One job."""
-
-    def start(self, name):
-        return name
-
-
-def run(job, speed=1):
-    return job.start(speed)
-'''
-WORK = "def work_{i}(total, count):\n    job = Job()\n    return run(job, total + {i})\n\n\n"
-PACKAGE = {
-    "tool/__init__.py": "from .core import run\n",
-    "tool/core.py": CORE,
-    "tool/app.py": "import os\nfrom tool.core import Job, run\n\n\n" + "".join(WORK.format(i=i) for i in range(30)),
-}
-
-
-def test_the_context_of_a_row_is_what_a_prompt_of_the_product_shows(toy):
-    files = [CorpusFile("tool", path, text) for path, text in PACKAGE.items()]
-    own, imported = Neighbours(files).chunks(files[2])
-    assert own == "# tool/app.py\n"
-    assert imported.startswith("# tool/core.py\nclass Job:\n")
-    assert "def run(job, speed=1): ...\n" in imported
-    max_prompt = 600
-    stream = DocumentStream(files, toy.tokenizer, max_prompt, 64, 3, context_share=0.5)
-    spec = ModelSpec("mini", 512, None, (END_OF_MIDDLE,), fim=FimTokens(PREFIX, SUFFIX, MIDDLE))
-    shown = 0
-    for _ in range(400):
-        document = stream.infill_document()
-        ids = document.ids.tolist()
-        at = ids.index(PREFIX)
-        before = toy.tokenizer.decode(ids[at + 1 : document.middle - 1], skip_special_tokens=False)
-        if not before.startswith("# tool/core.py\n"):
-            continue
-        head, _, prefix = before.partition("# tool/app.py\n")
-        chunk = Snippet(SnippetSource.IMPORTS, "tool/core.py", head.partition("\n")[2])
-        if not any(f"\n{prefix}" in file.text for file in files):
-            continue  # its first token is the rest of a longer one
-        suffix = toy.tokenizer.decode(ids[1:at])
-        prompt = Prompt(prefix, suffix, path="tool/app.py", language="python", snippets=Snippets((chunk,)))
-        layout = fim_layout(prompt, _Ids(toy.tokenizer), spec, 4 * max_prompt)
-        assert layout.prompt_ids.tolist() == ids[: document.middle]
-        shown += 1
-    assert shown > 10
-
-
-class _Ids:
-    """The tokenizer of the training as one of the product."""
-
-    def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
-
-    def encode(self, text):
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
-
-
-def test_the_configuration_of_a_gpu_is_the_stated_recipe(tmp_path):
-    rows = MINI.rows
-    assert rows.max_prompt + 3 == 1023
-    assert sum(p for n, p in zip(rows.canvas_lengths, rows.canvas_shares, strict=True) if n <= 16) >= 0.75
-    assert sum(rows.canvas_shares) == pytest.approx(1)
-    assert rows.context_share == 0.2
-    assert (rows.num_clean + rows.num_noisy) % 128 == 0  # blocks of FlexAttention
-    network = DiffusionNetwork(MINI.network)
-    assert 30e6 <= sum(weight.numel() for weight in network.parameters()) <= 40e6
-    tokenizer = tokenizer_from_gguf(Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf")
-    write_model(tmp_path / "random.gguf", network, tokenizer, MINI.metadata(0))
-    assert (tmp_path / "random.gguf").stat().st_size <= 40e6
-    assert read_header(tmp_path / "random.gguf").values["dg.snippets"].read() is True
-    optimizers = train.build_optimizers(network, MINI.optimizer)
-    assert isinstance(optimizers[0], torch.optim.Muon)
-    assert 0 < MINI.optimizer.ema_decay < 1
-
-
-def test_the_first_half_of_a_run_is_mostly_causal(toy, work_folder):
-    shares = {"causal_share": MINI.causal_share, "causal_until": MINI.causal_until}
-    trainer, kinds = train.Trainer(work_folder, replace(toy.config, **shares)), []
-    for trainer.progress.step in range(100):
-        kinds.append(trainer.is_causal(0.45))
-    assert sum(kinds) == 80
-    assert not trainer.is_causal(0.5)
+        join_model([tmp_path / "export-1"])
 
 
 def test_a_suffix_has_up_to_a_third_of_the_prompt(toy):
@@ -205,23 +116,15 @@ def test_a_suffix_has_up_to_a_third_of_the_prompt(toy):
     assert np.quantile(shares, 0.05) < 0.05
 
 
-def test_the_expected_speed_follows_from_operations_and_utilisation():
-    fast, slow = (gpu_day.expected_speed(MINI, 989e12, share) for share in (0.3, 0.15))
-    assert fast == pytest.approx(2 * slow)
-    weights = sum(weight.numel() for weight in DiffusionNetwork(MINI.network).parameters())
-    assert 6 * weights < gpu_day.flop_per_token(MINI, is_causal=True) < 8 * weights
-    assert 10 * weights < gpu_day.flop_per_token(MINI, is_causal=False) < 13 * weights
-
-
 RUN = """
-import pickle, sys
-from dg_training import train
+import sys
+from dg_training import adapt, train
+from dg_training.rows import RowConfig
 import dg_training.__main__ as command_line
-train.CONFIGS["mini"] = pickle.load(open(sys.argv[1], "rb"))
+adapt.CPU_ROWS = RowConfig(4, 96, 64, 24, canvas_lengths=(8,), canvas_shares=(1.0,))
 train.VALIDATION_TOKENS, train.REPORT_STEPS = 1, 2
 import torch
 torch.set_num_threads(1)
-del sys.argv[1]
 sys.exit(command_line.main())
 """
 
@@ -234,7 +137,7 @@ def carried(tmp_path):
     """A folder of packages with torch and the wheels that are carried, and no others."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
-    names = {*WITH_TORCH, "torchgen", "markupsafe", "_yaml", *command_line.WHEELS.values()}
+    names = {*WITH_TORCH, "torchgen", "markupsafe", "_yaml", "attr", "cattr", *command_line.WHEELS.values()}
     for path in Path(torch.__file__).parents[1].iterdir():
         if path.name.split(".")[0] in names:
             (folder / path.name).symlink_to(path)
@@ -247,70 +150,70 @@ def invoke(*arguments):
     return done.output
 
 
-def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, corpus, tmp_path, carried, monkeypatch):
-    config = replace(toy.config, name="mini", minutes=0.5, checkpoint_minutes=0.01)
-    monkeypatch.setitem(train.CONFIGS, "mini", config)
-    output = invoke("gpu-day", "pack", "--root", corpus, "--to", tmp_path / "parts", "--size", 8)
+def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(corpus, toy, tmp_path, carried, monkeypatch):
+    write(tmp_path / "tiny", "llama", toy.texts[:50])
+    first = tmp_path / "first.gguf"
+    adapt(tmp_path / "tiny", corpus, first, replace(OPTIONS, max_steps=0), lambda _: None)
+    output = invoke("gpu-day", "pack", "--root", corpus, "--to", tmp_path / "parts", "--start", first, "--size", 8)
     assert "tokenizers==" in output
-    assert "clean tokens/s" in output
-    (tmp_path / "config.pickle").write_bytes(pickle.dumps(config))
     (tmp_path / "run.py").write_text(RUN)
-    there, homes = tmp_path / "there", [tmp_path / f"home-{i}" for i in range(3)]
+    there, homes = tmp_path / "there", [tmp_path / f"home-{i}" for i in range(4)]
 
-    def command(home, *more):
-        options = ["--root", there, "--every", 0.01, "--minutes", 0.5, "--size", 0.02, *more]
-        line = [sys.executable, "-S", tmp_path / "run.py", tmp_path / "config.pickle", "gpu-day", "run", *options]
+    def command(home, *more, **limits):
+        options = {"--root": there, "--every": 0.01, "--minutes": 0.5, "--size": 0.1, "--format": "F32", **limits}
+        line = [sys.executable, "-S", tmp_path / "run.py", "gpu-day", "run", *chain(*options.items()), *more]
         environment = {**os.environ, "OUT": str(home), "PYTHONPATH": f"{ROOT}:{ROOT.parent}:{carried}"}
         return subprocess.Popen(list(map(str, line)), env=environment, stdout=subprocess.PIPE, text=True)
 
-    with command(homes[0], "--corpus", tmp_path / "parts" / "corpus-1.tar", "--part", 5) as first:
-        for line in first.stdout:
+    given = ["--corpus", tmp_path / "parts" / "corpus-1.tar", "--start", tmp_path / "parts" / "start"]
+    with command(homes[0], *given, "--part", 5) as process:
+        for line in process.stdout:
             if json.loads(line).get("do") == "exported":
                 break
-        first.kill()
-    facts, _ = join_model(next(homes[0].glob("export-*")))
-    assert facts["steps"] > 0
-    with command(homes[1], "--part", 5) as second:
+        process.kill()
+    with command(homes[1], "--part", 5, **{"--most": 0.4}) as process:
         lines, is_stopped = [], False
-        for line in second.stdout:
+        for line in process.stdout:
             lines.append(json.loads(line))
             if lines[-1].get("do") == "exported" and not is_stopped:
                 is_stopped = True
-                second.send_signal(signal.SIGTERM)
-    assert second.returncode == 0
+                process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0
     begun = next(line for line in lines if line.get("do") == "train")
-    assert begun["from"] == "checkpoint"
-    assert begun["step"] >= facts["steps"]
-    assert lines[-1]["do"] == "end"
-    assert lines[-1]["is_stopped"]
-    home, model = homes[1], there / "runs" / "mini-q8_0.gguf"
-    assert [one.name for one in home.iterdir() if one.is_dir()] == [f"export-{training_progress(model)[0]:07}"]
-    assert max(one.stat().st_size for one in home.rglob("*.gguf.*")) <= 0.02 * MIB
+    assert (begun["from"], lines[-2]["do"]) == ("checkpoint", "end")
+    assert begun["step"] > 0
+    assert lines[-2]["is_stopped"]
+    # the export is larger than what one command may send: the next command sends the rest
+    assert lines[-1]["missing"] > 0
+    assert sum(path.stat().st_size for path in homes[1].rglob("*") if path.is_file()) <= 0.4 * MIB + len(lines) * 1000
+    home = tmp_path / "home.gguf"
+    with pytest.raises(InputFileError, match="no whole model file"):
+        gpu_day.collect(homes[1:2], home)
+    with command(homes[2], "--part", 0) as process:
+        assert json.loads(process.stdout.readlines()[-1])["missing"] == 0
+    assert max(path.stat().st_size for path in homes[2].rglob("*.gguf.*")) <= 0.1 * MIB
 
-    cases, filled = tmp_path / "cases.jsonl.gz", tmp_path / "home.gguf"
-    write_cases(cases, [TestCase("a", "line-end", "total = count\nvalue = ", "\n", "total")])
-    names = ["--out", filled, "--entry", tmp_path / "entry.md", "--cases", cases]
-    invoke("gpu-day", "collect", *homes[:2], "--root", there, *names, "--title", "2026-01-01 · a title")
-    entry = (tmp_path / "entry.md").read_text()
-    assert entry.startswith("## 2026-01-01 · a title · ")
-    assert "line-end.causal" in entry
-    assert "| 0.0% |" in entry
+    invoke("gpu-day", "collect", *homes[1:3], "--out", home, "--entry", tmp_path / "entry.md", "--title", "a title")
+    assert (tmp_path / "entry.md").read_text().startswith("## a title · ")
+    step = training_progress(home)[0]
+    assert step == training_progress(there / "gpu.gguf")[0] >= begun["step"]
     source = tmp_path / "a.py"
     source.write_text("total = 1\nprint()\n")
-    fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(filled)]
+    fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(home)]
     done = subprocess.run(fill, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr  # 1: no candidate of a model that knows nothing is shown
     assert "tokens per step" in done.stdout
 
     # a new machine goes on from the file that came home
-    new, corpus_part = tmp_path / "new", tmp_path / "parts" / "corpus-1.tar"
     monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
-    options = {"part_minutes": 0.02, "part_bytes": MIB, "start": filled}
-    gpu_day.run(new, config, [corpus_part], homes[2], **options)
-    lines = [json.loads(line) for line in (homes[2] / "log.jsonl").read_text().splitlines()]
+    new, parcel = tmp_path / "new", gpu_day.Parcel(homes[3], MIB)
+    options = replace(OPTIONS, checkpoint_minutes=0.01)
+    given = {"part_minutes": 0.02, "start": home, "is_continued": True}
+    gpu_day.run(new, [tmp_path / "parts" / "corpus-1.tar"], parcel, options, **given)
+    lines = [json.loads(line) for line in (homes[3] / "log.jsonl").read_text().splitlines()]
     begun = next(line for line in lines if line.get("do") == "train")
-    assert (begun["from"], begun["step"]) == (str(filled), training_progress(filled)[0])
-    assert training_progress(new / "runs" / "mini-q8_0.gguf")[0] > begun["step"] > 0
+    assert (begun["from"], begun["step"]) == (str(home), step)
+    assert training_progress(new / "gpu.gguf")[0] > step
 
 
 def test_a_missing_wheel_is_named_before_anything_starts(monkeypatch, capsys):
@@ -318,7 +221,3 @@ def test_a_missing_wheel_is_named_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setitem(command_line.WHEELS, "tokens-of-nothing", "tokens_of_nothing")
     assert command_line.main() == 2
     assert capsys.readouterr().err == "`gpu-day run` needs the wheels tokens-of-nothing\n"
-
-
-def test_batches_come_from_loader_processes_without_a_network(toy):
-    assert gpu_day.loader_speed(toy.root, toy.config.rows, 0, 0.05) > 0

@@ -41,17 +41,17 @@ def test_help_lists_the_commands():
 
 @pytest.fixture
 def toy_config(toy, monkeypatch):
-    """The toy configuration under the name `mini`, without compilation."""
-    monkeypatch.setitem(train.CONFIGS, "mini", replace(toy.config, name="mini"))
+    """The toy configuration in place of `tiny`."""
+    monkeypatch.setattr(train, "TINY", replace(toy.config, name="tiny"))
     monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
 
 
 def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, work_folder):
-    options = ["--config", "mini", "--root", work_folder]
+    options = ["--root", work_folder]
     for more in ([], ["--resume"]):
         invoke("train", *options, "--part", "0.02", *more)
     invoke("export", *options)
-    model = work_folder / "runs" / "mini-q8_0.gguf"
+    model = work_folder / "runs" / "tiny-q8_0.gguf"
     assert model.stat().st_size > 10_000
     cases, statistics = work_folder / "cases.jsonl.gz", work_folder / "statistics.json"
     write_cases(cases, [TestCase("a", "line-end", "total = count\nvalue = ", "\n", "total")])

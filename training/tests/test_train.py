@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -99,7 +100,8 @@ def test_a_command_that_only_compiles_saves_and_does_not_validate(timed_trainer)
 
 def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
     trainer, clock, events = timed_trainer
-    trainer.run(lambda _: None, minutes=5, on_save=trainer.stop)
+    with trainer.stopped_by_signal():
+        trainer.run(lambda _: None, minutes=5, on_save=lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert clock.now == 91
     assert events == ["save", "save"]
 
