@@ -112,13 +112,18 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
+    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
+    return Candidate(text, score, fault=fault_at(valid, cursor, snapshot, offset))
+
+
+def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reason | None:
+    """Why a text is not worth inserting at a position unasked, or None; it and the cursor are in the model's style."""
     views = [cursor]
     if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
         views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
-    faults = (reason for reason, has_fault in FILTERS if any(has_fault(valid, one, language) for one in views))
-    fault = next(faults, None)
-    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
-    return Candidate(text, score, fault=fault)
+    language = language_of(snapshot.language)
+    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, one, language) for one in views))
+    return next(faults, None)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:

@@ -87,7 +87,8 @@ class Server(LanguageServer):
         self.window_show_message(types.ShowMessageParams(kind, message))
         self.log(kind, message)
 
-    def _log_once(self, message: str) -> None:
+    def log_once(self, message: str) -> None:
+        """Writes one line to the client's log, if it is not there yet."""
         if self._reported.is_new(message):
             self.log(types.MessageType.Info, message)
 
@@ -300,7 +301,7 @@ class Server(LanguageServer):
         """Whether the model must not see this document. Logs each reason once."""
         reason = self.exclusion.exclusion_reason(snapshot)
         if reason is not None:
-            self._log_once(f"no completions in {snapshot.uri}: {reason}")
+            self.log_once(f"no completions in {snapshot.uri}: {reason}")
         return reason is not None
 
     def language_problem(self, language_id: str, *, of_rewrites: bool = False) -> str:
@@ -311,7 +312,7 @@ class Server(LanguageServer):
         engine = self.engine(of_rewrites=of_rewrites)
         problem = "" if engine is None else engine.spec.language_problem(language_id)
         if problem:
-            self._log_once(f"no completions in {language_id} files: {problem}")
+            self.log_once(f"no completions in {language_id} files: {problem}")
         return problem
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
