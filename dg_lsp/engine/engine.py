@@ -410,4 +410,6 @@ class LocalEngine(Engine):
             return Rejection(Reason.UNFINISHED)
         text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
         verdict = self._judge_fill(text, request, run.task.limits, draft.score)
-        return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
+        if isinstance(verdict, Rejection):
+            return verdict
+        return replace(verdict, confidence=run.confidence(draft), is_cut=run.ending(draft).is_cut)

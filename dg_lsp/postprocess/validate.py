@@ -63,6 +63,7 @@ class Candidate:
     score: float  # mean log probability per token, in nats; higher is better
     confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
     fault: Reason | None = None  # why it is not worth showing unasked
+    is_cut: bool = False  # the model might go on: a limit, the context or the deadline ended the text
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from http_server import OPERATOR, wait_until
+from http_server import OPERATOR, chunks, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -156,6 +156,23 @@ def test_a_fill_with_a_text_has_no_reason(complete):
     reply = complete("total", "/infill", GAP)
     assert "dg-lsp-reason" not in reply.headers
     assert "dg_lsp" not in reply.tree
+
+
+@pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions"])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_each_of_several_completions_has_its_own_reason_to_end(start, path, is_streamed):
+    client = start(ScriptedDenoiser(["total", "width\n+ 1"], tokens_per_step=64))
+    body = {"input_prefix": "x = ", "prompt": "x = ", "input_suffix": "\n", "suffix": "\n", "stream": is_streamed}
+    if path == "/infill":
+        found = client.post(path, {**body, "prompt": "", "n_cmpl": 2})
+        trees = [json.loads(one) for one in found.events] if is_streamed else found.tree
+        ends = [one["stop_type"] for one in trees if one["stop"]]
+        assert ends == ["eos", "limit"]
+    else:
+        found = client.post(path, {**body, "n": 2})
+        trees = chunks(found) if is_streamed else [found.tree]
+        ends = [choice["finish_reason"] for tree in trees for choice in tree["choices"]]
+        assert [end for end in ends if end] == ["stop", "length"]
 
 
 @pytest.mark.parametrize(
