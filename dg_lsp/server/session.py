@@ -29,6 +29,7 @@ from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.explanation import explain
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import Once, State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
@@ -158,7 +159,17 @@ class Server(LanguageServer):
             result = None
         if result is None and followed is not None:
             self.acceptance.drop(followed, Verdict.FAILED)
+        self.status.explain(self._missing(request, result))
         return result
+
+    def _missing(self, request: FillRequest, result: FillResult | None) -> str:
+        """Why there is no completion that the user requested; empty if there is one, or none was requested."""
+        engine = self.engine()
+        if request.priority is not Priority.INVOKED or (result is not None and result.candidates):
+            return ""
+        if result is None or engine is None:
+            return "The model gives no answer: see the log."
+        return explain(result, self.settings.completion, engine).sentence
 
     async def _pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""

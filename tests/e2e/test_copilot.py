@@ -53,6 +53,16 @@ def test_shown_and_accepted_items_are_counted(editor):
     assert counts["lastMs"] > 0
 
 
+@pytest.mark.parametrize(("fill", "words"), [("= =", "would add a syntax error"), ("", "the result is empty")])
+def test_the_status_has_the_reason_why_a_requested_completion_is_missing(editor, fill, words):
+    client = editor(fill=fill, text="x = \n")
+    assert client.texts(0, 4, kind=client.INVOKED) == []
+    status = client.wait_status(lambda one: words in one["message"])
+    assert (status["kind"], status["dgLsp"]["state"]) == ("Normal", "ready")
+    assert client.texts(0, 4) == []
+    client.wait_status(lambda one: not one["message"])
+
+
 def test_an_excluded_file_is_inactive(editor):
     client = editor()
     client.open("A=\n", uri=SECRET, language="properties")
