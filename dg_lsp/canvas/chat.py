@@ -241,7 +241,7 @@ def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec, max_tokens: int) 
     if len(prompt_ids) > limit:
         advice = "shorten it, or raise model.context_length up to what the model was trained for"
         raise RequestError(f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {limit}: {advice}")
-    return Layout(prompt_ids)
+    return Layout(prompt_ids, before_ids=prompt_ids)
 
 
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:

@@ -42,9 +42,9 @@ class DecoderName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPasses:
-    """Mean number of passes of one decoder at one kind of cursor position."""
+    """Mean number of passes of one decoder at one kind of cursor position, or for one token of a text."""
 
-    kind: str  # `line-end`, `whole-line` or `block`
+    kind: str  # `line-end`, `whole-line`, `block` or `text`
     decoder: DecoderName
     singles: float  # causal passes over one token
     checks: float  # causal passes that check a draft

@@ -13,8 +13,10 @@ from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 
-def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generator[Progress, None, FillResult]:
-    """See `Engine.chat`."""
+def answer(
+    model: EngineModel, request: ChatRequest, deadline: float, decoder: DecoderName
+) -> Generator[Progress, None, FillResult]:
+    """See `Engine.chat`; `decoder` is any but `auto`."""
     watch, is_raw = Stopwatch(), request.text is not None
     with watch.stage("prompt"):
         if request.ignores_end:
@@ -26,9 +28,6 @@ def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generat
             layout = chat_layout(request.turns, model.tokenizer, model.spec, max_length)
         else:
             layout = raw_layout(request.text, model.tokenizer, model.spec, max_length)
-        decoder = request.decoder or DecoderName.AUTO
-        if decoder is DecoderName.AUTO:
-            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
         limits = Limits(
             _canvas_length(model.spec, request.max_tokens) if decoder.needs_canvas else 0,
             request.max_tokens,

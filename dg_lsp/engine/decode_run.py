@@ -20,7 +20,7 @@ from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, PrefillSpeed
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
 from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.result import Ending, FillResult, Timings
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
@@ -326,6 +326,12 @@ class DecodeRun:
                 break
         return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))
 
+    def ending(self, draft: Draft) -> Ending:
+        """Why the draft stopped."""
+        if draft.is_cut:
+            return Ending.TOKENS
+        return self.task.stop.ending(draft.ids, is_ended=draft.is_ended, num_passes=self.decoder.num_passes)
+
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and its costs so far."""
         num_prompt, decoder = len(self.task.layout.prompt_ids), self.decoder
@@ -342,7 +348,7 @@ class DecodeRun:
             decoder=self.name,
             slot=self.task.slot,
             drift=self._model.denoiser.drift(self.task.slot),
-            ending=self.task.stop.ending(best.ids, is_ended=best.is_ended, num_passes=decoder.num_passes),
+            ending=self.ending(best),
             num_blocks=decoder.num_blocks,
             canvas_tokens=decoder.canvas_tokens,
             num_decodes=self.num_decodes,

@@ -1,6 +1,7 @@
-"""Selects the decoder with the least expected time to a useful edit: measured costs times expected passes.
+"""Selects the decoder with the least expected time to a useful edit, or to a token of a text.
 
-Nothing is assumed about diffusion or autoregressive decoding; of the text only the cursor's line counts.
+The expected time is measured costs times expected passes. Nothing is assumed about diffusion or autoregressive
+decoding; of the text only the cursor's line counts.
 """
 
 import math
@@ -101,11 +102,12 @@ def _interpolate(points: Points, x: float) -> float:
 
 
 class PositionKind(StrEnum):
-    """How much text a cursor position needs."""
+    """How much text a request needs: at a cursor position, or without one."""
 
     LINE_END = "line-end"  # the rest of a line with text
     WHOLE_LINE = "whole-line"  # one line on a blank line
     BLOCK = "block"  # any number of lines on a blank line
+    TEXT = "text"  # an answer, or the continuation of a text; expected passes are those of one token
 
     @classmethod
     def of(cls, cursor: Cursor, max_lines: int | None) -> "PositionKind":
@@ -119,7 +121,7 @@ class DecoderSelection:
     """Selects decoders for one model on one machine."""
 
     def __init__(self, spec: ModelSpec, costs: StepCosts | None) -> None:
-        """Without costs, `auto` is diffusion on one canvas where the model has one."""
+        """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
         self._spec = spec
         self.costs = costs
 
@@ -131,7 +133,7 @@ class DecoderSelection:
         num_missing: Callable[[DecoderName], int] = lambda _: 0,
     ) -> DecoderName:
         """The decoder that runs where `wanted` is set; `num_missing` prompt tokens are not cached for a decoder."""
-        is_infill = self._spec.prompt_format is PromptFormat.INFILL
+        is_infill = self._spec.prompt_format is PromptFormat.INFILL and kind is not PositionKind.TEXT
         if wanted is DecoderName.AUTO:
             several = num_candidates > 1 and self._spec.has_final_canvas
             wanted = DecoderName.DIFFUSION if several else self._fastest(kind, num_missing)
@@ -194,7 +196,7 @@ class DecoderSelection:
             and (self._spec.has_final_canvas or not decoder.needs_final_canvas)
         ]
         if self.costs is None or len(possible) == 1:
-            return possible[0]
+            return DecoderName.SPECULATIVE if self._spec.is_drafter else possible[0]
         return min(possible, key=lambda one: self.expected_ms(one, kind, num_missing(one)))
 
     def _ms(self, row: ExpectedPasses, kind: PositionKind, num_missing: int = 0) -> float:
@@ -203,28 +205,48 @@ class DecoderSelection:
         ms += row.singles * costs.extend(1) if row.singles else 0.0
         ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
         if row.canvases:
-            length = canvas_length(self._spec, None if kind is PositionKind.BLOCK else 1)
+            is_line = kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
+            longest = self._spec.canvas_length or self._spec.longest_block  # as of a text
+            length = longest if kind is PositionKind.TEXT else canvas_length(self._spec, 1 if is_line else None)
             ms += row.canvases * costs.predict(length * row.num_canvases)
         return ms / row.hits
 
 
 def _rows(spec: ModelSpec, decoder: DecoderName, kind: PositionKind) -> list[ExpectedPasses]:
     """Expected passes from the model's file, or else the defaults."""
-    tables: Sequence[Sequence[ExpectedPasses]] = (spec.expectations, DEFAULTS)
+    tables: Sequence[Sequence[ExpectedPasses]] = (spec.expectations, DRAFTER_DEFAULTS if spec.is_drafter else DEFAULTS)
     found = ([row for row in table if row.decoder is decoder and row.kind == kind] for table in tables)
     return next((rows for rows in found if rows), [])
 
 
-_PASSES = {  # decoder and canvases: (singles, checks, canvases) at each kind of position
-    (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0)),
-    (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0)),
-    (DecoderName.SPECULATIVE, 1): ((1.1, 2.5, 3.6), (1.2, 4.0, 5.3), (0.4, 4.1, 4.6)),
-    (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6)),
+_Passes = tuple[tuple[float, float, float], ...]
+_PASSES: dict[tuple[DecoderName, int], _Passes] = {
+    # decoder and canvases: (singles, checks, canvases) at each kind of position, and for each token of a text, which
+    # one canvas at a time denoises
+    (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
+    (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
+    (DecoderName.SPECULATIVE, 1): ((1.1, 2.5, 3.6), (1.2, 4.0, 5.3), (0.4, 4.1, 4.6), (0.06, 0.41, 0.47)),
+    (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
     (DecoderName.DIFFUSION, 2): ((0.0, 0.0, 6.9), (0.0, 0.0, 10.8), (0.0, 0.0, 13.4)),
 }
-DEFAULTS = tuple(
-    ExpectedPasses(kind, decoder, *passes, hits=0.3, num_canvases=num_canvases)
-    for (decoder, num_canvases), rows in _PASSES.items()
-    for kind, passes in zip(PositionKind, rows, strict=True)
-)
-"""For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right."""
+_DRAFTER_PASSES = {
+    (DecoderName.SPECULATIVE, 1): ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
+}
+"""A canvas and a check for every 12 tokens, because Nemotron is published as 6.1 times faster than token by token."""
+
+
+def _table(passes: dict[tuple[DecoderName, int], _Passes]) -> tuple[ExpectedPasses, ...]:
+    return tuple(
+        ExpectedPasses(kind, decoder, *means, hits=0.3, num_canvases=num_canvases)
+        for (decoder, num_canvases), rows in passes.items()
+        for kind, means in zip(PositionKind, rows, strict=False)
+    )
+
+
+DEFAULTS = _table(_PASSES)
+"""For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right.
+
+Those of a text are of the same model, but `prompt-lookup` of dg-base, whose texts repeat themselves less.
+"""
+DRAFTER_DEFAULTS = _table(_PASSES | _DRAFTER_PASSES)
+"""For models with `is_drafter`."""

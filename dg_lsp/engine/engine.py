@@ -298,10 +298,11 @@ class LocalEngine(Engine):
         if request.sampler != NO_OPTIONS:
             if request.sampler.thinking and request.text is not None:
                 raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
-            decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
-            own = replace(request, sampler=NO_OPTIONS)
+            decoder = decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
+            own = replace(request, sampler=NO_OPTIONS, decoder=decoder)
             return (yield from self._sampled(request.sampler).chat(own, deadline=deadline))
-        return (yield from answer(self._model.for_client(request.client), request, deadline))
+        decoder = self.decoder_selection.choose(PositionKind.TEXT, request.decoder or DecoderName.AUTO)
+        return (yield from answer(self._model.for_client(request.client), request, deadline, decoder))
 
     @property
     def is_exact(self) -> bool:
@@ -409,4 +410,6 @@ class LocalEngine(Engine):
             return Rejection(Reason.UNFINISHED)
         text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
         verdict = self._judge_fill(text, request, run.task.limits, draft.score)
-        return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
+        if isinstance(verdict, Rejection):
+            return verdict
+        return replace(verdict, confidence=run.confidence(draft), is_cut=run.ending(draft).is_cut)

@@ -191,10 +191,12 @@ class RemoteEngine(Engine):
         """A last line that is not finished is dropped if complete lines precede it."""
         if not text.strip() and not answer.is_finished:
             return Rejection(Reason.UNFINISHED)
+        is_cut = _is_cut(text, answer, limits)
         lines = text[: text.rfind("\n") + 1]
         if not answer.is_finished and lines.strip():
             text = lines
-        return self._judge_fill(text.encode("utf-8", "surrogatepass"), request, limits, 0.0)
+        verdict = self._judge_fill(text.encode("utf-8", "surrogatepass"), request, limits, 0.0)
+        return verdict if isinstance(verdict, Rejection) else replace(verdict, is_cut=is_cut)
 
     def _judge_rewrite(self, answer: RemoteAnswer, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
         text = answer.texts[0] if answer.texts else ""
@@ -217,8 +219,8 @@ class RemoteEngine(Engine):
         watch: Stopwatch,
         limits: Limits,
     ) -> FillResult:
-        text, ending = answer.texts[0] if answer.texts else "", Ending.END
-        if not answer.is_finished or (limits.max_lines and text.rstrip("\n").count("\n") >= limits.max_lines):
+        ending = Ending.END
+        if _is_cut(answer.texts[0] if answer.texts else "", answer, limits):
             ending = Ending.DEADLINE if limits.is_over() else Ending.TOKENS
         return FillResult(
             model=self._model_of(answer),
@@ -234,6 +236,11 @@ class RemoteEngine(Engine):
             num_blocks=answer.blocks,
             canvas_tokens=answer.canvas_tokens,
         )
+
+
+def _is_cut(text: str, answer: RemoteAnswer, limits: Limits) -> bool:
+    """The answer was not finished, or has further lines than may be shown."""
+    return not answer.is_finished or bool(limits.max_lines and text.rstrip("\n").count("\n") >= limits.max_lines)
 
 
 def _check_sampler(request: FillRequest | RewriteRequest | ChatRequest) -> None:

@@ -121,7 +121,7 @@ class ChatRequest(EngineRequest[FillResult]):
     name: str  # of the conversation: a newer request with the same name replaces this one
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
     stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
-    decoder: DecoderName | None = None  # None denoises where the model has a canvas for that
+    decoder: DecoderName | None = None  # None takes the one with the least expected time to a token
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for

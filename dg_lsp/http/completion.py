@@ -17,6 +17,7 @@ from dg_lsp.engine.result import FillResult
 from dg_lsp.http.errors import ApiError
 from dg_lsp.http.request_schemas import CompletionBody
 from dg_lsp.http.response_schemas import FinishReason, StopType
+from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.settings import Settings
 
 _OTHER_FAMILIES = (
@@ -53,12 +54,11 @@ def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int =
 
     A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
     """
-    texts = [candidate.text for candidate in result.candidates] or [""]
-    is_cut = result.ending.is_cut
+    candidates = result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),)
     found = []
-    for text in texts:
-        kept = _cut_at_dedent(text, min_indent)
-        found.append(cut_at_stops(kept, stops, is_cut=is_cut and kept == text))
+    for candidate in candidates:
+        kept = _cut_at_dedent(candidate.text, min_indent)
+        found.append(cut_at_stops(kept, stops, is_cut=candidate.is_cut and kept == candidate.text))
     return found
 
 

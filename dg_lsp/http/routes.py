@@ -37,6 +37,7 @@ from dg_lsp.http.responses import (
     Native,
     OpenAiAnswer,
     SettledText,
+    costs,
     events_response,
     native_completion,
     native_events,
@@ -183,7 +184,8 @@ async def edit(body: requests.EditBody, service: RequestService, http: Request) 
     content = f"```\n{prompt.before}{text}{prompt.after}\n```" if text else _NO_EDIT
     answer = OpenAiAnswer(result.model, is_chat=True)
     if body.stream:
-        return events_response((answer.event(content), answer.event("", completion.finish_reason), DONE))
+        last = answer.event("", completion.finish_reason, **costs(result))
+        return events_response((answer.event(content), last, DONE))
     return answer.whole([replace(completion, text=content)], result)
 
 

@@ -63,6 +63,7 @@ class Candidate:
     score: float  # mean log probability per token, in nats; higher is better
     confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
     fault: Reason | None = None  # why it is not worth showing unasked
+    is_cut: bool = False  # the model might go on: a limit, the context or the deadline ended the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,18 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
+    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
+    return Candidate(text, score, fault=fault_at(valid, cursor, snapshot, offset))
+
+
+def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reason | None:
+    """Why a text is not worth inserting at a position unasked, or None; it and the cursor are in the model's style."""
     views = [cursor]
     if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
         views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
-    faults = (reason for reason, has_fault in FILTERS if any(has_fault(valid, one, language) for one in views))
-    fault = next(faults, None)
-    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
-    return Candidate(text, score, fault=fault)
+    language = language_of(snapshot.language)
+    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, one, language) for one in views))
+    return next(faults, None)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:

@@ -1,13 +1,18 @@
 """Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
+from dg_lsp.context.document import Cursor, TextStyle
 from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
+from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.documents import minimal_changes
 from dg_lsp.server.explanation import Explanation, Visibility, explain, not_requested
@@ -54,7 +59,7 @@ def register(server: Server) -> None:
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:
-        return {"edits": await _inline_edits(server, params)}
+        return await _inline_edit(server, params)
 
     _register_own(server)
     # a local model needs no account
@@ -116,8 +121,26 @@ async def _explanation(server: Server, params: Any) -> Explanation:
     return explain(result, settings, engine)
 
 
+def _inline_edit_problem(server: Server) -> str:
+    """Why the model makes no inline edits; empty if it does. An infilling model makes most lines worse."""
+    engine = server.engine()
+    if engine is None:
+        return "no inline edits: the model is not loaded"
+    if engine.follows_instructions and engine.spec.has_free_canvas:
+        return ""
+    return f"no inline edits: {engine.spec.name} is no diffusion model that follows instructions"
+
+
+async def _inline_edit(server: Server, params: Any) -> dict[str, Any]:
+    """The answer to a request for an inline edit, with the reason where the model makes none."""
+    if problem := _inline_edit_problem(server):
+        server.log_once(problem)
+        return {"edits": [], "reason": problem}
+    return {"edits": await _inline_edits(server, params)}
+
+
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
-    """A rewrite of the cursor's line that keeps half of its tokens; empty if its confidence is too low."""
+    """A rewrite of the cursor's line that keeps half of its tokens; empty where ghost text would be hidden."""
     document = server.documents.get(str(_field(params, "textDocument", "uri")))
     at = _position(server, params)
     if document is None or at is None or at.line >= document.lines.num_lines:
@@ -125,7 +148,10 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     span = document.lines.span(at.line)
     snapshot = server.documents.snapshot(document, span)
     start, end = (snapshot.num_before + at for at in span)
-    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]) or not server.is_served(snapshot):
+    offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
+    cursor, settings = FillRequest(snapshot, snapshot.num_before + offset), server.settings.completion
+    is_off = not_requested(cursor, server.exclusion, settings, server.engine()) is not None
+    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]) or is_off:
         return []
     request = RewriteRequest(
         snapshot,
@@ -140,7 +166,7 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     except DgLspError as error:
         server.log(types.MessageType.Warning, f"inline edit: {error}")
         return []
-    if result.rejection is not None:
+    if result.rejection is not None or _has_fault(result, request):
         return []
     identifier, old = {"uri": document.uri, "version": document.version}, snapshot.text[result.start : result.end]
     return [
@@ -152,3 +178,10 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         }
         for change in minimal_changes(old, result.text, result.start - snapshot.num_before)
     ]
+
+
+def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:
+    """A completion with this text in place of the range would be hidden."""
+    shown, offset = without_range(replace(request, start=result.start, end=result.end), is_instructed=False)
+    text = TextStyle.of(shown.text, offset).to_model(result.text)
+    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), shown, offset) is not None

@@ -72,14 +72,13 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         sentence = f"The completion is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
         return Explanation(Visibility.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
-        timings = result.timings
-        parts = f"prompt {timings.prefill:.0f} ms, generation {timings.denoise:.0f} ms"
-        waited = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms): {parts}"
-        return Explanation(Visibility.UNFINISHED, f"Too slow with {engine.spec.name}: {waited}.", milliseconds=spent)
+        late = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms)"
+        sentence = f"Too slow with {engine.spec.name}: {late}: {_parts(result, settings)}."
+        return Explanation(Visibility.UNFINISHED, sentence, milliseconds=spent)
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
-        limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
-        sentence = f"The completion is hidden: {_percent(hidden.confidence)} probable, {limit}."
+        probable, limit = _below(hidden.confidence, settings.min_confidence)
+        sentence = f"The completion is hidden: {probable} probable, below {limit} (completion.min_confidence)."
         return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
         sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
@@ -89,5 +88,23 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     return Explanation(Visibility.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
 
 
+def _parts(result: FillResult, settings: CompletionSettings) -> str:
+    """What the time until the deadline went to; parts that round to 0 ms are left out."""
+    timings = result.timings
+    parts = {
+        "waiting for the model": settings.deadline_ms - timings.total,
+        "prompt": timings.prefill,
+        "generation": timings.denoise,
+    }
+    return ", ".join(f"{name} {spent:.0f} ms" for name, spent in parts.items() if spent >= 1)
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
+
+
+def _below(share: float, limit: float) -> tuple[str, str]:
+    """Both as percentages, the share with as many decimals as it takes to read less than the limit."""
+    shown_limit = f"{100 * limit:g}"
+    digits = next((n for n in range(7) if float(f"{100 * share:.{n}f}") < float(shown_limit)), 7)
+    return f"{100 * share:.{digits}f} %", f"{shown_limit} %"

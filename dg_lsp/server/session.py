@@ -29,6 +29,7 @@ from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.explanation import explain
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import Once, State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
@@ -87,7 +88,8 @@ class Server(LanguageServer):
         self.window_show_message(types.ShowMessageParams(kind, message))
         self.log(kind, message)
 
-    def _log_once(self, message: str) -> None:
+    def log_once(self, message: str) -> None:
+        """Writes one line to the client's log, if it is not there yet."""
         if self._reported.is_new(message):
             self.log(types.MessageType.Info, message)
 
@@ -157,7 +159,17 @@ class Server(LanguageServer):
             result = None
         if result is None and followed is not None:
             self.acceptance.drop(followed, Verdict.FAILED)
+        self.status.explain(self._missing(request, result))
         return result
+
+    def _missing(self, request: FillRequest, result: FillResult | None) -> str:
+        """Why there is no completion that the user requested; empty if there is one, or none was requested."""
+        engine = self.engine()
+        if request.priority is not Priority.INVOKED or (result is not None and result.candidates):
+            return ""
+        if result is None or engine is None:
+            return "The model gives no answer: see the log."
+        return explain(result, self.settings.completion, engine).sentence
 
     async def _pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""
@@ -300,7 +312,7 @@ class Server(LanguageServer):
         """Whether the model must not see this document. Logs each reason once."""
         reason = self.exclusion.exclusion_reason(snapshot)
         if reason is not None:
-            self._log_once(f"no completions in {snapshot.uri}: {reason}")
+            self.log_once(f"no completions in {snapshot.uri}: {reason}")
         return reason is not None
 
     def language_problem(self, language_id: str, *, of_rewrites: bool = False) -> str:
@@ -311,7 +323,7 @@ class Server(LanguageServer):
         engine = self.engine(of_rewrites=of_rewrites)
         problem = "" if engine is None else engine.spec.language_problem(language_id)
         if problem:
-            self._log_once(f"no completions in {language_id} files: {problem}")
+            self.log_once(f"no completions in {language_id} files: {problem}")
         return problem
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:

@@ -83,6 +83,11 @@ class Status:
             self._last_sent = status
             self.send("didChangeStatus", status)
 
+    def explain(self, sentence: str) -> None:
+        """Sets the message of a server that is ready: why a requested completion is missing, or nothing."""
+        if self.state is State.READY:
+            self.update(message=sentence)
+
     def _facts(self) -> dict[str, Any]:
         facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
         return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts

@@ -50,7 +50,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
     assert list(found["costs"]) == ["causal", "canvas"]
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
-    assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
+    assert list(found["decoders"]) == ["line-end", "whole-line", "block", "text"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
 
 

@@ -10,8 +10,8 @@ SECRET = "file:///project/.env"
 
 @pytest.fixture
 def editor(session):
-    def make(scenario="fill", fill="return total", text="", **options):
-        client = session(scenario, text, env={"DG_TEST_FILL": fill}, **EDITOR, **options)
+    def make(scenario="fill", fill="return total", text="", env=None, **options):
+        client = session(scenario, text, env={"DG_TEST_FILL": fill, **(env or {})}, **EDITOR, **options)
         client.wait_log("ready")
         return client
 
@@ -51,6 +51,16 @@ def test_shown_and_accepted_items_are_counted(editor):
     counts = client.received("didChangeStatus")[-1]["dgLsp"]
     assert (counts["shown"], counts["accepted"]) == (1, 1)
     assert counts["lastMs"] > 0
+
+
+@pytest.mark.parametrize(("fill", "words"), [("= =", "would add a syntax error"), ("", "the result is empty")])
+def test_the_status_has_the_reason_why_a_requested_completion_is_missing(editor, fill, words):
+    client = editor(fill=fill, text="x = \n")
+    assert client.texts(0, 4, kind=client.INVOKED) == []
+    status = client.wait_status(lambda one: words in one["message"])
+    assert (status["kind"], status["dgLsp"]["state"]) == ("Normal", "ready")
+    assert client.texts(0, 4) == []
+    client.wait_status(lambda one: not one["message"])
 
 
 def test_an_excluded_file_is_inactive(editor):
@@ -95,16 +105,49 @@ def test_no_account_is_needed(editor):
         assert client.result(client.request(method, {}))["status"] == "OK"
 
 
+LINE = "def f(a):\n    total = a + 1\n"
+
+
+def inline_edit(client, character=6, text=LINE):
+    client.open(text, version=7)
+    params = {"textDocument": {"uri": client.URI, "version": 7}, "position": {"line": 1, "character": character}}
+    return client.result(client.request("textDocument/copilotInlineEdit", params))
+
+
 def test_an_inline_edit_names_its_version(editor):
-    client = editor(fill="total = a * 2")
-    client.open("def f(a):\n    total = a + 1\n", version=7)
-    params = {"textDocument": {"uri": client.URI, "version": 7}, "position": {"line": 1, "character": 6}}
-    [edit] = client.result(client.request("textDocument/copilotInlineEdit", params))["edits"]
+    client = editor(fill="total = a * 2", env={"DG_TEST_FOLLOWS": "1"})
+    [edit] = inline_edit(client, 4)["edits"]
     assert edit["textDocument"] == {"uri": client.URI, "version": 7}
     assert edit["range"]["start"]["line"] == 1
     assert edit["command"]["command"] == "dg-lsp.accepted"
     for wrong in ({}, {"textDocument": {"uri": "file:///x"}, "position": {"line": 0, "character": 0}}):
         assert client.result(client.request("textDocument/copilotInlineEdit", wrong))["edits"] == []
+
+
+def test_a_model_that_cannot_edit_makes_no_inline_edit(editor):
+    client = editor(fill="total = a * 2")
+    answer = inline_edit(client)
+    assert answer["edits"] == []
+    assert "follows instructions" in answer["reason"]
+    assert inline_edit(client) == answer
+    assert client.logged().count(answer["reason"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fill", "options", "character", "text"),
+    [
+        # whatever half of the line is kept, the result repeats a word twice
+        pytest.param('x = "no no no 1234"', {}, 4, 'def f(a):\n    x = "no no no 5678"\n', id="fault"),
+        pytest.param("total = a * 2", {"completion": {"trigger": "manual"}}, 4, LINE, id="manual"),
+        pytest.param("total = a * 2", {"completion": {"min_confidence": 1.0}}, 4, LINE, id="confidence"),
+        pytest.param("total = a * 2", {"privacy": {"exclude_languages": ["python"]}}, 4, LINE, id="excluded"),
+        pytest.param("total = a * 2", {}, 6, LINE, id="inside a word"),
+        pytest.param("# b", {"privacy": {"exclude_comments": True}}, 6, "def f(a):\n    # a\n", id="comment"),
+    ],
+)
+def test_an_inline_edit_is_hidden_where_ghost_text_would_be(editor, fill, options, character, text):
+    client = editor(fill=fill, env={"DG_TEST_FOLLOWS": "1"}, **options)
+    assert inline_edit(client, character, text) == {"edits": []}
 
 
 def test_changed_settings_apply_to_the_next_request(editor):

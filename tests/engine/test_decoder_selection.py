@@ -21,6 +21,7 @@ AUTOREGRESSIVE, LOOKUP, DIFFUSION, TWO, SPECULATIVE = TABLE = (
     ExpectedPasses("line-end", DecoderName.SPECULATIVE, 0.0, 3.0, 3.0, 0.3),
 )
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
+DRAFTER = replace(MASK_SPEC, is_drafter=True)
 SPEC = replace(MASK_SPEC, expectations=TABLE, canvas_lengths=(16, 32, 64))
 
 
@@ -75,6 +76,27 @@ def test_two_canvases_share_a_pass_where_that_is_expected_to_pay(costs, num_canv
 def test_without_costs_a_model_with_a_canvas_runs_diffusion():
     for spec, decoder in ((MASK_SPEC, DecoderName.DIFFUSION), (CAUSAL_SPEC, DecoderName.AUTOREGRESSIVE)):
         assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is decoder
+
+
+@pytest.mark.parametrize(
+    ("spec", "costs", "decoder"),
+    [
+        pytest.param(MASK_SPEC, CPU, DecoderName.PROMPT_LOOKUP, id="a canvas costs ten tokens"),
+        pytest.param(MASK_SPEC, replace(CPU, canvas=((16, 0.2), (64, 0.3))), DecoderName.DIFFUSION, id="cheap canvas"),
+        pytest.param(CAUSAL_SPEC, CPU, DecoderName.PROMPT_LOOKUP, id="no canvas"),
+        pytest.param(replace(MASK_SPEC, has_causal_head=False), CPU, DecoderName.DIFFUSION, id="no causal head"),
+        pytest.param(MASK_SPEC, None, DecoderName.DIFFUSION, id="no costs"),
+        pytest.param(DRAFTER, GPU, DecoderName.SPECULATIVE, id="drafter"),
+        pytest.param(DRAFTER, None, DecoderName.SPECULATIVE, id="drafter, no costs"),
+    ],
+)
+def test_costs_decide_for_texts_too(spec, costs, decoder):
+    assert DecoderSelection(spec, costs).choose(PositionKind.TEXT) is decoder
+
+
+@pytest.mark.parametrize("kind", PositionKind)
+def test_a_drafter_is_speculative_at_every_position_of_a_gpu(kind):
+    assert DecoderSelection(DRAFTER, GPU).choose(kind) is DecoderName.SPECULATIVE
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,5 @@ def test_apply_adds_an_instruction_to_mercurys_template(post):
     content = "<|original_code|>\na = 1\n<|/original_code|>\n\n<|update_snippet|>\na = 2\n<|/update_snippet|>"
     tree = post(answer, {"messages": [{"role": "user", "content": content}]}, "/v1/apply/completions").tree
     assert tree["choices"][0]["message"]["content"] == "a = 2"
-    [prompt] = seen
+    prompt = max(seen, key=len)  # a prompt is decoded in pieces
     assert "Apply the update" in prompt

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from http_server import OPERATOR, wait_until
+from http_server import OPERATOR, chunks, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -145,17 +145,34 @@ def test_an_empty_fill_has_its_reason(start, path, fill, reason):
     reply = client.post("/v1/completions" if path == "tabby" else path, body)
     assert reply.headers.get("dg-lsp-reason") == reason
     assert reply.tree.get("dg_lsp") == (None if path == "tabby" or not reason else {"reason": reason})
-    if path in ("/infill", "/v1/completions", "/v1/fim/completions"):
+    if path != "tabby":
         streamed = client.post(path, {**body, "stream": True})
-        assert streamed.headers["dg-lsp-reason"] == reason
+        assert streamed.headers.get("dg-lsp-reason") == reason
         last = [json.loads(one) for one in streamed.events if one != "[DONE]"][-1]
-        assert last["dg_lsp"] == {"reason": reason}
+        assert last.get("dg_lsp") == ({"reason": reason} if reason else None)
 
 
 def test_a_fill_with_a_text_has_no_reason(complete):
     reply = complete("total", "/infill", GAP)
     assert "dg-lsp-reason" not in reply.headers
     assert "dg_lsp" not in reply.tree
+
+
+@pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions"])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_each_of_several_completions_has_its_own_reason_to_end(start, path, is_streamed):
+    client = start(ScriptedDenoiser(["total", "width\n+ 1"], tokens_per_step=64))
+    body = {"input_prefix": "x = ", "prompt": "x = ", "input_suffix": "\n", "suffix": "\n", "stream": is_streamed}
+    if path == "/infill":
+        found = client.post(path, {**body, "prompt": "", "n_cmpl": 2})
+        trees = [json.loads(one) for one in found.events] if is_streamed else found.tree
+        ends = [one["stop_type"] for one in trees if one["stop"]]
+        assert ends == ["eos", "limit"]
+    else:
+        found = client.post(path, {**body, "n": 2})
+        trees = chunks(found) if is_streamed else [found.tree]
+        ends = [choice["finish_reason"] for tree in trees for choice in tree["choices"]]
+        assert [end for end in ends if end] == ["stop", "length"]
 
 
 @pytest.mark.parametrize(

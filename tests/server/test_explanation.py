@@ -27,6 +27,11 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
             "3 % probable, below 8 %",
         ),
         (
+            replace(RESULT, candidates=(Candidate("x", -1.0, 0.0796),)).confident(0.08),
+            "hidden",
+            "7.96 % probable, below 8 %",
+        ),
+        (
             replace(RESULT, candidates=(Candidate("x", -1.0, 0.9, Reason.LICENCE),)).confident(0.08),
             "hidden",
             "unless you request it: it is a licence header",
@@ -42,6 +47,16 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
             replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),)),
             "deadline",
             "after 1000 ms (completion.deadline_ms): prompt 700 ms, generation 299 ms",
+        ),
+        (
+            replace(RESULT, rejections=(Rejection(Reason.UNFINISHED),), timings=Timings(prefill=90.0, total=90.4)),
+            "deadline",
+            "(completion.deadline_ms): waiting for the model 910 ms, prompt 90 ms.",
+        ),
+        (
+            FillResult.unfinished(),
+            "deadline",
+            "(completion.deadline_ms): waiting for the model 1000 ms.",
         ),
     ],
 )

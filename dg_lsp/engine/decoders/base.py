@@ -31,6 +31,7 @@ class Draft:
     confidence: Floats  # probability of each token when it was committed, that of the end token included
     is_ended: bool = False
     join: float = 0.0  # mean log probability in nats of the frozen tokens after the fill; 0 where none are
+    is_cut: bool = False  # it has ended, because further lines may not be shown
 
     def grow(self, ids: TokenIds, confidence: Floats, end_ids: frozenset[int]) -> "Draft":
         """This draft and committed tokens after it, up to the first end token."""
@@ -49,9 +50,10 @@ class Draft:
         # with uniform noise the canvas may hold noise at a settled position
         return self.grow(step.draft_ids[:settled], step.confidence[:settled], end_ids)
 
-    def cut(self, length: int) -> "Draft":
-        """The first tokens, as a complete fill."""
-        return replace(self, ids=self.ids[:length], confidence=self.confidence[:length], is_ended=True)
+    def cut(self, length: int, *, is_cut: bool) -> "Draft":
+        """The first tokens, as a fill that has ended."""
+        ids, confidence = self.ids[:length], self.confidence[:length]
+        return replace(self, ids=ids, confidence=confidence, is_ended=True, is_cut=is_cut)
 
     @property
     def is_empty(self) -> bool:

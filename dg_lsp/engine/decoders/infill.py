@@ -63,9 +63,12 @@ class InfillDecoder(DiffusionDecoder):
     def _draft(self, gap: Step, before: Draft) -> Draft:
         """The settled fill of a gap. It ends with the lines that may be shown, and where the gap is full."""
         draft = super()._draft(gap, before)
-        if (size := self._task.stop.num_shown(draft.ids)) < len(draft.ids):
-            return draft.cut(size)
-        return replace(draft, is_ended=draft.is_ended or bool(gap.committed.all()))
+        is_ended = draft.is_ended or bool(gap.committed.all())
+        stop = self._task.stop
+        if (size := stop.num_shown(draft.ids)) < len(draft.ids):
+            has_more = bool(stop.decode(draft.ids[size:]).strip(b"\n"))
+            return draft.cut(size, is_cut=has_more or not is_ended)
+        return replace(draft, is_ended=is_ended)
 
     def _best(self, drafts: Drafts) -> int:
         """The highest score of the drafts that are not empty; of none, the last."""

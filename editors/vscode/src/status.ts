@@ -89,6 +89,9 @@ export class StatusBar implements vscode.Disposable {
     } else if (state === "off" || state === "excluded" || state === "unsupported") {
       words.push(state);
     }
+    if (state === "ready" && this.status.message) {
+      words.push(`· ${this.status.message}`); // why a requested completion is missing
+    }
     this.item.text = words.join(" ");
     void vscode.commands.executeCommand("setContext", "dg-lsp.isServed", this.isServed());
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;

@@ -154,3 +154,14 @@ def test_causal_decoders_are_refused_in_the_format_infill(around, decoder):
     engine, _, request = around("side", decoder=decoder)
     with pytest.raises(RequestError, match="in the prompt format infill"):
         engine.fill(request)
+
+
+@pytest.mark.parametrize(
+    ("fill", "ending"),
+    [("side", "end"), ("side\n", "end"), ("a = 1\nb = 2", "tokens")],
+    ids=["one line", "line end", "two"],
+)
+def test_a_fill_that_the_line_limit_cuts_has_not_ended(around, fill, ending):
+    engine, _, request = around(fill, settings=UNCHECKED)
+    result = engine.fill(request)
+    assert (result.text, result.ending.value) == (fill.partition("\n")[0], ending)

@@ -87,6 +87,9 @@ function M.line(bufnr)
   if type(ours.lastMs) == "number" then
     table.insert(parts, ("%.0f ms"):format(ours.lastMs))
   end
+  if state == "ready" and status.message and status.message ~= "" then
+    table.insert(parts, status.message) -- why a requested completion is missing
+  end
   local today = ours.today
   if today and today.usefulEdits > 0 then
     table.insert(parts, ("%d useful today, median %.0f ms"):format(today.usefulEdits, today.medianMs))
@@ -102,7 +105,7 @@ function M.print()
   end
   local status = M.of(bufnr)
   local lines, ours = { M.line(bufnr) }, status.dgLsp or {}
-  if status.message and status.message ~= "" then
+  if status.message and status.message ~= "" and ours.state ~= "ready" then
     table.insert(lines, status.message)
   end
   if ours.rewriteModel then
