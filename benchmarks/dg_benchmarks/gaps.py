@@ -1,6 +1,6 @@
 """Several gaps of one selection: filled together on one canvas, and one after the other by the same weights.
 
-    python benchmarks/gaps.py FOLDER... [--number 200] [--model dg-mini] [--film PAGE.html]
+    python -m dg_benchmarks.gaps FOLDER... [--number 200] [--model dg-mini] [--film PAGE.html]
 
 Cuts 2 to 5 gaps (statements, values, arguments) out of at most 8 lines of a Python function; prints a Markdown table.
 Time is that of the processor. A gap is right if its fill equals what was cut, but for blanks.

@@ -1,6 +1,6 @@
 """Time to an answer where the prompt is cold and takes longer than the deadline, and to the same position afterwards.
 
-    python benchmarks/deadline.py MODEL FILE [--lines 3000] [--deadline 300] [--num 20] [--threads 0]
+    python -m dg_benchmarks.deadline MODEL FILE [--lines 3000] [--deadline 300] [--num 20] [--threads 0]
 
 The file is repeated until it has so many lines. Each position is that of another file, so that nothing is cached. It is
 requested while the model is idle, and then a second time: at once, as a client does that asks again, or after a rest.

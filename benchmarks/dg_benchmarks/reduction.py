@@ -1,7 +1,7 @@
 """Time of a DiffusionGemma's step by the place where its logits are reduced: real vocabulary, random weights.
 
-    python benchmarks/reduction.py [--width 256] [--threads 1] [--canvas 8 16 32 64 256] [--rounds 3]
-    python benchmarks/reduction.py --host-work [--width 2816] [--canvas 256]
+    python -m dg_benchmarks.reduction [--width 256] [--threads 1] [--canvas 8 16 32 64 256] [--rounds 3]
+    python -m dg_benchmarks.reduction --host-work [--width 2816] [--canvas 256]
 
 Prints a Markdown table: milliseconds of processor time of a whole `predict`, self-conditioning included, the best of
 the rounds, by canvas and temperature. At the low temperature every position is sure of a token, at the high one none
@@ -26,9 +26,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from random_gguf import write_random
-from shape import REAL, Shape
 
+from dg_benchmarks.random_gguf import write_random
+from dg_benchmarks.shape import REAL, Shape
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp import LlamaModel, device_feedback
 from dg_lsp.backends.llamacpp.device_reduction import Mode, functions

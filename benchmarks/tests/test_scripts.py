@@ -1,5 +1,6 @@
-"""Scripts in `benchmarks/`: parts of a step, rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
+"""Benchmark scripts: parts of a step, rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -14,18 +15,14 @@ from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
-def script(monkeypatch):
-    """Imports a script; removes all of them afterwards."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    before = set(sys.modules)
-    yield __import__
-    for name in {path.stem for path in SCRIPTS.glob("*.py")} & (set(sys.modules) - before):
-        del sys.modules[name]
+def script():
+    """Imports a script by its name."""
+    return lambda name: importlib.import_module(f"dg_benchmarks.{name}")
 
 
 needs_runtime = pytest.mark.skipif(
@@ -267,7 +264,7 @@ def test_weights_that_cannot_be_written_are_reported(run_parts, script, monkeypa
 
 def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path):
     picture = tmp_path / "typing.svg"
-    script("typing_svg").main([str(SCRIPTS.parent / "samples/bank.py"), "13-14", str(picture)])
+    script("typing_svg").main([str(ROOT / "samples/bank.py"), "13-14", str(picture)])
     root = ElementTree.parse(picture).getroot()
     named = {one.get("id"): one.text for one in root.iter(f"{SVG}text") if one.get("id")}
     frames = root.findall(f"{SVG}g")

@@ -1,7 +1,7 @@
 """Processor time to the first line of a causal model: cold, in a file that was just opened, and while typing.
 
-    python benchmarks/first_line.py MODEL --cases CASES.jsonl.gz [--num 60] [--llama-server PROGRAM]
-    python benchmarks/first_line.py MODEL --typed FILES [--keys 1500] [--gaps 0 200]
+    python -m dg_benchmarks.first_line MODEL --cases CASES.jsonl.gz [--num 60] [--llama-server PROGRAM]
+    python -m dg_benchmarks.first_line MODEL --typed FILES [--keys 1500] [--gaps 0 200]
 
 CASES has test cases in the format of HumanEval-Infilling; one random line of each program is completed from its first
 character on. "Opened": the prompt that `didOpen` decodes in idle time is there. "Typing": that of the character before.

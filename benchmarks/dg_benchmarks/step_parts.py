@@ -1,6 +1,6 @@
 """Time of the parts of a denoising step, and the gain by the cached prompt.
 
-    python benchmarks/step_parts.py [--model MODEL] [--threads N] [--rounds 15]
+    python -m dg_benchmarks.step_parts [--model MODEL] [--threads N] [--rounds 15]
 
 Prints one JSON object. `parts` are mean milliseconds per step in real fills. `cache_gains` are median milliseconds of a
 step by canvas length: `cached` with the prompt in the KV cache, and `recomputed` by llama.cpp's own diffusion graph,
