@@ -42,6 +42,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -332,8 +333,10 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
     names = [] if options.toy else [device.name for device in gpus()]  # loads the changed llama.cpp
     if not names and not options.toy:
         sys.exit("llama.cpp lists no GPU: run dg-lsp doctor, or use --toy")
-    runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
-    settings = Settings(model=ModelSettings(name=str(options.gguf), **runtime))
+    runtime = ModelSettings(name=str(options.gguf))
+    if options.toy:
+        runtime = attrs.evolve(runtime, threads=1, gpu_layers=0)
+    settings = Settings(model=runtime)
     with closing(open_denoiser(load_model(settings))) as denoiser:
         yield denoiser, names[0] if names else "CPU"
 
