@@ -31,10 +31,11 @@ DIGEST := import hashlib, pathlib, sys; wheel = pathlib.Path(sys.argv[1]); \
 # what `make demo` accepts behind `return`, by either bundled model
 ANSWER := .+
 TRAIN_TEST = cd training && ../$(BIN)/python -m pytest -q -n auto --dist loadfile
+BENCHMARKS_TEST = cd benchmarks && ../$(BIN)/python -m pytest -q -n auto --dist loadfile
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test train-test check fix lock audit sbom docs release bench e2e soak editors extension samples clean
+.PHONY: help demo test train-test benchmarks-test check fix lock audit sbom docs release bench e2e soak editors extension samples clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -49,9 +50,13 @@ demo: $(BASE)  ## install what a user needs, complete a line of a sample, and ch
 test: check docs editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 	$(TRAIN_TEST)
+	$(BENCHMARKS_TEST)
 
 train-test: $(DEV)  ## only the tests of the training, a project of its own
 	$(TRAIN_TEST)
+
+benchmarks-test: $(DEV)  ## only the tests of the benchmarks, a project of its own
+	$(BENCHMARKS_TEST)
 
 check: $(DEV)  ## style, types, import contracts and known vulnerabilities
 	$(BIN)/ruff check

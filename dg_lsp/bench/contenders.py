@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -114,8 +114,9 @@ class EngineContender:
         """See `Contender.answer`."""
         is_remote = isinstance(self.engine, RemoteEngine)
         if self.options.is_warm:
-            # a deadline in the past only fills the cache; a remote server must complete the request
-            self.engine.fill(self.request(case.before_last_key()), deadline=None if is_remote else time.monotonic())
+            before = self.request(case.before_last_key())
+            # a request for no tokens only decodes the prompt; a remote server must complete the request
+            self.engine.fill(before if is_remote else replace(before, max_tokens=0), deadline=math.inf)
         start = time.perf_counter()
         # the deadline of the settings applies to requests without their own, unless it is overridden here
         result = self.engine.fill(self.request(case), deadline=math.inf if self.options.deadline_ms is None else None)

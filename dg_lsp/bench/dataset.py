@@ -7,10 +7,10 @@ import re
 import time
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cattrs
 
@@ -20,10 +20,9 @@ from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError
 
-Item = TypeVar("Item")
-
 _LINE_END = re.compile(r"\r?\n\Z")
 _GZIP = b"\x1f\x8b"
+_FORMAT = "the format of HumanEval-Infilling"
 _REQUIRED = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
 _OPTIONAL = ("kind", "test", "entry_point", "path", "language")
 
@@ -75,32 +74,22 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
         InputFileError: the file is unreadable or empty, or a line is not a test case; the message has the line number.
     """
     cases: dict[str, TestCase] = {}
-    for number, case in read_lines(path, lambda tree, _: parse_case(tree), "the format of HumanEval-Infilling"):
-        if case.id in cases:
-            raise InputFileError(f"{path}, line {number}: duplicate task_id {case.id}")
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            case = _parse_case(json.loads(line))
+            if case.id in cases:
+                raise ValueError(f"duplicate task_id {case.id}")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputFileError(f"{path}, line {number}: {error}; expected {_FORMAT}") from error
         cases[case.id] = case
     if not cases:
         raise InputFileError(f"{path} has no test cases: expected one JSON object per line")
     return tuple(cases.values())
 
 
-def read_lines(path: Path, parse: Callable[[Any, int], Item], expected: str) -> Iterator[tuple[int, Item]]:
-    """Yields line numbers and the parsed lines of a JSONL file, plain or gzip; `parse` gets the tree and the number.
-
-    Raises:
-        InputFileError: the file is unreadable, or `parse` raises ValueError or TypeError.
-    """
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            item = parse(json.loads(line), number)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InputFileError(f"{path}, line {number}: {error}; expected {expected}") from error
-        yield number, item
-
-
-def sample_cases(cases: Sequence[Item], limit: int | None, seed: int) -> tuple[Item, ...]:
+def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tuple[TestCase, ...]:
     """`limit` random cases, or all of them in order. With the same seed a larger sample starts with the smaller one."""
     if limit is None:
         return tuple(cases)
@@ -121,7 +110,7 @@ def _read_text(path: Path) -> str:
         raise InputFileError(f"cannot read {path}: {error}") from error
 
 
-def parse_case(tree: Any) -> TestCase:
+def _parse_case(tree: Any) -> TestCase:
     """A test case of the data. Raises ValueError or TypeError with a short reason."""
     if not isinstance(tree, dict):
         raise TypeError("not an object")

@@ -1,4 +1,4 @@
-"""`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types, `server_load` sends requests."""
+"""`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types."""
 
 import inspect
 import json
@@ -239,43 +239,6 @@ def samples(
             print_line(line)
         print_line(RequestOptions().time_limits)
     return 0
-
-
-@app.command("serve")
-def serve(
-    urls: Annotated[list[str], Argument(metavar="URL [URL2]", help="One server, or two to compare.")],
-    prompts: Annotated[
-        Path, Option(metavar="FILE", help="Prompts or test cases (JSON lines), or cursor positions (TOML).")
-    ] = Path("samples/places.toml"),
-    concurrency: Annotated[str, Option(metavar="N,N,...", help="Numbers of requests at the same time.")] = "1",
-    rounds: Annotated[int, Option(min=1, metavar="N", help="How often all prompts are sent.")] = 3,
-    warm_up: Annotated[int, Option(min=0, metavar="N", help="Uncounted requests before each level.")] = 2,
-    max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, metavar="N", help="Longest answer.")] = 64,
-    api: Annotated[
-        list[str] | None, Option(metavar="API", help="API of the server; a second one is that of URL2.")
-    ] = None,
-    fim: Annotated[
-        list[str] | None, Option(metavar="FIM", help="See remote.fim; a second one is that of URL2.")
-    ] = None,
-    model: Annotated[
-        list[str] | None, Option(metavar="NAME", help="Model's name there; a second one for URL2.")
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, metavar="N", help="Number of random prompts.")] = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-    output: Annotated[
-        Path | None, Option(metavar="RUN.jsonl", help="Keep every answer's times, in a new file.")
-    ] = None,
-    html: Html = None,
-) -> int:
-    """Send many requests at a time to a server, or to two in turn: latency, throughput, useful first lines."""
-    from dg_lsp.bench.load import LoadPlan
-    from dg_lsp.cli.server_load import measure_load, parse_levels, servers_of
-
-    settings = configure({})
-    servers = servers_of(urls, api or (), fim or (), model or (), settings)
-    plan = LoadPlan(parse_levels(concurrency), rounds, warm_up, max_tokens)
-    return measure_load(servers, prompts, plan, settings, limit, seed, as_json=as_json, output=output, html=html)
 
 
 @app.command("steps")

@@ -1,6 +1,6 @@
 """Real files of every language: a correct fill comes back unchanged, a damaged one does not.
 
-The sample is small; `benchmarks/languages.py` measures thousands of middles.
+The sample is small; `benchmarks/dg_benchmarks/languages.py` measures thousands of middles.
 """
 
 import random

@@ -245,8 +245,8 @@ def mutated(file, rng):
 def write_models(folder):
     """One small file of each architecture."""
     sys.path.append(str(ROOT / "benchmarks"))
-    from random_gguf import write_random
-    from shape import TOY
+    from dg_benchmarks.random_gguf import write_random
+    from dg_benchmarks.shape import TOY
 
     models = [shutil.copy(BUNDLED[0].path, folder)]
     for architecture in (*tiny_masked.ARCHITECTURES, "qwen2", "qwen3moe", "llama"):

@@ -107,13 +107,8 @@ class AnswerBuilder:
 class RemoteModel:
     """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
-    def __init__(
-        self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS, is_measured: bool = False
-    ) -> None:
-        """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate.
-
-        For a measurement every query is sent once, whatever failed before, and read to its end with the counts.
-        """
+    def __init__(self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS) -> None:
+        """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate."""
         if not settings.url:
             raise SettingsError("remote.url is empty; set it to the address of the server")
         address = urlsplit(settings.url)
@@ -138,7 +133,6 @@ class RemoteModel:
         self.languages: tuple[str, ...] = ()
         """LSP ids of the languages that the model knows, as far as the server has named them; empty: any language."""
         self._breaker = CircuitBreaker(pause_seconds)
-        self._is_measured = is_measured
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
@@ -161,7 +155,7 @@ class RemoteModel:
         """
         if time.monotonic() >= deadline:  # a request that only warms a prompt cache
             return
-        if not self._is_measured and (seconds := self._breaker.seconds_left):
+        if seconds := self._breaker.seconds_left:
             raise RemoteError(f"{self._host} {self._breaker.reason}; the next request is possible in {seconds:.0f} s")
         updates: queue.SimpleQueue[RemoteAnswer | None] = queue.SimpleQueue()
         builder = AnswerBuilder(self._dialect, query.num_answers, updates.put)
@@ -213,7 +207,7 @@ class RemoteModel:
         seconds = deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                await (self._send if self._is_measured else self._send_with_retry)(query, deadline, builder)
+                await self._send_with_retry(query, deadline, builder)
         except TimeoutError:  # the pieces so far are the answer
             if not builder.has_text and seconds >= MIN_SECONDS:
                 self._breaker.record_failure("sends no answer within the deadline")
@@ -249,7 +243,7 @@ class RemoteModel:
                 async with aclosing(self._events(response, query)) as events:
                     async for event in events:
                         builder.add(event)
-                        if builder.is_complete and not self._is_measured:
+                        if builder.is_complete:
                             return  # only counts may follow
             if not builder.has_text:
                 raise RemoteRequestError("ends the response without an answer", is_transient=True)
@@ -316,8 +310,6 @@ class RemoteModel:
         tree = self._dialect.body(query, temperature, 1e3 * (deadline - time.monotonic()))
         if self._settings.model:
             tree["model"] = self._settings.model
-        if self._is_measured:
-            tree |= self._dialect.count_options
         # JSON escapes a lone surrogate, which UTF-8 cannot encode
         return json.dumps({**tree, **self._extra}, separators=(",", ":")).encode()
 

@@ -92,8 +92,6 @@ class Dialect:
     path: ClassVar[str] = "/v1/completions"  # below the address of the server
     follows_instructions: ClassVar[bool] = False
     continues_text: ClassVar[bool] = True
-    count_options: ClassVar[Json] = {"stream_options": {"include_usage": True}}
-    """Fields that request the counts of a stream, which otherwise may have none."""
 
     def __init__(self, fim: str = "suffix") -> None:
         """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
@@ -132,7 +130,6 @@ class InfillDialect(Dialect):
 
     path: ClassVar[str] = "/infill"
     continues_text: ClassVar[bool] = False
-    count_options: ClassVar[Json] = {}
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
         """See `Dialect.body`."""

@@ -1,6 +1,6 @@
 """Types fast into a real server: every key sends an edit and a completion request.
 
-    python benchmarks/storm.py FILE.py [--keys 500] [--rate 12]
+    python -m dg_benchmarks.storm FILE.py [--keys 500] [--rate 12]
 
 Types the last `--keys` characters of the file into a server over its standard input and output. Prints the number of
 cancelled and answered requests, the latency of the answers, and the model time of stale requests.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sharing import Editor
+from dg_benchmarks.sharing import Editor
 
 
 def keys(text: str, number: int) -> Iterator[tuple[int, int, str]]:

@@ -1,6 +1,6 @@
 """Rewrites of statements drawn from Python files: how many are shown, and how many of these break the file.
 
-    python benchmarks/rewrites.py FOLDER... [--number 130] [--strengths 0.3 0.6 1]
+    python -m dg_benchmarks.rewrites FOLDER... [--number 130] [--strengths 0.3 0.6 1]
 
 Prints a Markdown table. A file is broken if Python compiled it before and does not after the rewrite. No
 deadline shortens a rewrite.
@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gaps import drawn_files
-
+from dg_benchmarks.gaps import drawn_files
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain

@@ -1,6 +1,6 @@
 """Memory and latency of several editors that share a daemon, compared with one server per editor (bundled model).
 
-    python benchmarks/sharing.py [--editors 2] [--trips 1000] [--http]
+    python -m dg_benchmarks.sharing [--editors 2] [--trips 1000] [--http]
 
 Prints the memory of all processes, and the latency of a request that does not use the model. The resident memory counts
 a shared page once for each process. The proportional memory (Linux only) counts it once for all processes together.

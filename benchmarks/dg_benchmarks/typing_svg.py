@@ -1,6 +1,6 @@
 """Draws a replay as an animated SVG: the keys, the ghost text and what was accepted, on the replay's own clock.
 
-    python benchmarks/typing_svg.py FILE FIRST-LAST OUT.svg [--speed 1]
+    python -m dg_benchmarks.typing_svg FILE FIRST-LAST OUT.svg [--speed 1]
 
 The model is the bundled one with default settings; nothing is left out between the first key and the last.
 """

@@ -1,6 +1,6 @@
 """Several gaps of one selection: filled together on one canvas, and one after the other by the same weights.
 
-    python benchmarks/gaps.py FOLDER... [--number 200] [--model dg-mini] [--film PAGE.html]
+    python -m dg_benchmarks.gaps FOLDER... [--number 200] [--model dg-mini]
 
 Cuts 2 to 5 gaps (statements, values, arguments) out of at most 8 lines of a Python function; prints a Markdown table.
 Time is that of the processor. A gap is right if its fill equals what was cut, but for blanks.
@@ -8,7 +8,6 @@ Time is that of the processor. A gap is right if its fill equals what was cut, b
 
 import argparse
 import ast
-import datetime
 import random
 import time
 import warnings
@@ -17,14 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from dg_lsp.bench.report import Film, Page, Section
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.holes import find_holes
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.result import Frame, RewriteResult
+from dg_lsp.engine.result import RewriteResult
 from dg_lsp.postprocess.syntax import Validity, python_validity
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
@@ -123,11 +121,10 @@ def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
     return Case(RewriteRequest(snapshot, start, end + moved, holes=holes), tuple(text[a:b] for a, b, _ in chosen))
 
 
-def fill(engine: Engine, case: Case, decoder: DecoderName, frames: list[Frame] | None = None) -> Outcome:
+def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:
     """Fills all gaps of a selection."""
     request, began = replace(case.request, decoder=decoder), time.process_time()
-    steps = engine.rewrite(request)
-    result = drain(steps) if frames is None else drain(steps, lambda step: frames.append(engine.frame(step)))
+    result = drain(engine.rewrite(request))
     seconds = time.process_time() - began
     text = request.snapshot.text
     new = text[: result.start] + result.text + text[result.end :] if result.rejection is None else text
@@ -149,19 +146,6 @@ def row(decoder: DecoderName, outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def film_of(engine: Engine, case: Case) -> Film:
-    """The gaps of a selection as they settle together."""
-    frames: list[Frame] = []
-    outcome, request = fill(engine, case, TOGETHER, frames), case.request
-    text, first, last = request.snapshot.text, request.holes[0].start, request.holes[-1].end
-    reference, at = "", first
-    for hole, cut in zip(request.holes, case.cut, strict=True):
-        reference, at = reference + text[at : hole.start] + cut, hole.end
-    name = f"{request.snapshot.uri.rpartition('/')[2]}:{text.count(chr(10), 0, first) + 1}"
-    facts = text[request.start : first], text[last : request.end], outcome.result.text, TOGETHER.value
-    return Film(name, reference, tuple(frames), *facts, f"{outcome.num_right} of {len(case.cut)} gaps right")
-
-
 def main() -> None:
     """Reads the arguments and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -169,7 +153,6 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--model", default="dg-mini")
     parser.add_argument("--min-confidence", type=float, default=0.0)
-    parser.add_argument("--film", type=Path, help="page with the selections of one canvas that were filled best")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0, min_confidence=arguments.min_confidence)
@@ -178,23 +161,12 @@ def main() -> None:
     print("| gaps | passes | CPU time | filled | right | files that parse | broken |\n|---|---|---|---|---|---|---|")
     decoders = [DecoderName.AUTOREGRESSIVE] if engine.spec.has_causal_head else []
     decoders += [DecoderName.DIFFUSION, TOGETHER] if engine.spec.sampling else []
-    films: list[Film] = []
     try:
         for decoder in decoders:
             outcomes = [fill(engine, case, decoder) for case in chosen]
             print(row(decoder, outcomes), flush=True)
-        if arguments.film is not None and engine.spec.sampling:
-            best = sorted(zip(chosen, outcomes, strict=True), key=lambda pair: -pair[1].num_right)
-            films = [film_of(engine, case) for case, _ in best]
-            films = [film for film in films if len(film.frames) > 1 and not film.frames[-1].block][:3]
     finally:
         engine.close()
-    if films:
-        section = Section("films", "Several gaps on one canvas", films)
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        lead = f"All gaps of a selection settle together, the code between them is frozen. Model: {arguments.model}."
-        notes = ("The last step has the best fill of each gap. Where that is refused, the next best one is shown.",)
-        Page("Several gaps in one pass", today, lead, notes, (section,)).write(arguments.film)
 
 
 if __name__ == "__main__":

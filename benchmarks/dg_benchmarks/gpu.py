@@ -1,10 +1,10 @@
 """DiffusionGemma at full size with random weights on a GPU, through transformers and llama.cpp: Markdown tables.
 
-    python benchmarks/gpu.py                          # all parts; 60 GB of GPU memory, 30 GB of disk
-    python benchmarks/gpu.py --minutes 9              # stops in time; the same command again continues
-    python benchmarks/gpu.py --backend transformers --canvas 32 --prompt 2048
-    python benchmarks/gpu.py --backend llamacpp --type Q4_K --folder /var/tmp
-    python benchmarks/gpu.py --toy                    # a tiny model on the CPU, in seconds
+    python -m dg_benchmarks.gpu                          # all parts; 60 GB of GPU memory, 30 GB of disk
+    python -m dg_benchmarks.gpu --minutes 9              # stops in time; the same command again continues
+    python -m dg_benchmarks.gpu --backend transformers --canvas 32 --prompt 2048
+    python -m dg_benchmarks.gpu --backend llamacpp --type Q4_K --folder /var/tmp
+    python -m dg_benchmarks.gpu --toy                    # a tiny model on the CPU, in seconds
 
 A part is one way to run one set of weights: transformers eager, with CUDA graphs and compiled; llama.cpp by number
 format, with CUDA graphs and without. Each part is a process of its own, which is stopped after 8 minutes. Its rows are
@@ -42,12 +42,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
-from random_gguf import TYPES, write_random
-from shape import REAL, TOY, Shape, bandwidth_of
-from step_parts import Timer, functions_of
 
+from dg_benchmarks.random_gguf import TYPES, write_random
+from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
+from dg_benchmarks.step_parts import Timer, functions_of
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
 from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
@@ -226,9 +227,11 @@ def _run_part(part: Part, path: Path, options: argparse.Namespace, seconds: floa
         word for name in ("canvas", "prompt") for size in getattr(options, name) for word in (f"--{name}", str(size))
     ]
     graphs = NO_GRAPHS if part.mode == WITHOUT_GRAPHS else {}
+    search_path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": search_path, **graphs}
     _write(options.output, _begun(part, options))
     with options.output.open("a", encoding="utf-8") as output, tempfile.TemporaryFile("w+") as problems:
-        process = subprocess.Popen(command, env={**os.environ, **graphs}, stdout=output, stderr=problems)
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=problems)
         try:
             ending = {0: "done"}.get(process.wait(seconds), "")
         except subprocess.TimeoutExpired:
@@ -330,8 +333,10 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
     names = [] if options.toy else [device.name for device in gpus()]  # loads the changed llama.cpp
     if not names and not options.toy:
         sys.exit("llama.cpp lists no GPU: run dg-lsp doctor, or use --toy")
-    runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
-    settings = Settings(model=ModelSettings(name=str(options.gguf), **runtime))
+    runtime = ModelSettings(name=str(options.gguf))
+    if options.toy:
+        runtime = attrs.evolve(runtime, threads=1, gpu_layers=0)
+    settings = Settings(model=runtime)
     with closing(open_denoiser(load_model(settings))) as denoiser:
         yield denoiser, names[0] if names else "CPU"
 

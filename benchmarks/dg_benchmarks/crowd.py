@@ -1,6 +1,6 @@
 """Sends requests of many clients at once to a real `dg-lsp serve`, and checks that each client gets its own answers.
 
-    python benchmarks/crowd.py [--clients 100] [--seconds 60 | --requests N] [--waiting 32] [--seed 0] [--json]
+    python -m dg_benchmarks.crowd [--clients 100] [--seconds 60 | --requests N] [--waiting 32] [--seed 0] [--json]
 
 First one client sends every prompt. Then all clients send requests at the same time: their own prompts, prompts of
 other clients, requests that they abandon, and invalid requests. After status 503 or 429 a client waits for the time in
@@ -30,7 +30,7 @@ import psutil
 
 from dg_lsp.system import python_command
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n"
 """Without time limits the answers do not depend on the load."""
 WORDS = [

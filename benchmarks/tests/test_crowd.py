@@ -1,4 +1,4 @@
-"""`benchmarks/crowd.py`: every client gets its own answers, and errors of a server are detected.
+"""`dg_benchmarks.crowd`: every client gets its own answers, and errors of a server are detected.
 
 Each client sends a fixed number of requests, so that the load of the machine does not matter.
 """
@@ -14,20 +14,18 @@ from gates import TIMEOUT
 from http_server import Starter, wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dg_benchmarks import crowd
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
 from dg_lsp.http.auth import AccessRules
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+PROJECT = Path(__file__).parents[1]
 NUM_CLIENTS, NUM_REQUESTS = 4, 6
 
 
 @pytest.fixture
-def send(monkeypatch):
+def send():
     """Sends all prompts, calls `between`, sends requests of all clients at once, and returns their tally."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import crowd
-
     serve = Starter()
 
     def call(denoiser, between, **rules):
@@ -43,12 +41,11 @@ def send(monkeypatch):
 
     yield call
     serve.close()
-    del sys.modules["crowd"]
 
 
 def test_every_client_of_a_real_server_gets_its_own_answers():
-    command = [sys.executable, SCRIPTS / "crowd.py", "--json", "--clients", "5", "--requests", "6"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=10 * TIMEOUT, check=False)
+    command = [sys.executable, "-m", "dg_benchmarks.crowd", "--json", "--clients", "5", "--requests", "6"]
+    process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=10 * TIMEOUT, check=False)
     found = json.loads(process.stdout)
     assert process.returncode == 0
     assert found["answers"] > 0

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from shape import Shape
 
+from dg_benchmarks.shape import Shape
 from dg_lsp import gguf as v
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector

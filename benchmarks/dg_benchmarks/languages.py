@@ -1,7 +1,7 @@
 """Postprocessing of correct and damaged fills in every language with a grammar, on real source files.
 
-    python benchmarks/languages.py CACHE [--languages go rust] [--middles 2000] [--show 5]
-    python benchmarks/languages.py CACHE --folder go=/path/to/sources
+    python -m dg_benchmarks.languages CACHE [--languages go rust] [--middles 2000] [--show 5]
+    python -m dg_benchmarks.languages CACHE --folder go=/path/to/sources
 
 The files come from permissively licensed packages, which npm, pip's index and apt deliver (`SOURCES`); they are kept in
 CACHE. Every middle that is cut out of a file is judged as a fill: it should come back unchanged. Damaged middles should
