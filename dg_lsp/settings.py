@@ -287,7 +287,7 @@ _MOVED = {
     "audit": "use privacy.audit_log",
     "remote.key_variable": "use remote.key_source",
     "remote.keyring": 'use remote.key_source = "keyring"',
-    "daemon.http": "use dg-lsp daemon start --http HOST:PORT",
+    "daemon.http": "use dg-lsp serve",
     "model.prompt_attention": f"set it for each model, in the table [{SAMPLER_KEY}.NAME]",
 }
 """What replaces the settings of earlier versions that have no successor of a similar name."""

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import threading
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -82,6 +83,13 @@ def engine_of(denoiser, may_open=None):
     return open_engine
 
 
+def run_in_thread(server):
+    """Serves until `server.stop()`; returns the thread."""
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    return thread
+
+
 class Starter:
     """`start(denoiser)` or `start(open_engine=...)` returns a client; all servers stop with the test.
 
@@ -90,21 +98,22 @@ class Starter:
 
     def __init__(self):
         self.started = []
+        self._threads = []
 
-    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, is_persistent=False, **tree):
+    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
         open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
-        server = HttpServer(
-            ("127.0.0.1", 0), open_scheduler, settings, (rules := rules or AccessRules()), is_persistent=is_persistent
-        )
-        server.start()
+        server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, (rules := rules or AccessRules()))
         self.started.append(server)
+        self._threads.append(run_in_thread(server))
         client = Client(server.port, rules.keys.get("operator", ""))
         return client.wait_ready() if is_waited else client
 
     def close(self):
         for server in self.started:
             server.stop()
+        for thread in self._threads:
+            thread.join(TIMEOUT)
 
 
 def metric(client, row):

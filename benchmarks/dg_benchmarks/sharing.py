@@ -1,6 +1,6 @@
 """Memory and latency of several editors that share a daemon, compared with one server per editor (bundled model).
 
-    python -m dg_benchmarks.sharing [--editors 2] [--trips 1000] [--http]
+    python -m dg_benchmarks.sharing [--editors 2] [--trips 1000]
 
 Prints the memory of all processes, and the latency of a request that does not use the model. The resident memory counts
 a shared page once for each process. The proportional memory (Linux only) counts it once for all processes together.
@@ -143,15 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--editors", type=int, default=2)
     parser.add_argument("--trips", type=int, default=1000)
-    parser.add_argument("--http", action="store_true", help="the daemon serves HTTP too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DG_LSP_DAEMON_DIR"] = folder
         own = completing_editor("never")
         alone = memory(own.process.pid)  # no other process shares its pages yet
         own.close()
-        if options.http:
-            subprocess.run(python_command("dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"), check=True)
         editors = [completing_editor("start") for _ in range(options.editors)]
         daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
         pipes = [memory(editor.process.pid) for editor in editors]

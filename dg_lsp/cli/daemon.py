@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,17 +16,14 @@ from dg_lsp.cli import loading, servers
 from dg_lsp.cli.loading import configure_user
 from dg_lsp.cli.options import Json
 from dg_lsp.cli.printing import print_line
-from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
+from dg_lsp.cli.servers import daemon_options
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, UsageError
 from dg_lsp.system import pin_gpu
 
 if TYPE_CHECKING:
-    from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.resident_models import SchedulerSession
-    from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 
 _MAX_GPUS = 1000
@@ -40,32 +36,23 @@ def start(
     exit_when_idle: Annotated[
         bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")
     ] = False,
-    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Also serve HTTP, as dg-lsp serve does.")] = None,
     gpus: Annotated[str | None, Option(metavar="N,N,...", help="Start one daemon for each of these GPUs.")] = None,
-    api_key_file: KeyFile = None,
-    allow_host: AllowedHosts = None,
-    allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
     from dg_lsp.daemon.pool import CrashLog
 
     main, numbers = Endpoint.of_user(), _gpu_numbers(gpus)
     _check_alone(main, numbers)
-    if gpus is not None and (foreground or http):
-        what = "--foreground" if foreground else "--http"
-        raise UsageError(f"{what} is for one daemon: leave --gpus out, or start dg-lsp serve --gpu N for each GPU")
+    if gpus is not None and foreground:
+        raise UsageError("--foreground is for one daemon: leave --gpus out")
     _check_gpus(numbers)
-    access = {"hosts": allow_host or [], "origins": allow_origin or []}
-    key_file = api_key_file and str(api_key_file.absolute())
     settings = configure_user({})
     for endpoint in map(main.of_gpu, numbers):
-        given = daemon_options(
-            settings, exit_when_idle=exit_when_idle, gpu=endpoint.gpu, http=http, api_key_file=key_file, **access
-        )
+        given = daemon_options(settings, exit_when_idle=exit_when_idle, gpu=endpoint.gpu)
         CrashLog(endpoint.crashes).clear()
         if foreground:
             return _run(endpoint, given, lambda: _print_address(main, "listens"))
-        _start(endpoint, given, http)
+        _start(endpoint, given)
     return 0
 
 
@@ -98,17 +85,12 @@ def _check_alone(main: Endpoint, numbers: Sequence[int | None]) -> None:
         raise DaemonError("a daemon for all GPUs runs: run dg-lsp daemon stop first")
 
 
-def _start(endpoint: Endpoint, given: Mapping[str, Any], http: str | None) -> None:
-    if is_running := _status(endpoint)["running"]:
-        http_opener(given)  # wrong options are errors here too
+def _start(endpoint: Endpoint, given: Mapping[str, Any]) -> None:
+    if _status(endpoint)["running"]:
+        _print_address(endpoint, "runs already")
     else:
         start_daemon(endpoint, servers.DAEMON, json.dumps(given))
-    what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
-    _print_address(endpoint, what)
-    if url:
-        print_line(f"dg-lsp: HTTP at {url}", err=True)
-    elif http:
-        raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
+        _print_address(endpoint, "listens")
 
 
 @app.command("run", hidden=True)
@@ -193,34 +175,13 @@ def status(as_json: Json = False) -> int:
     return 0 if is_running else 1
 
 
-def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
-    """Opens HTTP for a daemon with these options; None where they name no address."""
-    from dg_lsp.settings import parse_settings
-
-    settings, address = parse_settings(given["settings"]), given.get("http")
-    if not address:
-        return None
-    host, port = parse_address(address, "--http")
-    key_file = given.get("api_key_file")
-    hosts, origins = given.get("hosts", ()), given.get("origins", ())
-    rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
-
-    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer":
-        from dg_lsp.http.app import HttpServer
-
-        return HttpServer((host, port), share, settings, rules, is_persistent=True)
-
-    return open_http
-
-
 def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
     from dg_lsp.daemon.server import Daemon
 
     if (gpu := given.get("gpu")) is not None:
         pin_gpu(gpu)
-    open_http = http_opener(given)
     open_engine = loading.open_engine if gpu is None else _open_on_gpu
-    daemon = Daemon(endpoint, open_engine, exit_when_idle=given["exit_when_idle"], open_http=open_http)
+    daemon = Daemon(endpoint, open_engine, exit_when_idle=given["exit_when_idle"])
     return daemon.run(on_ready)
 
 
@@ -259,7 +220,6 @@ def _lines(facts: Mapping[str, Any]) -> list[str]:
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
         f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
-        *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
     lines += [f"{one['model']}: {one['state']}, {plural(one['sessions'], 'session')}" for one in facts["models"]]
     return lines + [

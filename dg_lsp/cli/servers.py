@@ -104,9 +104,7 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
         client.become_pipe(connection)
 
 
-def daemon_options(
-    settings: "Settings", *, exit_when_idle: bool, gpu: int | None = None, **http: Any
-) -> dict[str, Any]:
+def daemon_options(settings: "Settings", *, exit_when_idle: bool, gpu: int | None = None) -> dict[str, Any]:
     """All that a daemon needs, as JSON values that mean the same in any directory; `gpu` is the one it is pinned to."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import settings_tree
@@ -116,7 +114,7 @@ def daemon_options(
     for group, key in (("model", "name"), ("rewrite", "model")):
         if name := tree[group][key]:
             tree[group][key] = resolve_path(name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, "gpu": gpu, **http}
+    return {"settings": tree, "exit_when_idle": exit_when_idle, "gpu": gpu}
 
 
 @with_model_options
@@ -186,10 +184,10 @@ def _read_keys(path: Path | None) -> dict[str, str]:
     return keys
 
 
-def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises UsageError for other texts."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise UsageError(f"{option} {text}: expected HOST:PORT, for example 127.0.0.1:8013")
+        raise UsageError(f"--tcp {text}: expected HOST:PORT, for example 127.0.0.1:8013")
     return host, int(port)

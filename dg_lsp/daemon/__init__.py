@@ -1,1 +1,1 @@
-"""The daemon: one process that holds the models of a user for all editors and HTTP clients."""
+"""The daemon: one process that holds the models of a user for all editors."""

@@ -1,4 +1,4 @@
-"""The daemon: serves editors and HTTP from one pool of models, and leaves when it is not needed."""
+"""The daemon: serves editors from one pool of models, and leaves when it is not needed."""
 
 import asyncio
 import faulthandler
@@ -13,31 +13,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.resident_models import SchedulerSession
-from dg_lsp.errors import SettingsError, UsageError
+from dg_lsp.errors import DaemonError, SettingsError
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.server.transport import close_writer
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import keep_heap_small, resident_bytes
-
-if TYPE_CHECKING:  # loaded only by a daemon that serves HTTP
-    from dg_lsp.http.app import HttpServer
 
 IDLE_SECONDS = 600.0
 """A model without sessions is closed after this time, and a daemon that an editor started leaves."""
 _LONGEST_HELLO = 1024
 _TICK = 0.5
 _CLOSE_SECONDS = 3.0
-
-OpenHttp = Callable[[Callable[[Settings], SchedulerSession]], "HttpServer | None"]
-"""Binds the address of an HTTP server over `Pool.share`; None where the address is taken and that is acceptable."""
 
 
 class Daemon:
@@ -51,7 +44,6 @@ class Daemon:
         idle_seconds: float = IDLE_SECONDS,
         exit_when_idle: bool = False,
         is_tcp: bool = sys.platform == "win32",
-        open_http: OpenHttp | None = None,
     ) -> None:
         """With `exit_when_idle` it leaves after `idle_seconds` without a connection.
 
@@ -71,23 +63,14 @@ class Daemon:
         if endpoint.read() is not None:  # its owner held no lock: it did not leave by itself
             self._crash_log.add_crash()
         endpoint.clear()
-        self._http: HttpServer | None = None
         try:
-            self._http = open_http(self._pool.share) if open_http is not None else None
             self._listener = endpoint.listen(is_tcp=is_tcp)
-        except UsageError:
-            if self._http is not None:
-                self._http.stop()
+        except DaemonError:
             self._lock.release()
             raise
         name = self._listener.getsockname()
         address = {"path": name} if isinstance(name, str) else {"host": name[0], "port": name[1]}
         self._record = Record(__version__, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), **address)
-
-    @property
-    def url(self) -> str | None:
-        """Of HTTP, where it is served."""
-        return self._http.url if self._http is not None else None
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serves until a signal, a request or idleness ends it; returns the exit code of the process.
@@ -104,8 +87,6 @@ class Daemon:
             with self._listener, selectors.DefaultSelector() as selector:
                 self._endpoint.write(self._record)
                 selector.register(self._listener, selectors.EVENT_READ)
-                if self._http is not None:
-                    self._http.start()
                 on_ready()
                 while not self._is_done():
                     if selector.select(_TICK):
@@ -122,10 +103,7 @@ class Daemon:
     def _is_done(self) -> bool:
         if self._is_stopping or self._threads:
             return self._is_stopping
-        idle_seconds = time.monotonic() - self._last_used
-        if self._http is not None:
-            idle_seconds = min(idle_seconds, self._http.idle_seconds())
-        is_idle = idle_seconds > self._idle_seconds
+        is_idle = time.monotonic() - self._last_used > self._idle_seconds
         return self._is_withdrawn or (self._exit_when_idle and is_idle)
 
     def _accept(self) -> None:
@@ -150,8 +128,7 @@ class Daemon:
                 try:
                     send(connection, self._answer(wanted))
                 finally:
-                    if wanted == "leave":  # after the answer: the end of HTTP may take longer than clients wait
-                        self._stop_http()
+                    if wanted == "leave":
                         self._lock.release()
                 return
             self._sessions.add(connection)
@@ -188,7 +165,6 @@ class Daemon:
             "pid": os.getpid(),
             "gpu": self._endpoint.gpu,
             "address": self._record.address,
-            "http": self.url,
             "seconds": round(time.monotonic() - self._start, 1),
             "sessions": len(self._sessions),
             "models": self._pool.facts(),
@@ -207,13 +183,8 @@ class Daemon:
         self._endpoint.clear()
         self._crash_log.close()
 
-    def _stop_http(self) -> None:
-        if self._http is not None:
-            self._http.stop()
-
     def _close(self) -> None:
         self._withdraw()
-        self._stop_http()
         threads = dict(self._threads)
         for connection in threads:
             with suppress(OSError):

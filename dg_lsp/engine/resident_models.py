@@ -109,19 +109,6 @@ class ResidentModels:
         completion, other = open_scheduler(settings), settings.for_rewrites
         return cls(completion, completion if other.model_key == settings.model_key else open_scheduler(other))
 
-    def reopened(self, open_scheduler: OpenScheduler, settings: Settings) -> Self:
-        """The same models, those that could not be opened being opened again."""
-
-        def again(scheduler: AnyScheduler, own: Settings) -> AnyScheduler:
-            if not scheduler.ready.done() or scheduler.ready.exception() is None:
-                return scheduler
-            scheduler.close()
-            return open_scheduler(own)
-
-        completion = again(self.completion, settings)
-        is_one = self.rewrite is self.completion
-        return type(self)(completion, completion if is_one else again(self.rewrite, settings.for_rewrites))
-
     @property
     def schedulers(self) -> tuple[AnyScheduler, ...]:
         """Each once."""

@@ -257,30 +257,19 @@ class Usage:
     """Outcomes of all sessions of this process, in memory only. Any thread may call."""
 
     def __init__(self, today: Callable[[], date] = date.today) -> None:
-        self.verdicts: Counter[str] = Counter()
-        """Since the start, like the two below."""
-        self.hits_by: Counter[float] = Counter()
-        """Useful requests by the first limit of `LIMITS_MS` that they did not exceed."""
-        self.hits_ms = 0.0
         self._today = today
         self._lock = threading.Lock()
         self._day = today()
         self._tally = Tally(MAX_TIMES)
         self._median: float | None = None
 
-    LIMITS_MS = (10.0, 25.0, *map(float, CUTS), 2500.0, float("inf"))
-
     def add(self, outcome: Outcome) -> None:
         """Counts one outcome, for the day on which it is known."""
         with self._lock:
             self._start_day()
             self._tally.add(outcome)
-            self.verdicts[outcome.verdict] += 1
-            if (ms := outcome.ttfue_ms) is not None:
-                self.hits_by[next(limit for limit in self.LIMITS_MS if ms <= limit)] += 1
-                self.hits_ms += ms
-                if not outcome.is_rest:
-                    self._median = quantile(self._tally.edits, 0.5)
+            if outcome.ttfue_ms is not None and not outcome.is_rest:
+                self._median = quantile(self._tally.edits, 0.5)
 
     def edits_today(self) -> dict[str, Any]:
         """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import sys
-import threading
 import time
 from typing import Any
 
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import OpenScheduler
-from dg_lsp.errors import DgLspError, UsageError
+from dg_lsp.errors import UsageError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.connection import Connection
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
@@ -39,8 +38,6 @@ BODY_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 MAX_BODY_BYTES = 8 * 2**20
 MAX_HEAD_BYTES = 65_536
-REOPEN_SECONDS = 30.0
-"""Between two attempts to open the model."""
 STOP_SECONDS = 5
 """For responses that are being sent."""
 _MESSAGES = {
@@ -60,10 +57,8 @@ class HttpServer:
         open_scheduler: OpenScheduler,
         settings: Settings,
         rules: AccessRules,
-        *,
-        is_persistent: bool = False,
     ) -> None:
-        """Port 0 takes a free one. A persistent server opens a model again that cannot be opened at once.
+        """Port 0 takes a free one.
 
         Raises:
             UsageError: the address cannot be bound, or is open to other machines without a key.
@@ -77,8 +72,6 @@ class HttpServer:
         self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
         self._service = Service(open_scheduler, settings, _log, rules)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
-        self._is_persistent = is_persistent
-        self._thread: threading.Thread | None = None
         self.port: int = self._socket.getsockname()[1]
 
     @property
@@ -101,24 +94,9 @@ class HttpServer:
         with self._socket:
             asyncio.run(self._serve())
 
-    def start(self) -> None:
-        """Serves in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name="dg-lsp-http", daemon=True)
-        self._thread.start()
-
     def stop(self) -> None:
-        """Ends serving and releases the address; waits for the thread of `start`. Callable from any thread."""
+        """Ends `run`; callable from any thread."""
         self._uvicorn.should_exit = True
-        if self._thread is not None:
-            self._thread.join(2 * STOP_SECONDS)
-        else:  # it never served
-            self._service.close()
-            self._socket.close()
-
-    def idle_seconds(self) -> float:
-        """Seconds since the last request for the work of a model; 0 during one. Callable from any thread."""
-        metrics = self._service.metrics
-        return 0.0 if metrics.num_open_requests else time.monotonic() - metrics.last_request
 
     async def _serve(self) -> None:
         start = time.monotonic()
@@ -134,28 +112,14 @@ class HttpServer:
         opening.cancel()
 
     async def _open(self, start: float) -> None:
-        """Waits for the engines, and logs each; a persistent server opens them again until it succeeds.
+        """Waits for the engines, and logs each.
 
         Raises:
-            ModelError, BackendError: one cannot be opened.
+            ModelError, BackendError: a model cannot be opened.
         """
-        logged, ready = "", set[str]()
-        while True:
-            try:
-                for scheduler in self._service.models.schedulers:
-                    engine: Engine = await asyncio.wrap_future(scheduler.ready)
-                    if (name := engine.spec.name) not in ready:
-                        ready.add(name)
-                        _log(f"{name} ready after {time.monotonic() - start:.2f} s")
-                return
-            except DgLspError as error:
-                if not self._is_persistent:
-                    raise
-                if str(error) != logged:
-                    logged = str(error)
-                    _log(logged)
-            await asyncio.sleep(REOPEN_SECONDS)
-            self._service.reopen()
+        for scheduler in self._service.models.schedulers:
+            engine: Engine = await asyncio.wrap_future(scheduler.ready)
+            _log(f"{engine.spec.name} ready after {time.monotonic() - start:.2f} s")
 
 
 class _UvicornServer(uvicorn.Server):
@@ -233,9 +197,7 @@ class RequestMiddleware:
         self._app = app
         self._metrics = metrics
         self._rules = rules
-        self._uses = _paths(router)
-        """Requests for the work of a model; those for a status, as of a monitor, do not keep a server running."""
-        self._paths = {"/openapi.json", *self._uses, *_paths(status_router)}
+        self._paths = {"/openapi.json", *_paths(router), *_paths(status_router)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
@@ -260,18 +222,11 @@ class RequestMiddleware:
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"
-        is_use = is_known and path in self._uses
-        if is_use:
-            metrics.last_request = start
-        metrics.num_open_requests += is_use
         try:
             await self._serve(scope, receive, send_and_note, error)
         finally:
-            end = time.monotonic()
-            metrics.num_open_requests -= is_use
-            metrics.last_request = end if is_use else metrics.last_request
             metrics.requests.labels(path, str(status)).inc()
-            metrics.seconds.labels(path).observe(end - start)
+            metrics.seconds.labels(path).observe(time.monotonic() - start)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, error: ApiError | None) -> None:
         headers, num_bytes, is_whole = MutableHeaders(scope=scope), 0, False

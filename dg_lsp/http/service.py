@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -18,8 +18,6 @@ from urllib.parse import quote
 import attrs
 import prometheus_client as prometheus
 from fastapi import Depends
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
 from dg_lsp.canvas.spec import ModelSpec
@@ -32,7 +30,6 @@ from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import ready_engine
-from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -60,15 +57,11 @@ def language_header(spec: ModelSpec) -> dict[str, str]:
 class Metrics:
     """The Prometheus metrics of one server: numbers only, no text and no file names."""
 
-    def __init__(self, num_active: Callable[[], int], usage: Callable[[], Usage]) -> None:
-        """`num_active` returns the number of requests that run or wait for the model; `usage` is that of editors."""
-        self.last_request = time.monotonic()
-        """When the last request for a model arrived or was answered, in `time.monotonic` seconds."""
-        self.num_open_requests = 0
+    def __init__(self, num_active: Callable[[], int]) -> None:
+        """`num_active` returns the number of requests that run or wait for the model."""
         registry = self._load = prometheus.CollectorRegistry()
         self._results = prometheus.CollectorRegistry()
         """What requests contained and cost, of all clients together: for the operator only."""
-        self._results.register(_UsageCollector(usage))
         counter = partial(prometheus.Counter, registry=registry)
         self.requests = counter("dg_lsp_requests", "Requests answered.", ("path", "status"))
         self.seconds = prometheus.Histogram(
@@ -115,34 +108,6 @@ class Metrics:
         return prometheus.generate_latest(self._load) + results
 
 
-class _UsageCollector(Collector):
-    """The outcomes of the inline completions of editors that share the process."""
-
-    def __init__(self, usage: Callable[[], Usage]) -> None:
-        self._usage = usage
-
-    def describe(self) -> Iterator[Metric]:
-        """No metric yet: the model may not be open."""
-        yield from ()
-
-    def collect(self) -> Iterator[Metric]:
-        """One counter by verdict, and the times of the useful ones; a miss has no time."""
-        usage = self._usage()
-        outcomes = CounterMetricFamily(
-            "dg_lsp_inline_completions", "Outcomes of the completions of editors.", labels=("verdict",)
-        )
-        for verdict in Verdict:
-            outcomes.add_metric((verdict.value,), usage.verdicts[verdict])
-        limits = [*usage.LIMITS_MS[:-1]]
-        counts = [*itertools.accumulate(usage.hits_by[limit] for limit in usage.LIMITS_MS)]
-        names = [*(str(limit / 1e3) for limit in limits), "+Inf"]
-        buckets = [*zip(names, map(float, counts), strict=True)]
-        yield outcomes
-        yield HistogramMetricFamily(
-            "dg_lsp_ttfue_seconds", "Time to the first useful edit in editors.", buckets, usage.hits_ms / 1e3
-        )
-
-
 class Service:
     """Owns the schedulers, which open their models at once."""
 
@@ -154,12 +119,11 @@ class Service:
         self.settings = settings
         self._report = report
         self._warning = ""  # the last one
-        self.metrics = Metrics(lambda: self.num_active, lambda: self.models.completion.usage)
+        self.metrics = Metrics(lambda: self.num_active)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
-        self._to_open = open_scheduler, attrs.evolve(settings, completion=completion)
-        self.models = ResidentModels.open(*self._to_open)
+        self.models = ResidentModels.open(open_scheduler, attrs.evolve(settings, completion=completion))
         self._audit_log = AuditLog.of(settings.privacy, report)
         self._numbers = itertools.count(1)
         self._active: Counter[Hashable] = Counter()  # requests by client
@@ -169,10 +133,6 @@ class Service:
     def num_active(self) -> int:
         """Requests that run or wait for the model."""
         return self._active.total()
-
-    def reopen(self) -> None:
-        """Opens models again that could not be opened."""
-        self.models = self.models.reopened(*self._to_open)
 
     @property
     def engine(self) -> Engine:

@@ -3,22 +3,20 @@
 import json
 import os
 import re
-import socket
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from shared_daemon import TIMEOUT, wait_until
+from shared_daemon import TIMEOUT
 
 from dg_lsp import __version__
 from dg_lsp.cli import daemon as cli_daemon
-from dg_lsp.cli import loading, servers
+from dg_lsp.cli import loading
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import Endpoint, Record, ask
+from dg_lsp.daemon.client import Endpoint, Record
 from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.daemon.server import Daemon
-from dg_lsp.errors import DaemonError, UsageError
+from dg_lsp.errors import DaemonError
 from dg_lsp.models import gpus
 from dg_lsp.models.gpus import INTEL, NVIDIA, Gpu
 from dg_lsp.server import app as server
@@ -61,9 +59,6 @@ def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
     again = dg_lsp("daemon", "start")
     assert (again.code, again.out) == (0, "")
     assert "runs already" in again.err
-    outcome = dg_lsp("daemon", "start", "--http", "127.0.0.1:0")
-    assert outcome.code == 2
-    assert "serves no HTTP: run dg-lsp daemon stop" in outcome.err
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (0, "stopped\n")
     assert dg_lsp("daemon", "status").code == 1
@@ -87,44 +82,6 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
     assert (outcome.code, outcome.out) == (1, f"no daemon runs\nprocess 7 crashed: see {endpoint.log}\n")
     assert dg_lsp("daemon", "stop").code == 1
     assert endpoint.read() is None
-
-
-def http_of(address):
-    opener = cli_daemon.http_opener(servers.daemon_options(Settings(), exit_when_idle=True, http=address))
-    return opener and opener(lambda _: SimpleNamespace(close=lambda: None))
-
-
-def test_http_is_served_where_the_command_line_names_an_address():
-    assert http_of(None) is None
-    http = http_of("127.0.0.1:0")
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", http.url)
-    http.stop()
-
-
-def test_other_machines_are_served_only_with_a_key(monkeypatch):
-    with pytest.raises(UsageError, match="api-key-file"):
-        http_of("0.0.0.0:0")
-    monkeypatch.setenv("DG_LSP_API_KEY", "key")
-    http_of("0.0.0.0:0").stop()
-
-
-def test_an_address_that_is_taken_is_an_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="cannot listen"):
-        http_of(f"127.0.0.1:{taken.getsockname()[1]}")
-
-
-def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint):
-    outcomes, command = [], ("daemon", "start", "--foreground", "--http", "127.0.0.1:0")
-    thread = threading.Thread(target=lambda: outcomes.append(dg_lsp(*command)))
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    thread.start()
-    record = wait_until(endpoint.read)
-    url = ask(record, "status")["http"]
-    assert url.startswith("http://127.0.0.1:")
-    ask(record, "stop")
-    thread.join(TIMEOUT)
-    assert outcomes[0].code == 0
-    assert f"listening on {url}\n" in outcomes[0].err
 
 
 @pytest.fixture
@@ -176,20 +133,12 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     assert sessions[1][1]["settings"]["model"]["name"] == "auto"
 
 
-@pytest.mark.parametrize("arguments", ["--tcp 7", "--http 8012", "--http 127.0.0.1:1 --api-key-file no", "nonsense"])
-def test_wrong_use_and_an_address_that_is_taken_are_one_line(dg_lsp, arguments):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        for wrong in (arguments, f"--http 127.0.0.1:{taken.getsockname()[1]}"):
-            dg_lsp("daemon", "start", *wrong.split()).error(2)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--gpus", "a"], "such as 0,1"),
         (["--gpus", "0,,1"], "such as 0,1"),
         (["--gpus", "0,1", "--foreground"], "--foreground is for one daemon"),
-        (["--gpus", "0,1", "--http", "127.0.0.1:0"], "dg-lsp serve --gpu N"),
     ],
 )
 def test_daemons_of_single_gpus_refuse_options_of_one_daemon(dg_lsp, options, message):

@@ -15,7 +15,6 @@ from dg_lsp.engine.request import ChatRequest, RewriteRequest
 from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import parse_settings
 
@@ -137,11 +136,3 @@ def test_a_paused_rewrite_ends_at_its_deadline_and_when_it_is_cancelled(open_mod
     assert large.num_steps == num_steps
     small.go_on.set()
     assert typed.result(TIMEOUT).text == "typed"
-
-
-def test_only_the_model_that_could_not_be_opened_is_opened_again(open_models):
-    denoisers = {"small": ScriptedDenoiser("x"), "large": ModelNotFoundError("no model named 'large'; try dg-mini")}
-    models, opened = open_models(**denoisers)
-    again = models.reopened(lambda own: opened.append(f"again {own.model.name}") or models.rewrite, PAIR)
-    assert again.completion is models.completion
-    assert opened[2:] == ["again large"]

@@ -148,7 +148,7 @@ def test_totals_of_all_clients_are_for_the_operator(start_team, start):
     for client, is_operator in ((team.operator, True), (team.bob, False), (without_key, False)):
         reply = client.get("/metrics")
         assert metric(client, 'dg_lsp_requests_total{path="/infill",status="200"}') == 1
-        for name in (b"tokens", b"steps", b"completions", b"stage_seconds", b"feedback", b"ttfue"):
+        for name in (b"tokens", b"steps", b"completions", b"stage_seconds", b"feedback"):
             assert (b"# TYPE dg_lsp_" + name in reply.body) is is_operator
         assert ("tokens_used" in client.get("/memory").tree["cache"]) is is_operator
         assert [("n_prompt_tokens" in slot) for slot in client.get("/slots").tree] == [is_operator] * 4

@@ -7,7 +7,6 @@ from chatty import HI, chatty
 from http_server import GAP, choices, engine_of
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.errors import ModelNotFoundError
 
 PAIR = {"model": {"name": "small"}, "rewrite": {"model": "large"}}
 
@@ -47,16 +46,3 @@ def test_reports_are_about_completions_unless_they_name_the_other_model(client):
     for path in ("/props", "/slots", "/memory"):
         reply = client.get(f"{path}?model=medium")
         assert (reply.status, "/v1/models" in reply.error["message"]) == (404, True)
-
-
-def test_completions_go_on_while_the_model_of_chats_is_missing(start):
-    def open_engine(settings):
-        if settings.model.name == "large":
-            raise ModelNotFoundError("no model named 'large'; try dg-mini")
-        return engine_of(ScriptedDenoiser("filled"))(settings)
-
-    client = start(open_engine=open_engine, is_persistent=True, **PAIR)
-    reply = client.post("/v1/chat/completions", HI)
-    assert (reply.status, "no model named" in reply.error["message"]) == (503, True)
-    assert client.post("/infill", GAP).tree["content"] == "filled"
-    assert [one["id"] for one in client.get("/v1/models").tree["data"]] == ["scripted"]

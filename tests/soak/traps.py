@@ -84,7 +84,7 @@ MORE = {
     "fill": ["--visual", "--json", "--write"],
     "rewrite": ["--json", "--write"],
     "serve": ["--port", "0"],
-    "daemon start": ["--http", "127.0.0.1:0", "--exit-when-idle"],
+    "daemon start": ["--exit-when-idle"],
     "models pull": ["--accept-licence", "--from", "."],
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
     "models build-runtime": ["--backend", "cpu", "--whole"],
