@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import typer
-
 from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.bench import runner
 from dg_lsp.bench.dataset import sample_cases
@@ -26,7 +24,7 @@ from dg_lsp.bench.load import (
 from dg_lsp.bench.report import check_page_path
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.measurements import progress_bar, read_samples
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_json, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import RemoteSettings, Settings, parse_settings
 
@@ -106,12 +104,10 @@ def measure_load(
     notes += [] if is_complete else ["Interrupted: only the finished rounds are counted."]
     if as_json:
         facts = {"is_complete": is_complete, "num_prompts": len(chosen), "machine": asdict(header.machine)}
-        typer.echo(json.dumps({**facts, **header.options, "levels": levels}))
+        print_json({**facts, **header.options, "levels": levels})
     else:
-        for line in (f"{header.model}; {header.machine.line()}", *notes, ""):
-            print_line(line)
-        for line in (line for table in load_tables(levels) for line in table.markdown()):
-            print_line(line)
+        print_lines((f"{header.model}; {header.machine.line()}", *notes, ""))
+        print_lines(line for table in load_tables(levels) for line in table.markdown())
     if html is not None:
         load_page(header, rounds, notes).write(html)
     return 0 if is_complete else INTERRUPTED
