@@ -1,7 +1,6 @@
 """`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types."""
 
 import inspect
-import json
 import math
 import shlex
 from contextlib import closing
@@ -26,7 +25,7 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
-from dg_lsp.cli.printing import print_line, print_lines
+from dg_lsp.cli.printing import print_json, print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -235,8 +234,7 @@ def samples(
         return engine.fill(request, deadline=math.inf)
 
     with closing(engine):
-        for line in sample_table(positions, fill).markdown():
-            print_line(line)
+        print_lines(sample_table(positions, fill).markdown())
         print_line(RequestOptions().time_limits)
     return 0
 
@@ -259,7 +257,7 @@ def steps(
     _, denoiser = loading.open_local(settings)
     measured = measure_model(denoiser, settings.completion, rounds=rounds)
     if as_json:
-        typer.echo(json.dumps(asdict(measured)))
+        print_json(asdict(measured))
     else:
         print_line(f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop")
         print_lines(markdown(measured.tables()))
@@ -278,6 +276,7 @@ def report(
     from dg_lsp.bench.report import check_page_path
     from dg_lsp.engine.audit import read_log
 
+    configure({})
     path = output or log.with_suffix(".html")
     check_page_path(path)
     try:

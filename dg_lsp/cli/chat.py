@@ -20,7 +20,7 @@ from dg_lsp.cli.options import (
     with_sampler_options,
     with_text_options,
 )
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import note
 from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -66,7 +66,7 @@ def chat(
                 if not is_interactive:
                     raise
                 turns.pop()  # the conversation goes on without this message
-                print_line(f"dg-lsp: {error}", err=True)
+                note(error)
                 continue
             turns.append(Turn(Role.ASSISTANT, answer))
             if code == INTERRUPTED and not is_interactive:

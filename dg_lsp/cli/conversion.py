@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from dg_lsp.cli.loading import configure
 from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import ModelRuntimeError, UsageError
 
@@ -37,6 +38,7 @@ def convert_model(
     from dg_lsp.backends.llamacpp.quantize import file_type
     from dg_lsp.models.convert import is_diffusion_gemma, side_path
 
+    configure({})
     wanted = file_type(kind) if kind else None
     if source.is_dir() and not is_diffusion_gemma(source):
         return _convert_with_script(source, output, wanted, trust)
@@ -99,6 +101,7 @@ def build_runtime(
     from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.runtime import PACKAGE
 
+    configure({})
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
     if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:

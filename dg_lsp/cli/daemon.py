@@ -110,6 +110,7 @@ def run() -> int:
 @app.command("stop")
 def stop() -> int:
     """Stop the daemon. Its editors continue with another daemon, or with a model of their own."""
+    configure_user({})
     main = Endpoint.of_user()
     endpoints = main.of_gpus()
     if main.read() is not None or not endpoints:
@@ -154,6 +155,7 @@ def _stop(endpoint: Endpoint) -> bool:
 @app.command("status")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
+    configure_user({})
     main = Endpoint.of_user()
     endpoints = main.of_gpus()
     found = [(one, _status(one)) for one in endpoints or [main]]

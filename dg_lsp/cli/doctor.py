@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import math
 import platform
 import time
@@ -12,13 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_facts, print_json, print_line, print_lines, size_text
 from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
@@ -74,29 +71,23 @@ def doctor(
     """Check the installation: versions, devices, the model, and a timed test completion."""
     checkup = examine(over)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(checkup)))
+        print_json(dataclasses.asdict(checkup))
     else:
-        for line in report(checkup):
-            print_line(line)
+        print_facts((*machine_facts(checkup), *_model_facts(checkup)))
+        print_lines(f"warning: {warning}" for warning in checkup.warnings)
+        print_lines(f"problem: {problem}" for problem in checkup.problems)
+        if not checkup.problems:
+            print_line("no problems found")
     return 3 if checkup.problems else 0
 
 
-def report(checkup: Checkup) -> Iterator[str]:
-    """The checkup as lines of text, problems last."""
-    for name, value in (*_machine_rows(checkup), *_model_rows(checkup)):
-        yield f"{name:<26} {value}"
-    yield from (f"warning: {warning}" for warning in checkup.warnings)
-    yield from (f"problem: {problem}" for problem in checkup.problems)
-    if not checkup.problems:
-        yield "no problems found"
-
-
-def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
+def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
+    """The software, the settings files, and the machine."""
     for name, version in checkup.software.items():
         yield name, version or "not installed"
     yield "settings files", ", ".join(checkup.settings_files) or "none, the defaults are used"
     for device in checkup.devices:
-        free, total = _megabytes(device["memory_free"]), _megabytes(device["memory_total"])
+        free, total = size_text(device["memory_free"]), size_text(device["memory_total"])
         memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
         yield "device", f"{device['name']} ({device['kind']}){memory}"
     yield from (("GPU", f"{gpu['name']} ({gpu['kind']})") for gpu in checkup.gpus)
@@ -109,13 +100,11 @@ def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
         yield "runtime", "; ".join(filter(None, (library, needs, runtime["note"])))
 
 
-def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    for key, value in (checkup.model or {}).items():
-        is_bytes, name = key.endswith("_bytes"), key.removesuffix("_bytes").replace("_", " ")
-        yield f"model {name}", _megabytes(value) if is_bytes else loading.fact_text(value)
+def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
+    for name, value in (checkup.model or {}).items():
+        yield f"model {name}", value
     if (other := checkup.rewrite_model) is not None:
-        memory = f", {_megabytes(other['memory_bytes'])} of memory" if "memory_bytes" in other else ""
-        yield "rewrites and chats", f"{other['name']}{memory}"
+        yield "rewrites and chats", f"{other['name']}, {size_text(other['memory_bytes'])} of memory"
     if checkup.threads is not None:
         yield "threads", checkup.threads
     for what, passes in (checkup.costs or {}).items():
@@ -124,7 +113,7 @@ def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
     if checkup.decoders:
         yield "decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in checkup.decoders.items())
     if checkup.memory_bytes is not None:
-        yield "memory", f"{_megabytes(checkup.memory_bytes)} at most in this process"
+        yield "memory", f"{size_text(checkup.memory_bytes)} at most in this process"
     if (fill := checkup.fill) is not None:
         yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
         yield "  load", f"{fill['load_ms']:.0f} ms"
@@ -132,10 +121,6 @@ def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
         how = f"canvas {fill['canvas_length']}" if fill["canvas_length"] else "token by token"
         yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, {how}"
         yield "  total", f"{fill['total_ms']:.1f} ms without the load"
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f} MB"
 
 
 def examine(over: Mapping[str, Any]) -> Checkup:
@@ -205,7 +190,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)
-        checkup.model["memory_bytes"] = _memory_of(engine)
+        checkup.model |= _memory_of(engine)
         _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
 
 
@@ -217,7 +202,7 @@ def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
     with closing(loading.open_engine(other)) as engine:
         checkup.rewrite_model = {
             "name": engine.spec.name,
-            "memory_bytes": _memory_of(engine),
+            **_memory_of(engine),
             "follows_instructions": engine.follows_instructions,
             "load_ms": round(1e3 * (time.perf_counter() - start), 3),
         }
@@ -228,9 +213,11 @@ def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 
 
-def _memory_of(engine: "Engine") -> int:
-    footprint = engine.footprint
-    return footprint.weights_bytes + footprint.cache_bytes
+def _memory_of(engine: "Engine") -> dict[str, int]:
+    from dg_lsp.models.registry import memory_bytes
+
+    held = engine.footprint.weights_bytes + engine.footprint.cache_bytes
+    return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held}
 
 
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:

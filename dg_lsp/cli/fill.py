@@ -1,11 +1,9 @@
 """`dg-lsp fill`: completes code at one position of a file, or fills the gaps of its lines."""
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
@@ -23,7 +21,7 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.sampler_options import SamplerOptions
 
 if TYPE_CHECKING:
@@ -101,6 +99,7 @@ class _Command:
         """Completes the code at an offset; returns the exit code."""
         from dg_lsp.cli.output import fill_object, timing_line
         from dg_lsp.engine.request import FillRequest, Priority
+        from dg_lsp.server.explanation import Visibility, explain, not_requested
 
         request = FillRequest(
             self.source.snapshot(),
@@ -115,15 +114,21 @@ class _Command:
             sampler=self.sampler,
         )
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
+            self._introduce(engine)
             result = self._run(engine, request)
+            completion, exclusion = self.settings.completion, loading.exclusion(self.settings)
+            typed = not_requested(request, exclusion, completion, engine)
+            typed = typed or explain(result.confident(completion.min_confidence), completion, engine)
         if self.write and result.candidates:
             self.source.replace(offset, offset, result.text)
         if self.as_json:
-            typer.echo(json.dumps(fill_object(result, load_ms)))
+            print_json(fill_object(result, load_ms))
         else:
             if not result.candidates:
                 print_line(f"no completion: the result {result.problem}")
-            elif self.write:
+            elif typed.outcome is not Visibility.SHOWN:
+                print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
+            if self.write and result.candidates:
                 print_line(f"wrote {self.source.path}")
             print_line(timing_line(result, load_ms))
         return 0 if result.candidates else 1
@@ -156,12 +161,13 @@ class _Command:
             sampler=self.sampler,
         )
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
+            self._introduce(engine)
             steps = engine.rewrite(request)
             result = watch_gaps(steps, engine.frame, is_json=self.as_json) if self.visual else drain(steps)
         if self.write and not result.rejection:
             self.source.replace(result.start, result.end, result.text)
         if self.as_json:
-            typer.echo(json.dumps(_gaps_object(result, self.source, load_ms)))
+            print_json(_gaps_object(result, self.source, load_ms))
         else:
             show_difference(result, self.source)
             for gap in result.gaps:
@@ -176,6 +182,13 @@ class _Command:
                 f" {start_text(load_ms)}; {plural(result.steps, 'step')}"
             )
         return 1 if result.rejection else 0
+
+    def _introduce(self, engine: "Engine") -> None:
+        """Prints which model answers, and what it knows."""
+        if not self.as_json:
+            languages = ", ".join(engine.spec.languages) or "all languages"
+            follows = "instructions" if engine.follows_instructions else "no instructions"
+            print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
     def _run(self, engine: "Engine", request: "FillRequest") -> "FillResult":
         """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""

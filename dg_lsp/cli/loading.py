@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import note, warn
 from dg_lsp.errors import DgLspError, InputFileError, RequestError, SettingsError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.models.selection import Machine, Selection
+    from dg_lsp.server.exclusion import WorkspaceExclusion
     from dg_lsp.settings import ModelSettings, Settings
 
 TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
@@ -35,20 +36,13 @@ _FILL_SECONDS = 5.0
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
     """Defaults, the user's file, then `over`: for servers that any folder may share. Reports as `configure` does."""
-    from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import parse_settings
-    from dg_lsp.settings_files import user_settings
-
-    settings, messages = user_settings(known_names())
-    for message in messages:
-        _warn(message)
-    return parse_settings(over, settings)
+    return configure(over, in_folder=False)
 
 
-def configure(over: Mapping[str, Any], report: Callable[[str], None] | None = None) -> "Settings":
+def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> "Settings":
     """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 
-    Reports what is ignored of the files; without a function for it as lines on standard error.
+    Reports what is ignored of the files. A command that needs no setting calls it for these reports.
     """
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import parse_settings
@@ -56,26 +50,28 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] | None = No
 
     settings, messages = user_settings(known_names())
     try:
-        folder = Path.cwd()
+        path = workspace_file(Path.cwd()) if in_folder else None
     except OSError as error:
         raise InputFileError("the working directory does not exist any more: change to another one") from error
-    if (path := workspace_file(folder)) is not None:
+    if path is not None:
         settings, further = with_workspace_file(settings, path, known_names())
         messages += further
     for message in messages:
-        (report or _warn)(message)
+        report(message)
     return parse_settings(over, settings)
 
 
 def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") -> None:
     """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
-    from dg_lsp.context.document import Snapshot
+    if (reason := exclusion(settings).exclusion_reason(source.snapshot())) is not None:
+        raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
+
+
+def exclusion(settings: "Settings") -> "WorkspaceExclusion":
+    """What the settings exclude, with the working directory as the workspace."""
     from dg_lsp.server.exclusion import WorkspaceExclusion
 
-    snapshot = Snapshot(source.path.absolute().as_uri(), 0, source.text, source.language)
-    reason = WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()]).exclusion_reason(snapshot)
-    if reason is not None:
-        raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
+    return WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +138,6 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
-def fact_text(value: object) -> str:
-    """A value of `LoadedModel.facts` as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "none" if value is None else str(value)
-
-
 def this_machine(*, with_gpu: bool = True) -> "Machine":
     """What this machine has for models, with the GPUs that llama.cpp can use.
 
@@ -201,7 +188,7 @@ def with_model_chosen(settings: "Settings", *, advises: bool = False) -> "Settin
     if chosen is None:
         return settings
     if chosen.name != os.environ.get(VARIABLE) and (advises or chosen.name != BASE):
-        _report(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
+        note(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
     return _with_name(settings, chosen.name)
 
 
@@ -242,7 +229,7 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
     if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
         advice = "a model that fits into one GPU is faster (model.device)"
-        print_line(f"dg-lsp: warning: layers are split, and {problem}: {advice}", err=True)
+        warn(f"layers are split, and {problem}: {advice}")
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)
@@ -275,7 +262,7 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
-        return open_checkpoint(model.weights, model.spec, model.settings, _report)
+        return open_checkpoint(model.weights, model.spec, model.settings, note)
     from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
@@ -283,14 +270,6 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     except BaseException:
         model.weights.close()
         raise
-
-
-def _report(sentence: str) -> None:
-    print_line(f"dg-lsp: {sentence}", err=True)
-
-
-def _warn(sentence: str) -> None:
-    _report(f"warning: {sentence}")
 
 
 def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
@@ -322,7 +301,7 @@ def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int 
         verdict = judged(settings.model, idle_share * costs.line_ms)
         if verdict.name != BASE:
             engine.close()
-            _report(f"{AUTO} selects {verdict.name}: {verdict.reason}")
+            note(f"{AUTO} selects {verdict.name}: {verdict.reason}")
             return open_measured(_with_name(settings, verdict.name))
     return model, engine, denoiser.threads
 
@@ -365,7 +344,7 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
     engine = open_engine(settings)
     with closing(engine):
         if language_id is not None and (problem := engine.spec.language_problem(language_id)):
-            print_line(f"dg-lsp: warning: {problem}", err=True)
+            warn(problem)
         yield engine, 1e3 * (time.perf_counter() - start)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import runner
@@ -26,7 +24,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder, sampler_of
 from dg_lsp.cli.output import progress
-from dg_lsp.cli.printing import print_line, print_lines
+from dg_lsp.cli.printing import note, print_json, print_lines
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
@@ -327,11 +325,10 @@ def finish(
     """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
     header = run.header
     if tree is not None:
-        typer.echo(json.dumps(tree))
+        print_json(tree)
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
-        for line in (f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""):
-            print_line(line)
+        print_lines((f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""))
         print_lines(markdown(tables))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
@@ -366,7 +363,7 @@ def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     if all(case.program("") is None for case in cases):
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
     sandbox = Sandbox()
-    print_line("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
+    note("--execute runs model-written programs, in a bubblewrap sandbox")
     return sandbox
 
 

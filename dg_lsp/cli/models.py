@@ -1,11 +1,7 @@
 """`dg-lsp models`: list, show and remove models. The other commands are in pull.py and conversion.py."""
 
-import json
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +10,8 @@ from typer import Argument
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, overrides
-from dg_lsp.cli.printing import print_line, print_lines
-from dg_lsp.cli.pull import pull_model, size_text
+from dg_lsp.cli.printing import note, print_facts, print_json, print_line, print_lines, print_table, size_text
+from dg_lsp.cli.pull import pull_model
 from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
@@ -29,42 +25,29 @@ app = typer.Typer(help="List, recommend, show, pull, remove and convert models."
 @app.command("list")
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, kind, size, memory, hardware, licence and description."""
-    from dg_lsp.cli.output import aligned
     from dg_lsp.models import registry
 
+    configure({})
     try:
         machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
         machine = loading.this_machine(with_gpu=False)
     models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
     if as_json:
-        typer.echo(json.dumps(models))
+        print_json(models)
         return 0
     rows = [("model", "here", "fits here", "kind", "size", "memory", "made for", "licence", "description")]
-    for one in models:
-        sizes = (size_text(one["size_bytes"]), size_text(one["memory_bytes"]))
-        here = "yes" if one["path"] else "in part" if one["is_begun"] else "no"
-        licence = one["licence"].partition(" (")[0]
-        rows.append((one["name"], here, one["fit"], one["kind"], *sizes, one["hardware"], licence, one["note"]))
-    shown = _fitting(rows)
-    for line in aligned(shown):
-        print_line(line)
-    left_out = rows[0][len(shown[0]) :]
-    more = f" A wider terminal, or --json, shows {', '.join(left_out)}." if left_out else ""
+    for facts in models:
+        sizes = (size_text(facts["size_bytes"]), size_text(facts["memory_bytes"]))
+        here = "yes" if facts["path"] else "in part" if facts["is_begun"] else "no"
+        uses = (facts["hardware"].removesuffix(" of memory"), facts["licence"].partition(" (")[0], facts["note"])
+        rows.append((facts["name"], here, facts["fit"], facts["kind"], *sizes, *uses))
+    left_out = print_table(rows, spare=("description", "kind", "memory"))
+    hint = f" A wider terminal, or --json, shows {', '.join(left_out)}." if left_out else ""
     print_lines(
-        f"\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.{more}"
+        f"\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.{hint}"
     )
     return 0
-
-
-def _fitting(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """The columns that fit into the terminal, from the left; all of them in a pipe."""
-    if not sys.stdout.isatty():
-        return list(rows)
-    widths = accumulate(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
-    width = shutil.get_terminal_size().columns
-    num = sum(end - 2 <= width for end in widths)
-    return [row[: max(num, 1)] for row in rows]
 
 
 def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
@@ -105,6 +88,7 @@ def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
     from dg_lsp.cli.recommend import show_recommendation
 
+    configure({})
     show_recommendation(as_json=as_json)
     return 0
 
@@ -123,24 +107,21 @@ def show_model(
     settings = loading.with_model_chosen(configure(overrides(model=model)), advises=True)
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
-        for key, value in _facts(preset):
-            print_line(f"{key}: {value}")
+        print_facts(_facts(preset))
         if preset.path is None:
             return 0
         print_line("from the file:")
     # nothing is computed, so no layer goes to a GPU
     loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
     with closing(loaded.weights):
-        facts = loaded.facts()
-    for key, value in facts.items():
-        print_line(f"{key}: {loading.fact_text(value)}")
+        facts = [*loaded.facts().items()]
     if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
-        for key, value in _fim_facts(family):
-            print_line(f"{key}: {value}")
+        facts += _fim_facts(family)
+    print_facts(facts)
     for key, value in loaded.spec.metadata:
         print_line(f"  {key} = {value}")
     if loaded.warning:
-        print_line(f"dg-lsp: {loaded.warning}", err=True)
+        note(loaded.warning)
     return 0
 
 
@@ -153,10 +134,11 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
     from dg_lsp.models import registry
     from dg_lsp.models.download import explained_disk_errors
 
+    configure({})
     preset = registry.preset_named(name)
     if preset is None:
         is_bundled = name in (model.name for model in registry.BUNDLED)
-        problem = "is bundled and stays" if is_bundled else "is not a known model"
+        problem = "is bundled and stays" if is_bundled else f"is not a known model{registry.suggestion(name)}"
         raise UsageError(f"{name} {problem}: use the name of a pulled model from dg-lsp models list")
     if not preset.folder.is_dir():
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
@@ -189,10 +171,10 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "files", ", ".join(preset.patterns)
     yield "sha256", preset.sha256 or _pinned(preset)
     yield "quantization", preset.quantization
-    yield "size", f"{preset.size / 1e9:.2f} GB"
+    yield "size_bytes", preset.size
     if preset.download_size:
         yield "download", f"{preset.download_size / 1e9:.2f} GB, converted and quantized here"
-    yield "memory", f"{preset.memory_bytes / 1e9:.1f} GB with the prompt's cache"
+    yield "memory", f"{size_text(preset.memory_bytes)} with the prompt's cache"
     yield "hardware", preset.hardware
     if preset.quality:
         yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"

@@ -1,7 +1,7 @@
 """Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
@@ -39,13 +39,6 @@ def progress(*columns: ProgressColumn) -> Iterator[Progress]:
     description = TextColumn("{task.description}")
     with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield bars
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows of a table as lines with aligned columns; the first row is the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:

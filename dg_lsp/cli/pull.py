@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text, warn
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.runtime import COMMAND, find_runtime
 from dg_lsp.system import VARIABLE
@@ -53,6 +52,7 @@ def pull_model(
     """
     from dg_lsp.models import registry
 
+    configure({})
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
     is_other = file is not None or revision is not None
@@ -63,7 +63,8 @@ def pull_model(
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)
         return 0
     if preset is None:
-        raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
+        problem = f"no model {name!r} to fetch{registry.suggestion(name)}"
+        raise UsageError(f"{problem}: use a name from dg-lsp models list, or the path of a file")
     if is_other:
         patterns = (file,) if file is not None else preset.patterns
         # the checksum of one version does not apply to another
@@ -73,8 +74,7 @@ def pull_model(
         if "download" in pull.stages:
             agree(preset, accepted=accept_licence)
         if file is None:  # the size of another file is known only to the hub
-            for line in pull.announcement():
-                print_line(line, err=True)
+            print_lines(pull.announcement(), err=True)
         pull.run(source)
     print_line(preset.path)
     return 0
@@ -250,8 +250,9 @@ def try_model(name: str) -> None:
 
     before, after = loading.TEST_CODE
     request = FillRequest(Snapshot("pull.py", 0, before + after), len(before), deadline_ms=_TEST_MS)
+    settings = configure(overrides(model=name), lambda _: None)  # the command has reported what is ignored of the files
     try:
-        with loading.timed_engine(configure(overrides(model=name)), request.snapshot.language) as (engine, load_ms):
+        with loading.timed_engine(settings, request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)
     except DgLspError as error:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
@@ -264,7 +265,7 @@ def try_model(name: str) -> None:
         problem = f"needs more than {_TEST_MS / 1e3:.0f} s for a line here: dg-lsp models list has smaller models"
     else:
         problem = f"did not complete a simple line: its weights or prompt may be wrong, see dg-lsp models show {name}"
-    print_line(f"dg-lsp: warning: {name} {problem}", err=True)
+    warn(f"{name} {problem}")
 
 
 def agree(preset: "Preset", *, accepted: bool) -> None:
@@ -277,14 +278,8 @@ def agree(preset: "Preset", *, accepted: bool) -> None:
         raise UsageError(
             f"the licence of {preset.name} must be accepted first: read {preset.terms}, then add --accept-licence"
         )
-    typer.echo(f"Do you accept the terms at {preset.terms}? [y/N] ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not agrees(f"Do you accept the terms at {preset.terms}?", by_default=False):
         raise UsageError("nothing was fetched: the model may be used only under its licence")
-
-
-def size_text(num_bytes: float) -> str:
-    """A size of files or memory, in MB below 1 GB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def _duration(seconds: float) -> str:

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import typer
-
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.output import aligned
-from dg_lsp.cli.printing import print_line
-from dg_lsp.cli.pull import Pull, size_text
+from dg_lsp.cli.printing import aligned, print_json, print_lines, size_text
+from dg_lsp.cli.pull import Pull
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.selection import Gpu, Machine, RankedModel, rank_models
@@ -58,13 +55,11 @@ def show_recommendation(*, as_json: bool) -> None:
     if measured.unused is not None:
         later = recommended(measured.machine_after_setup)
     if as_json:
-        typer.echo(json.dumps(_object(measured, now, later)))
+        print_json(_object(measured, now, later))
         return
-    for line in (*machine_lines(measured), "", *table(now)):
-        print_line(line)
+    print_lines((*machine_lines(measured), "", *table(now)))
     if later is not None:
-        for line in ("", "with a llama.cpp for the GPU (dg-lsp setup builds it), by estimate:", *table(later)):
-            print_line(line)
+        print_lines(("", "with a llama.cpp for the GPU (dg-lsp setup builds it), by estimate:", *table(later)))
 
 
 def measure() -> Measurement:

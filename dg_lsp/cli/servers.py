@@ -12,7 +12,7 @@ from typer import Option
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, UsageError
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
@@ -99,7 +99,7 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     try:
         connection = client.open_session(endpoint, hello, DAEMON, json.dumps(given))
     except DaemonError as error:
-        print_line(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
+        note(f"{error}; this editor gets a model of its own")
     else:
         client.become_pipe(connection)
 

@@ -1,17 +1,17 @@
 """`dg-lsp setup`: the llama.cpp, the model and the editor settings for this machine, after one question."""
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from dg_lsp.cli import conversion
 from dg_lsp.cli.default_model import forget
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.loading import configure
+from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.cli.recommend import (
     Measurement,
@@ -27,17 +27,23 @@ from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime
 from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import RankedModel, rewrite_preset
+from dg_lsp.models.selection import RankedModel, rank_models, rewrite_preset
+from dg_lsp.settings import CompletionSettings
 
 
 def set_up(*, is_agreed: bool) -> None:
     """Shows the plan, asks unless the user agreed already, and does it."""
+    configure({})
     measured = measure()
     plan = Plan.make(measured)
-    for line in plan.lines():
-        print_line(line)
-    if not is_agreed:
-        _confirm()
+    print_lines(plan.lines())
+    if not is_agreed and not sys.stdin.isatty():
+        raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
+    if not (is_agreed or agrees("Do this?", by_default=True)):
+        bundled = rank_models(measured.machine, BUNDLED)
+        print_lines(("", "nothing was changed: these settings are for the bundled model, which dg-lsp has already"))
+        print_lines(editor_lines(AUTO, bundled[0]))
+        return
     if plan.build_for is not None:
         if not make_llama_cpp(plan.build_for, plan.backend):
             print_line("going on without the GPU", err=True)
@@ -49,8 +55,7 @@ def set_up(*, is_agreed: bool) -> None:
     else:
         forget()  # `auto` measures again
         try_model(name)
-    for line in editor_lines(name):
-        print_line(line)
+    print_lines(editor_lines(name, model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +114,9 @@ class Plan:
             yield f"{preset.name} is on this machine already"
         machine = self.measured.machine_after_setup if self.build_for else self.measured.machine
         if (other := rewrite_preset(machine, self.model)) is not None:
-            size = f"{other.memory_bytes / 1e9:.1f} GB"
+            size = size_text(other.memory_bytes)
             yield f"there is room for {other.name} beside it, {size}, for rewrites and chats:"
             yield f'  dg-lsp models pull {other.name}, then set rewrite.model = "{other.name}"'
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
-    typer.echo("Do this? [Y/n] ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
-        raise UsageError("nothing was changed: dg-lsp models recommend shows what fits")
 
 
 def make_llama_cpp(gpu: Gpu, backend: str) -> bool:
@@ -154,11 +151,17 @@ def lists_gpu(folder: Path | None = None) -> bool:
     return any(device["kind"] in ("gpu", "igpu") for device in listed)
 
 
-def editor_lines(model: str) -> Iterator[str]:
-    """Settings for editors, with the paths of this installation."""
+def deadline_ms(model: RankedModel) -> float:
+    """The deadline of completions: the default, or what the first line in a file takes by estimate, if that is more."""
+    return max(CompletionSettings().deadline_ms, math.ceil(model.first_ms / 500) * 500.0)
+
+
+def editor_lines(name: str, model: RankedModel) -> Iterator[str]:
+    """Settings for editors, with the paths of this installation and a deadline that the model keeps by estimate."""
     beside = Path(sys.executable).with_name("dg-lsp.exe" if sys.platform == "win32" else "dg-lsp")
     program = str(beside) if beside.is_file() else shutil.which("dg-lsp") or "dg-lsp"
-    settings = {"dg-lsp.server.path": program, "dg-lsp.model.name": model}
+    wait_ms = deadline_ms(model)
+    settings = {"dg-lsp.server.path": program, "dg-lsp.model.name": name, "dg-lsp.completion.deadline_ms": wait_ms}
     yield ""
     yield "VS Code, settings.json:"
     yield from (f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in settings.items())
@@ -166,7 +169,10 @@ def editor_lines(model: str) -> Iterator[str]:
     yield "Neovim, init.lua:"
     yield '  vim.lsp.config("dg_lsp", {'
     yield f'    cmd = {{ {json.dumps(program)}, "lsp", "--stdio" }},'
-    yield f"    init_options = {{ model = {{ name = {json.dumps(model)} }} }},"
+    yield "    init_options = {"
+    yield f"      model = {{ name = {json.dumps(name)} }},"
+    yield f"      completion = {{ deadline_ms = {wait_ms:g} }},"
+    yield "    },"
     yield "  })"
     yield ""
-    yield f"on the command line: {program} fill FILE:LINE --model {model}"
+    yield f"on the command line: {program} fill FILE:LINE --model {name}"

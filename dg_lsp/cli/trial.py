@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp import errors
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import note
 from dg_lsp.errors import ModelCrashedError, ModelError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
@@ -60,7 +60,7 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
         if is_new := not all(identity in known.digests for identity in identities.values()):
             read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
     if is_new and size >= _ANNOUNCED_BYTES:
-        print_line(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
+        note(f"{path.name} is new here: it is tested once in a process of its own")
     digests = [known.digest(part, identity) for part, identity in identities.items()]
     if is_folder:
         digests = [f"{part.name} {digest}\n" for part, digest in zip(identities, digests, strict=True)]

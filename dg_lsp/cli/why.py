@@ -1,11 +1,8 @@
 """`dg-lsp why`: what automatic completion does at one position, and why nothing is shown there."""
 
-import json
 import sys
 import time
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +10,7 @@ from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_json, print_line
 
 
 @with_model_options
@@ -30,15 +27,13 @@ def why(
     from dg_lsp.cli.output import for_stream
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.exclusion import WorkspaceExclusion
     from dg_lsp.server.explanation import Visibility, explain, not_requested
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
     settings = loading.configure(over)
-    snapshot = replace(source.snapshot(), uri=source.path.absolute().as_uri())  # as an editor opens it
-    request = FillRequest(snapshot, source.offset_at(line, column), max_lines=settings.completion.max_lines)
-    exclusion = WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()])
+    request = FillRequest(source.snapshot(), source.offset_at(line, column), max_lines=settings.completion.max_lines)
+    exclusion = loading.exclusion(settings)
     found = not_requested(request, exclusion, settings.completion)
     if found is None:
         with closing(loading.open_engine(settings)) as engine:
@@ -46,7 +41,7 @@ def why(
             found = not_requested(request, exclusion, settings.completion, engine)
             found = found or explain(engine.fill(request, deadline=deadline), settings.completion, engine)
     if as_json:
-        typer.echo(json.dumps(found.as_object()))
+        print_json(found.as_object())
     else:
         print_line(found.sentence)
         if found.text and (show_text or found.outcome is Visibility.SHOWN):

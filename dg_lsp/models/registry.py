@@ -1,5 +1,6 @@
 """The known models: families, presets and their files on this machine. Opens no model."""
 
+import difflib
 import json
 import os
 import re
@@ -244,6 +245,17 @@ def preset_named(name: str) -> Preset | None:
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
+def suggestion(name: str) -> str:
+    """The known name that a misspelled one is probably meant to be, as a question in parentheses; empty without any."""
+    near = [] if name in known_names() else difflib.get_close_matches(name, known_names(), 1)
+    return "".join(f" (did you mean {known}?)" for known in near)
+
+
+def memory_bytes(name: str, held: int) -> int:
+    """The memory of a model: of a known one as `models list` prints it, else what it holds now."""
+    return next((preset.memory_bytes for preset in (*BUNDLED, *PRESETS) if preset.name == name), held)
+
+
 def instruction_model() -> str:
     """The smallest preset that follows instructions: its family has a chat template."""
     return min(
@@ -381,7 +393,7 @@ def _given_path(name: str) -> Path:
     if not exists:
         names = ", ".join((*(model.name for model in BUNDLED), AUTO))
         is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
-        problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}:"
+        problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}{suggestion(name)}:"
         raise ModelNotFoundError(
             f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
         )

@@ -26,6 +26,11 @@ class Outcome:
     def json(self):
         return json.loads(self.out)
 
+    @property
+    def facts(self):
+        """The values of an output in two columns, by their names."""
+        return dict(re.findall(r"^(\S+(?: \S+)*)  +(.*)$", self.out, re.MULTILINE))
+
     def error(self, code):
         """The message of a command that printed one line on standard error, and nothing else."""
         assert (self.code, self.out) == (code, ""), self

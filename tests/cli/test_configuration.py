@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import loading
+from dg_lsp.cli import daemon, loading, recommend, setup
+from dg_lsp.cli.app import command_tree
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
 from dg_lsp.errors import BackendError
+from dg_lsp.server import app
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file
 
@@ -93,6 +95,61 @@ def test_every_command_continues_despite_a_bad_settings_file(dg_lsp, script, use
         assert outcome.err.startswith(f"dg-lsp: warning: {tmp_path.parent}"[:17]), command
         assert outcome.code in (0, 1), command
         script.settings = None
+
+
+COMMANDS = {
+    "setup": "",
+    "fill": "a.py:1",
+    "rewrite": "a.py:1",
+    "why": "a.py:1",
+    "generate": "x",
+    "chat": "--message hi",
+    "lsp": "",
+    "serve": "--host 192.0.2.1",
+    "doctor": "--model gone.gguf",
+    "report": "gone.jsonl",
+    "daemon start": "",
+    "daemon stop": "",
+    "daemon status": "",
+    "models list": "",
+    "models recommend": "",
+    "models show": "gone.gguf",
+    "models pull": "gone",
+    "models rm": "gone",
+    "models convert": "gone",
+    "models build-runtime": "--from gone",
+    "bench compare": "gone.jsonl",
+    "bench cut": ". -o cut.jsonl",
+    "bench infill": "gone.jsonl",
+    "bench replay": "gone.py",
+    "bench samples": "gone.toml",
+    "bench serve": "http://127.0.0.1:9 --prompts gone.jsonl",
+    "bench steps": "--model gone.gguf",
+}
+"""Arguments for each command that end it soon."""
+
+
+def names_of_commands(command, *words):
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [] if command.hidden else [" ".join(words)]
+    return [name for word, one in inner.items() for name in names_of_commands(one, *words, word)]
+
+
+@pytest.mark.parametrize("command", names_of_commands(command_tree()))
+def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_settings, tmp_path, monkeypatch):
+    def fail():
+        raise BackendError("the machine is not measured in this test")
+
+    for module in (setup, recommend):
+        monkeypatch.setattr(module, "measure", fail)
+    monkeypatch.setattr(app, "serve_stdio", lambda *_: 0)
+    monkeypatch.setattr(daemon, "_start", lambda *_: None)
+    user_settings(BAD)
+    (tmp_path / "a.py").write_text("x = \n")
+    outcome = dg_lsp(*command.split(), *COMMANDS[command].split())
+    for problem in PROBLEMS:
+        assert (outcome.out + outcome.err).count(f"dg-lsp.toml:{problem} (this key is ignored)\n") == 1, outcome
 
 
 @pytest.mark.parametrize("text", ["[privacy]\nexclude_pattern = ['*.sql']", "[privcy]", "exclude = 3", "model = "])

@@ -9,7 +9,7 @@ from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp import device_reduction, diffusiongemma
 from dg_lsp.backends.llamacpp import library as library_module
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli.doctor import Checkup, _runtime, report
+from dg_lsp.cli.doctor import Checkup, _runtime, machine_facts
 from dg_lsp.context import languages
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
@@ -46,6 +46,9 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert found["model"]["suffix_while_typing"] == "kept: it comes first"
     assert found["model"]["languages"] == ["python"]
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
+    assert found["model"]["description"] == "qwen3 5.0M Q8_0"
+    listed = {facts["name"]: facts for facts in dg_lsp("models", "list", "--json").json}
+    assert found["model"]["memory_bytes"] == listed["dg-mini"]["memory_bytes"]
     assert found["devices"]
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
     assert list(found["costs"]) == ["causal", "canvas"]
@@ -82,7 +85,7 @@ def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp
     assert "dg-lsp models list" in line
     shown = dg_lsp("models", "show", path)
     assert shown.err == f"dg-lsp: {line.removeprefix('warning: ')}\n"
-    assert "prompt_format: prefix\n" in shown.out
+    assert shown.facts["prompt format"] == "prefix"
 
 
 @pytest.mark.parametrize("scaling", ["none", "yarn"])
@@ -98,7 +101,7 @@ def test_a_prefix_first_model_is_shown_with_the_cost_of_its_suffix_while_typing(
     assert outcome.code == 0
     problem = "decoded again at each character: scaled rotations (yarn)"
     cost = problem if scaling == "yarn" else "moved, and decoded again in idle time"
-    assert f"suffix_while_typing: {cost}\n" in outcome.out
+    assert outcome.facts["suffix while typing"] == cost
 
 
 def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):
@@ -157,8 +160,7 @@ def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp,
 )
 def test_the_llama_cpp_library_is_reported(runtime, text):
     whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
-    [line] = [line for line in report(Checkup(runtime=whole)) if line.startswith("runtime")]
-    assert text in line
+    assert text in dict(machine_facts(Checkup(runtime=whole)))["runtime"]
 
 
 def test_a_changed_llama_cpp_of_an_earlier_version_is_reported(monkeypatch):
@@ -166,7 +168,7 @@ def test_a_changed_llama_cpp_of_an_earlier_version_is_reported(monkeypatch):
     monkeypatch.setattr(library_module, "library", lambda: SimpleNamespace(runtime=old, note=""))
     monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: True)
     monkeypatch.setattr(device_reduction, "functions", lambda: None)
-    [line] = [line for line in report(Checkup(runtime=_runtime())) if line.startswith("runtime")]
+    line = dict(machine_facts(Checkup(runtime=_runtime())))["runtime"]
     assert "DiffusionGemma runs; an earlier version built it" in line
     assert line.endswith(f"run {COMMAND} again")
 

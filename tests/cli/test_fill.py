@@ -95,7 +95,8 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, sour
     assert outcome.code == 0
     assert outcome.err == ""
     lines = outcome.out.splitlines()
-    assert lines[:6] == [
+    assert lines[:7] == [
+        "scripted answers: it knows all languages, and follows no instructions",
         "  1 │ class A:",
         "  2 │     def f(self, x):",
         "  3 │         self.x = x",
@@ -104,9 +105,43 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, sour
         "  5 │ ",
     ]
     assert "\x1b" not in outcome.out
-    assert len(lines) == 7
+    assert len(lines) == 8
     times = r"scripted: \d+ ms \(prefill \d+, denoise \d+, postprocess \d+\); load \d+ ms, \d+\.\d s in all; "
-    assert re.match(rf"{times}diffusion \d+, \d steps", lines[6])
+    assert re.match(rf"{times}diffusion \d+, \d steps", lines[7])
+
+
+def test_the_first_line_names_the_model_and_what_it_knows(dg_lsp, source):
+    known = "it knows python, and follows no instructions\n"
+    assert dg_lsp("fill", f"{source}:4:16").out.startswith(f"dg-mini answers: {known}")
+    source.write_text("def f(x):\n    return ...\n")
+    assert dg_lsp("fill", source, "--gaps").out.startswith(f"dg-mini answers: {known}")
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "sentence"),
+    [
+        (
+            "4",
+            "min_confidence = 1",
+            r"The completion is hidden: \d+ % probable, below 100 % .completion.min_confidence.\.",
+        ),
+        ("4", 'trigger = "manual"', r"Completions come only on request .completion.trigger is manual.\."),
+        ("3:12", "", r"The cursor is inside a word: nothing is suggested there\."),
+        ("4", "", ""),
+    ],
+)
+def test_what_an_editor_hides_is_reported_with_the_reason(
+    dg_lsp, script, source, user_settings, place, settings, sentence
+):
+    script.fill = "x.y"
+    source.write_text(SOURCE.replace("self.x = x", "some_words = a_word + another_word"))
+    user_settings(f"[completion]\n{settings}\n")
+    outcome = dg_lsp("fill", f"{source}:{place}")
+    assert outcome.code == 0, outcome
+    lines = re.findall("^while you type, an editor shows nothing here. (.*)$", outcome.out, re.MULTILINE)
+    assert re.fullmatch(sentence, "".join(lines)), outcome
+    if sentence:
+        assert dg_lsp("why", f"{source}:{place}").out == lines[0] + "\n"
 
 
 def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standard_error(dg_lsp, script, source):
@@ -198,7 +233,7 @@ def test_the_model_is_closed_also_after_an_error(dg_lsp, script, source, monkeyp
     assert script.denoiser.is_closed
     monkeypatch.setattr("dg_lsp.backends.scripted.ScriptedDenoiser.predict", fail)
     outcome = dg_lsp("fill", f"{source}:4")
-    assert (outcome.code, outcome.out, outcome.err) == (3, "", "dg-lsp: the step failed: try --gpu-layers 0\n")
+    assert (outcome.code, outcome.err) == (3, "dg-lsp: the step failed: try --gpu-layers 0\n")
     assert script.denoiser.is_closed
 
 

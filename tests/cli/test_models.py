@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import socket
+import sys
 
 import hub_server
 import pytest
@@ -14,7 +15,6 @@ from dg_lsp import system
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import conversion, pull
-from dg_lsp.cli import models as cli_models
 from dg_lsp.cli.pull import Pull
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.result import FillResult
@@ -49,14 +49,17 @@ def test_list_is_a_table_of_all_models(dg_lsp):
     assert "Gemma Terms of Use" in rows["gemma3-270m"]
 
 
-def test_list_leaves_out_columns_that_do_not_fit_into_the_terminal(dg_lsp, monkeypatch):
-    monkeypatch.setattr(cli_models.sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("columns", [80, 90])
+def test_list_keeps_what_decides_on_a_narrow_terminal(dg_lsp, monkeypatch, columns):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
     outcome = dg_lsp("models", "list")
     header, rows = rows_of(outcome)
-    assert header.split() == ["model", "here", "fits", "here", "kind", "size", "memory"]
-    assert max(map(len, rows.values())) <= 80
-    assert "A wider terminal, or --json, shows made for, licence, description." in outcome.out
+    assert header.split() == ["model", "here", "fits", "here", "size", "made", "for", "licence"]
+    assert max(map(len, rows.values())) <= columns
+    assert rows["dg-base"].endswith("Apache-2.0")
+    assert rows["nemotron-3b"].endswith("…")
+    assert "A wider terminal, or --json, shows kind, memory, description." in outcome.out
     monkeypatch.setenv("COLUMNS", "300")
     assert rows_of(dg_lsp("models", "list"))[0].endswith("description")
 
@@ -83,7 +86,8 @@ def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("dg-maxi", "no model 'dg-maxi'"),
+        ("dg-maxi", "no model 'dg-maxi' to fetch (did you mean dg-mini?): use"),
+        ("qwen2.5-coder0.5b", "(did you mean qwen2.5-coder-0.5b?)"),
         ("gemma3-270m --from gone", "gone is not a folder"),
         ("dg-mini --file a.gguf", "has no other files"),
         ("dg-mini --revision main", "has no other files"),
@@ -93,15 +97,23 @@ def test_wrong_use_of_pull_is_exit_code_2(dg_lsp, arguments, message):
     assert message in dg_lsp("models", "pull", *arguments.split()).error(2)
 
 
+def test_a_misspelled_name_is_an_error_with_the_known_one(dg_lsp):
+    message = dg_lsp("models", "show", "qwen25-coder-0.5b").error(3)
+    assert "no model 'qwen25-coder-0.5b' (did you mean qwen2.5-coder-0.5b?): use dg-mini" in message
+    assert "did you mean" not in dg_lsp("models", "show", "qwen25-coder.gguf").err
+
+
 def test_show_prints_specification_and_metadata(dg_lsp):
     outcome = dg_lsp("models", "show")
     assert outcome.code == 0
     assert outcome.err == ""
-    assert "name: dg-mini\n" in outcome.out
-    assert "noise: mask\n" in outcome.out
+    assert (outcome.facts["name"], outcome.facts["noise"], outcome.facts["fim family"]) == (
+        "dg-mini",
+        "mask",
+        "dg-mini",
+    )
     assert "  dg.version = 1\n" in outcome.out
-    assert "fim_family: dg-mini\n" in outcome.out
-    assert "fim_prompt: <|suffix|>{suffix}<|prefix|>{prefix}<|middle|>\n" in outcome.out
+    assert outcome.facts["fim prompt"] == "<|suffix|>{suffix}<|prefix|>{prefix}<|middle|>"
     assert "tokenizer." not in outcome.out
     assert dg_lsp("models", "show", "dg-mini").out == outcome.out
     by_path = dg_lsp("models", "show", BUNDLED[0].path)
@@ -169,9 +181,11 @@ def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
     assert (listed()["path"], listed()["is_begun"], listed()["note"]) == (None, False, "for tests")
     before = dg_lsp("models", "show", "tiny")
     assert before.code == 0
-    for line in ("noise: mask", "architecture: dream", "mask id: 151666", "canvas lengths: 16, 32, 64, 128",
-                 "steps: 64 at most", "licence: MIT", f"sha256: {TINY.sha256}", "source: a book"):  # fmt: skip
-        assert line in before.out.splitlines()
+    assert before.facts.items() >= {
+        "noise": "mask", "architecture": "dream", "mask id": "151666", "canvas lengths": "16, 32, 64, 128",
+        "steps": "64 at most", "licence": "MIT", "sha256": TINY.sha256, "source": TINY.family.sources[-1],
+    }.items()  # fmt: skip
+    assert "a book" in before.out
     assert "from the file:" not in before.out.splitlines()
     dg_lsp("models", "pull", "tiny")
     assert listed()["path"] == str(TINY.folder / "Tiny.Q8_0.gguf")
@@ -248,11 +262,11 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     outcome = dg_lsp("models", "rm", "tiny")
     assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (6 MB)\n")
     assert not TINY.folder.exists()
-    shown = dg_lsp("models", "show", "tiny").out
-    assert f"sha256: that of the first download, commit {hub_server.COMMIT}\n" in shown
+    shown = dg_lsp("models", "show", "tiny").facts
+    assert shown["sha256"] == f"that of the first download, commit {hub_server.COMMIT}"
     assert "tiny is not on this machine" in dg_lsp("models", "rm", "tiny").error(2)
     assert "dg-mini is bundled and stays" in dg_lsp("models", "rm", "dg-mini").error(2)
-    assert "dg-maxi is not a known model" in dg_lsp("models", "rm", "dg-maxi").error(2)
+    assert "dg-maxi is not a known model (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
 def test_auto_selects_the_bundled_model_and_names_a_better_one(dg_lsp, hub, known, monkeypatch):
@@ -263,7 +277,7 @@ def test_auto_selects_the_bundled_model_and_names_a_better_one(dg_lsp, hub, know
     for name, choice in ((AUTO, "dg-base: how long a line takes is measured"), (AUTO_DIFFUSION, diffusion)):
         outcome = dg_lsp("models", "show", name)
         assert outcome.code == 0
-        assert outcome.out.startswith(f"name: {choice[:7]}\n")
+        assert outcome.facts["name"] == choice[:7]
         assert outcome.err.startswith(f"dg-lsp: {name} selects {choice}")
         assert "; better would be tiny (about " in outcome.err
         assert outcome.err.endswith(" ms a line on CPU, by estimate): dg-lsp models pull tiny\n")

@@ -30,7 +30,7 @@ def test_the_name_of_a_folder_is_printed_with_escapes(command, dg_lsp, script, t
     (folder / "dg-lsp.toml").write_text('[model]\nname = "other.gguf"\n')
     monkeypatch.chdir(folder)
     outcome = dg_lsp(*command)
-    assert ESCAPED in outcome.err
+    assert ESCAPED in outcome.out + outcome.err
     assert not re.search("[\x1b\x07\u202e]|^b", outcome.out + outcome.err, re.MULTILINE)
 
 

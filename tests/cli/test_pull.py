@@ -104,18 +104,18 @@ DREAM = {"model_type": "Dream", "architecture": "dream", "tokenizer_class": "Dre
 @pytest.mark.parametrize(
     ("name", "class_name", "facts", "shown"),
     [
-        ("tiny-dream", "DreamModel", DREAM, "noise: mask"),
+        ("tiny-dream", "DreamModel", DREAM, ("noise", "mask")),
         (
             "tiny-open-dcoder",
             "Qwen2ForCausalLM",
             {"model_type": "qwen2", "architecture": "qwen2", "tokenizer_class": "Qwen2Tokenizer", "mask_token_id": 0},
-            "noise: mask",
+            ("noise", "mask"),
         ),
         (
             "tiny-stable-diffcoder",
             "StableDiffcoderForCausalLM",
             {"model_type": "llama", "architecture": "llama", "tokenizer_class": "Qwen2Tokenizer", "specials": FIM},
-            "fim_family: seed-coder",
+            ("fim family", "seed-coder"),
         ),
         (
             "tiny-nemotron",
@@ -127,7 +127,7 @@ DREAM = {"model_type": "Dream", "architecture": "dream", "tokenizer_class": "Dre
                 "rope_parameters": YARN,
                 "head_dim": 16,
             },
-            "prompt_format: prefix",
+            ("prompt format", "prefix"),
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("tiny") else "",
@@ -145,7 +145,7 @@ def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
     assert read_header(ready).tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
     assert {path.name for path in ready.parent.iterdir()} == {ready.name, registry.TESTED, ".cache"}
     assert not [path for path, _ in hub.requests if path.endswith(".py")]
-    assert shown in dg_lsp("models", "show", name).out
+    assert shown in dg_lsp("models", "show", name).facts.items()
     sample = tmp_path / "a.py"
     sample.write_text("def area(width, height):\n    return width * \n")
     assert dg_lsp("fill", f"{sample}:2", "--model", name, "--json").json["model"] == name

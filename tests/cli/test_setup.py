@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import hub_server
 import pytest
@@ -116,7 +117,7 @@ def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_l
     assert "return -> " in outcome.err
     assert registry.is_tested(TINY)
     assert '"dg-lsp.model.name": "tiny"' in outcome.out
-    assert 'init_options = { model = { name = "tiny" } }' in outcome.out
+    assert 'model = { name = "tiny" },' in outcome.out
     program = json.loads(outcome.out.split('"dg-lsp.server.path": ')[1].split(",\n")[0])
     assert f'cmd = {{ "{program}", "lsp", "--stdio" }}' in outcome.out
     hub.requests.clear()
@@ -131,14 +132,26 @@ def test_the_question_can_be_answered_with_no(dg_lsp, hub, monkeypatch):
         def isatty(self):
             return True
 
-        def readline(self):
-            return "n\n"
-
     monkeypatch.setattr("sys.stdin", Terminal())
-    outcome = dg_lsp("setup")
-    assert outcome.code == 2
-    assert "nothing was changed" in outcome.err
+    for answer in ("n\n", ""):  # Ctrl-D too
+        monkeypatch.setattr(Terminal, "readline", lambda _, answer=answer: answer, raising=False)
+        outcome = dg_lsp("setup")
+        assert outcome.code == 0
+        assert "nothing was changed" in outcome.out
+        assert '"dg-lsp.model.name": "auto"' in outcome.out
+        assert 'model = { name = "auto" }' in outcome.out
     assert hub.requests == []
+
+
+def test_setup_sets_a_deadline_that_the_model_keeps_by_its_own_estimate(dg_lsp, hub, machine):
+    machine["cpu"] = {**CPU_SPEED, "operations_per_second": 1e9}
+    first_ms = dg_lsp("models", "recommend", "--json").json["autoregressive"]["first_line_ms"]
+    outcome = dg_lsp("setup", "--yes")
+    deadline_ms = float(re.search(r'"dg-lsp.completion.deadline_ms": ([\d.]+)', outcome.out)[1])
+    assert 1000 < first_ms <= deadline_ms < first_ms + 500
+    assert f"completion = {{ deadline_ms = {deadline_ms:g} }}" in outcome.out
+    machine["cpu"] = CPU_SPEED
+    assert '"dg-lsp.completion.deadline_ms": 1000.0' in dg_lsp("setup", "--yes").out
 
 
 def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeypatch):

@@ -92,6 +92,9 @@ class LlamaModel:
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
         self.description = escaped(description.value.decode("utf-8", "replace"))
+        num_millions = api.llama_model_n_params(handle) / 1e6  # llama.cpp has names for common numbers only
+        counted = f"{num_millions / 1e3:.1f}B" if num_millions >= 1e3 else f"{num_millions:.1f}M"
+        self.description = self.description.replace(" ?B ", f" {counted} ")
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))

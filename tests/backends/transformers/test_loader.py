@@ -199,8 +199,8 @@ def test_fill_runs_to_its_end(fill, tiny_checkpoint):
 def test_show_describes_a_checkpoint(capsys, tiny_checkpoint):
     assert run(["models", "show", str(tiny_checkpoint)]) == 0
     out = capsys.readouterr().out
-    assert "description: checkpoint of 0.00 B weights in float32" in out
-    assert "noise: uniform" in out and "prompt_format: instruct" in out
+    for value in ("checkpoint of 0.00 B weights in float32", "uniform", "instruct"):
+        assert f"  {value}\n" in out
 
 
 def test_fill_reports_a_bad_directory_or_device_in_one_line(fill, tiny_checkpoint, tmp_path, user_settings):
