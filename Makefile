@@ -88,7 +88,7 @@ release: docs editors  ## build what is published into dist/, and test each file
 	$(BIN)/python packaging/release.py
 
 bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machine
-	$(BIN)/dg-lsp bench steps
+	cd benchmarks && ../$(BIN)/python -m dg_benchmarks.steps
 
 e2e: $(DEV)  ## only the tests that talk to a running server
 	$(BIN)/python -m pytest -q tests/e2e

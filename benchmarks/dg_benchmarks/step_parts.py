@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from dg_benchmarks.steps import sample_requests
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
-from dg_lsp.bench.steps import sample_requests
 from dg_lsp.cli.loading import configure, open_local
 from dg_lsp.cli.options import overrides
 from dg_lsp.diffusion import samplers

@@ -1,3 +1,3 @@
-"""The settings and fixtures of dg-lsp's own tests."""
+"""The settings and fixtures of dg-lsp's own tests, and a fake llama-server."""
 
-pytest_plugins = ["conftest"]
+pytest_plugins = ["conftest", "fake_llama"]

@@ -21,7 +21,6 @@ from markupsafe import Markup
 from dg_lsp import __version__
 from dg_lsp.bench import metrics
 from dg_lsp.bench.charts import Chart, calibration, latency_histogram, step_histogram, useful_by, visible
-from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
 from dg_lsp.bench.timeline import Timeline
@@ -33,6 +32,7 @@ from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError, UsageError, with_extra
 from dg_lsp.postprocess.validate import Reason
 
+BASELINE = DecoderName.AUTOREGRESSIVE.value
 NUM_EXAMPLES = 5
 _MAX_EXAMPLE = 1000
 """Characters of the texts in an example."""

@@ -4,14 +4,12 @@ import inspect
 import math
 import shlex
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import (
@@ -25,7 +23,7 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
-from dg_lsp.cli.printing import print_json, print_line, print_lines
+from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -65,39 +63,6 @@ with_cases = with_group(
     _cases,
 )
 """The parameter `cases` is a `Cases`."""
-
-
-@app.command("compare")
-@with_sampler_options
-@with_local_model_options
-@with_cases
-def compare(
-    decoders: Annotated[list[DecoderName] | None, Option("--decoder", help="Another decoder to compare.")] = None,
-    pretrained: Annotated[str | None, Option(metavar="MODEL", help="A causal model, by name or path.")] = None,
-    remote: Annotated[str | None, Option(metavar="URL", help="Compare with this server.")] = None,
-    llama_server: Annotated[Path | None, Option(metavar="PATH", help="A llama-server to start with the model.")] = None,
-    llama_diffusion_cli: Annotated[Path | None, Option(metavar="PATH", help="A llama-diffusion-cli to run.")] = None,
-    diffusion_steps: Annotated[
-        int, Option(min=0, metavar="N", help="Steps of that program; 0: one for each token.")
-    ] = 0,
-    length: Length = "none",
-    early_stop: Annotated[
-        float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
-    ] = 0.0,
-    warm: Warm = False,
-    *,
-    cases: "Cases",
-    over: dict[str, Any],
-    sampler: SamplerOptions,
-) -> int:
-    """Compare contenders on the same cases, in turn: diffusion, the same weights autoregressively, and others."""
-    from dg_lsp.cli.measurements import ContenderChoice, measure_contenders
-
-    # the model runs here in any case, so the server is not in place of it
-    settings = configure(over if remote is None else {**over, "remote": {"url": remote}})
-    choice = ContenderChoice(tuple(decoders or ()), pretrained, llama_server, llama_diffusion_cli, diffusion_steps)
-    more: dict[str, Any] = {"early_stop_ms": early_stop, "is_warm": warm, "sampler": sampler}
-    return measure_contenders(cases, settings, choice, length, **more)
 
 
 @app.command("cut")
@@ -236,31 +201,6 @@ def samples(
     with closing(engine):
         print_lines(sample_table(positions, fill).markdown())
         print_line(RequestOptions().time_limits)
-    return 0
-
-
-@app.command("steps")
-@with_local_model_options
-def steps(
-    rounds: Annotated[int, Option(min=1, metavar="N", help="Repetitions; medians are printed.")] = 15,
-    as_json: Json = False,
-    *,
-    over: dict[str, Any],
-) -> int:
-    """Measure prefill and denoising steps, and the engine overhead."""
-    from dg_lsp.bench.steps import measure_model
-    from dg_lsp.cli.measurements import markdown
-
-    settings = configure(over)
-    if settings.is_remote:
-        raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
-    _, denoiser = loading.open_local(settings)
-    measured = measure_model(denoiser, settings.completion, rounds=rounds)
-    if as_json:
-        print_json(asdict(measured))
-    else:
-        print_line(f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop")
-        print_lines(markdown(measured.tables()))
     return 0
 
 

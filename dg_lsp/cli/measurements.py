@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import runner
-from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
-from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
-from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, grouped, summarize, sweep_table
 from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
@@ -26,14 +24,12 @@ from dg_lsp.cli.options import check_decoder, sampler_of
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.printing import note, print_json, print_lines
 from dg_lsp.cli.source import SourceFile
-from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine, LocalEngine
+from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import UsageError
-from dg_lsp.models.registry import locate
-from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions, parse_option
+from dg_lsp.sampler_options import SamplerOptions, parse_option
 from dg_lsp.settings import RemoteSettings, Settings
 
-DIFFUSION, PRETRAINED, REMOTE = "diffusion", "pretrained", "remote"
+REMOTE = "remote"
 _REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
 _INFILL_KEYS = (
     *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
@@ -67,30 +63,8 @@ def open_model(settings: Settings) -> BenchModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderChoice:
-    """The contenders of `bench compare` besides the model by diffusion and autoregressively."""
-
-    decoders: tuple[DecoderName, ...] = ()
-    pretrained: str | None = None
-    llama_server: Path | None = None
-    llama_diffusion_cli: Path | None = None
-    diffusion_steps: int = 0
-
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values for the header of a run."""
-        options: dict[str, Any] = {"decoders": [decoder.value for decoder in self.decoders]}
-        if self.pretrained is not None:
-            options |= {"pretrained": self.pretrained, "pretrained_sha256": runner.file_sha256(locate(self.pretrained))}
-        if self.llama_server is not None:
-            options |= {"llama_server": str(self.llama_server)}
-        if self.llama_diffusion_cli is not None:
-            options |= {"llama_diffusion_cli": str(self.llama_diffusion_cli), "diffusion_steps": self.diffusion_steps}
-        return options
-
-
-@dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases of `infill` or `compare`, and what is done with the attempts."""
+    """Test cases, and what is done with the attempts."""
 
     data: Path
     limit: int | None
@@ -129,24 +103,6 @@ def request_options(length: str, max_lines: int | None, *others: Any) -> Request
     if length == LengthHint.ORACLE:
         raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
     return RequestOptions(LengthHint.GIVEN, max_lines, *others)
-
-
-def measure_contenders(
-    cases: Cases,
-    settings: Settings,
-    choice: ContenderChoice,
-    length: str,
-    *,
-    early_stop_ms: float,
-    is_warm: bool,
-    sampler: SamplerOptions,
-) -> int:
-    """Runs `bench compare`; returns the exit code."""
-    options = request_options(length, None, None, 1e3 * ANSWER_SECONDS, early_stop_ms, is_warm, sampler)
-    opening, listed = _open_contenders(settings, choice, options), {**choice.json(), "seed": cases.seed}
-    run, films = cases.run("compare", settings, options, opening, listed)
-    tree = compare_json(run, cases.seed) if cases.as_json else None
-    return finish(run, compare_tables(run, cases.seed), tree, cases.html, films)
 
 
 def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
@@ -243,53 +199,6 @@ def _open_contender(
     notes = remote_notes(settings.remote) if settings.is_remote else ()
     with closing(opened.engine):
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
-
-
-@contextmanager
-def _open_contenders(
-    settings: Settings, choice: ContenderChoice, options: RequestOptions
-) -> Iterator[tuple[BenchModel, list[Contender]]]:
-    """Opens and starts all contenders, and closes them afterwards. Each engine has its own weights and cache."""
-    without_sampler = replace(options, sampler=NO_OPTIONS)
-    with ExitStack() as stack:
-        contenders: list[Contender] = []
-
-        def add(contender: Contender) -> None:
-            stack.callback(contender.close)
-            contenders.append(contender)
-
-        runtime = attrs.evolve(settings.model, num_slots=1)
-        model, denoiser = loading.open_local(attrs.evolve(settings, model=runtime))
-        threads, opened = denoiser.threads, [denoiser]
-        # the first denoiser measures the threads, and all others use the same number
-        settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
-        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.has_final_canvas else {}
-        decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
-        decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
-        for name, decoder in decoders.items():
-            own = opened.pop() if opened else loading.open_local(settings)[1]
-            needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
-            costs = measure_costs(own) if needs_costs else None
-            local = LocalEngine(own, own.tokenizer, settings.completion, costs)
-            is_denoised = decoder is DecoderName.AUTO or decoder.needs_final_canvas
-            add(EngineContender(name, local, decoder, options if is_denoised else without_sampler))
-        engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
-        if choice.pretrained is not None:
-            runtime = attrs.evolve(settings.model, name=choice.pretrained)
-            _, other = loading.open_local(attrs.evolve(settings, model=runtime))
-            costs = measure_costs(other) if options.early_stop_ms else None
-            pretrained = LocalEngine(other, other.tokenizer, settings.completion, costs)
-            add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, without_sampler))
-        if choice.llama_server is not None:
-            more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
-            add(LlamaServer(choice.llama_server, model.path, model.spec, options, threads=threads, **more))
-        if choice.llama_diffusion_cli is not None:
-            where = (choice.llama_diffusion_cli, model.path, model.spec, denoiser.tokenizer, options)
-            add(LlamaDiffusionCli(*where, threads=threads, num_steps=choice.diffusion_steps))
-        if settings.is_remote:
-            remote = loading.open_engine(settings)
-            add(EngineContender(REMOTE, remote, DecoderName.AUTO, without_sampler, remote_notes(settings.remote)))
-        yield BenchModel(engine, model.path, threads), contenders
 
 
 def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition, ...], dict[str, SourceFile]]:

@@ -1,6 +1,5 @@
 import pytest
 from chromium import start_browser
-from fake_llama import make_fake
 
 from dg_lsp.bench.charts import visible
 from dg_lsp.bench.metrics import Attempt, Table, summary_table
@@ -9,8 +8,6 @@ from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.bench.timeline import Moment, Timeline
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.ttfue import Verdict
-
-__all__ = ["make_fake"]
 
 
 def attempt_of(case="s", contender="diffusion", shown=(40.0, "return a"), **changes):

@@ -12,7 +12,6 @@ from dg_lsp.bench.runner import Run
 from dg_lsp.cli import loading
 
 REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")}
-ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
 
 
 @pytest.fixture
@@ -124,30 +123,12 @@ def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, 
         assert text in page
 
 
-def test_a_server_competes_with_the_local_model(dg_lsp, data, served):
-    options = ("--limit", "2", "--html", "out.html", *ONE_THREAD)
-    outcome = dg_lsp("bench", "compare", data, "--remote", served, "--json", *options)
-    assert outcome.code == 0
-    tree = outcome.json
-    assert list(tree["contenders"]) == ["diffusion", "autoregressive", "remote"]
-    assert tree["model"] == "dg-mini"
-    assert tree["contenders"]["remote"]["all"]["model_ms_per_useful"] is None
-    assert [one["model_ms_times_less"] for one in tree["comparisons"] if one["contender"] == "remote"] == [None] * 3
-    assert any(served in note for note in tree["notes"])
-    assert "remote" in Path("out.html").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("command", ["infill", "replay"])
 def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command):
     assert "chooses its decoder itself" in dg_lsp(
         "bench", command, data, "--decoder", "diffusion", "--remote", oracle.url
     ).error(2)
     assert oracle.requests == []
-
-
-def test_steps_of_a_server_are_refused(dg_lsp, user_settings):
-    user_settings('[remote]\nurl = "http://127.0.0.1:9"\n')
-    assert "name a model with --model" in dg_lsp("bench", "steps").error(2)
 
 
 def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):

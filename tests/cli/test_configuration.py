@@ -118,13 +118,10 @@ COMMANDS = {
     "models rm": "gone",
     "models convert": "gone",
     "models build-runtime": "--from gone",
-    "bench compare": "gone.jsonl",
     "bench cut": ". -o cut.jsonl",
     "bench infill": "gone.jsonl",
     "bench replay": "gone.py",
     "bench samples": "gone.toml",
-    "bench serve": "http://127.0.0.1:9 --prompts gone.jsonl",
-    "bench steps": "--model gone.gguf",
 }
 """Arguments for each command that end it soon."""
 

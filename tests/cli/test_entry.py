@@ -63,7 +63,7 @@ def test_a_pull_without_a_network_ends_in_one_line_and_loads_nothing_heavy(tmp_p
     assert not {"numpy", "llama_cpp", "torch"}.intersection(process.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["fill", "generate", "chat", "serve", "bench infill", "bench compare"])
+@pytest.mark.parametrize("command", ["fill", "generate", "chat", "serve", "bench infill", "bench replay"])
 def test_a_help_page_has_whole_names_of_options_on_80_columns(command):
     page = dg_lsp(*command.split(), "--help", env={"COLUMNS": "80"}).stdout
     assert "--help" in page

@@ -90,10 +90,8 @@ MORE = {
     "models build-runtime": ["--backend", "cpu", "--whole"],
     "models show": ["dg-mini"],
     "bench samples": ["places.toml"],
-    "bench steps": ["--rounds", "1"],
     "bench replay": ["--limit", "2", "--start", "9", "--html", "replay.html"],
     "bench infill": ["--limit", "1", "--html", "infill.html", "--output", "run.jsonl", "--execute"],
-    "bench compare": ["--limit", "1", "--html", "compare.html", "--execute"],
 }
 """Options of the second run of a command."""
 INPUT = {"daemon run": json.dumps({"settings": {}, "exit_when_idle": True})}

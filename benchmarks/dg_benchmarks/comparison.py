@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench.runner import Run
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine import ttfue
 
-BASELINE = "autoregressive"
+BASELINE = DecoderName.AUTOREGRESSIVE.value
 NUM_RESAMPLES = 2000
 COVERAGE = 0.95
 
@@ -118,7 +119,7 @@ def bootstrap(ours: Values, theirs: Values, statistic: Statistic, *, seed: int) 
 
 
 def compare_json(run: Run, seed: int) -> dict[str, Any]:
-    """The object that `bench compare --json` prints."""
+    """The object that `compare --json` prints."""
     options = dict(run.header.options)
     return {
         "num": len({attempt.case for attempt in run.attempts}),

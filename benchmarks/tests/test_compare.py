@@ -1,11 +1,13 @@
-"""`dg-lsp bench compare` with the bundled model and fake baselines."""
+"""`dg_benchmarks.compare` with the bundled model, a fake llama-server and a server of our own."""
 
 import json
 
 import pytest
+from http_server import UNHURRIED, Starter
 
+from dg_benchmarks.compare import main
 from dg_lsp.bench.runner import Run
-from dg_lsp.cli import run
+from dg_lsp.cli import loading
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import BackendError
 from dg_lsp.models.registry import BUNDLED
@@ -27,7 +29,7 @@ def compare(capsys, tmp_path, monkeypatch):
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, trees)))
 
     def call(*arguments):
-        code = run(["bench", "compare", "cases.jsonl", "--threads", "1", "--gpu-layers", "0", *map(str, arguments)])
+        code = main(["cases.jsonl", "--threads", "1", "--gpu-layers", "0", *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -35,28 +37,25 @@ def compare(capsys, tmp_path, monkeypatch):
 
 
 def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
-    server = make_fake("server", content="w * h")
-    command = make_fake("command", ms=40.0, content="x<|eom|>")
-    baselines = ("--llama-server", server.program, "--llama-diffusion-cli", command.program)
+    server = make_fake(content="w * h")
     lookup = DecoderName.PROMPT_LOOKUP.value
     outputs = ("--output", tmp_path / "run.jsonl", "--html", tmp_path / "page.html")
-    code, out, err = compare("--decoder", lookup, "--json", "--limit", 2, *outputs, *baselines)
+    code, out, err = compare("--decoder", lookup, "--json", "--limit", 2, *outputs, "--llama-server", server.program)
     assert (code, err) == (0, "")
     tree = json.loads(out)
     assert (tree["num"], tree["is_complete"], tree["model"]) == (2, True, "dg-mini")
-    names = ["diffusion", "autoregressive", lookup, "llama-server", "llama-diffusion-cli"]
+    names = ["diffusion", "autoregressive", lookup, "llama-server"]
     assert list(tree["contenders"]) == names
     assert {one["all"]["num"] for one in tree["contenders"].values()} == {2}
     assert {one["contender"] for one in tree["comparisons"]} == {*names} - {"autoregressive"}
     assert (tree["baseline"], tree["length_knowledge"]) == ("autoregressive", "none")
     assert tree["options"]["decoders"] == [lookup]
-    assert any("start of the process" in note for note in tree["notes"])
+    assert any("local client" in note for note in tree["notes"])
     decoders = {attempt.contender: attempt.decoder for attempt in Run.read(tmp_path / "run.jsonl").attempts}
     assert [decoders[name] for name in names[:3]] == names[:3]
     # a warm-up and two cases each
     assert len(server.queries) == 3
-    assert len([record for record in command.records if "arguments" in record]) == 3
-    assert server.option("--threads") == command.option("--threads") == "1"
+    assert server.option("--threads") == "1"
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "llama-server" in page and "Times faster than autoregressive" in page
 
@@ -70,11 +69,27 @@ def test_a_pretrained_model_competes(compare):
     assert (tree["options"]["is_warm"], tree["length_knowledge"]) == (True, "oracle")
 
 
+def test_a_server_competes_with_the_local_model(compare, tmp_path):
+    starter = Starter()
+    client = starter(open_engine=loading.open_engine, **UNHURRIED)
+    served = f"http://127.0.0.1:{client.port}"
+    code, out, _ = compare("--remote", served, "--json", "--limit", 2, "--html", tmp_path / "page.html")
+    starter.close()
+    assert code == 0
+    tree = json.loads(out)
+    assert list(tree["contenders"]) == ["diffusion", "autoregressive", "remote"]
+    assert tree["model"] == "dg-mini"
+    assert tree["contenders"]["remote"]["all"]["model_ms_per_useful"] is None
+    assert {one["model_ms_times_less"] for one in tree["comparisons"] if one["contender"] == "remote"} == {None}
+    assert any(served in note for note in tree["notes"])
+    assert "remote" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_failing_baseline_ends_the_run_with_one_line(compare, make_fake):
-    server = make_fake("server", drops=True)
+    server = make_fake(drops=True)
     code, out, err = compare("--llama-server", server.program)
     assert (code, out) == (BackendError.exit_code, "")
-    assert err.startswith("dg-lsp: llama-server does not answer (")
+    assert err.startswith("compare: llama-server does not answer (")
     assert err.count("\n") == 1
 
 
@@ -82,7 +97,6 @@ def test_a_failing_baseline_ends_the_run_with_one_line(compare, make_fake):
     ("arguments", "code", "message"),
     [
         (["--llama-server", "gone"], 2, "cannot run gone"),
-        (["--llama-diffusion-cli", "gone"], 2, "cannot run gone"),
         (["--pretrained", "gone"], 3, "no model 'gone'"),
         (["--pretrained", "gemma3-270m"], 3, "dg-lsp models pull gemma3-270m"),
     ],

@@ -1,4 +1,4 @@
-"""Fake llama-server and llama-diffusion-cli: they answer from their environment and log their requests."""
+"""A fake llama-server, which answers from its environment and logs its requests."""
 
 import json
 import stat
@@ -58,26 +58,6 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
-COMMAND = """
-import json, os, sys
-
-answer = json.loads(os.environ["FAKE_ANSWER"])
-with open(os.environ["FAKE_LOG"], "a") as log:
-    log.write(json.dumps({"arguments": sys.argv[1:]}) + "\\n")
-if answer.get("ends"):
-    print("error: " + answer["ends"], file=sys.stderr)
-    sys.exit(1)
-if answer.get("crashes"):
-    print("packing", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), 4)
-print("diffusion step: 1/16 [===] 6%", end="\\r", file=sys.stderr)
-if answer.get("ms"):
-    ms = f"{answer['ms']:.2f}"
-    print(f"\\ntotal time: {ms}ms, time per step: 3.00ms, sampling time per step: 0.10ms", file=sys.stderr)
-is_plain = {os.environ.get(f"LLAMA_ARG_LOG_{name}") for name in ("PREFIX", "TIMESTAMPS")} == {"0"}
-print(("" if is_plain else "0.00.250.159 I ") + "\\n" + answer.get("content", ""), file=sys.stderr)
-"""
-
 
 @dataclass(frozen=True)
 class FakeProgram:
@@ -103,16 +83,15 @@ class FakeProgram:
 
 @pytest.fixture
 def make_fake(tmp_path, monkeypatch):
-    """`make_fake("server", content="x")` writes a program; the keywords are its answers."""
+    """`make_fake(content="x")` writes a program; the keywords are its answers."""
 
-    def make(kind, **answers):
-        program, log = tmp_path / f"fake-{kind}", tmp_path / f"fake-{kind}.log"
-        source = {"server": SERVER, "command": COMMAND}[kind]
-        program.write_text(f"#!{sys.executable} -I\n{source.replace('FAKE', f'FAKE_{kind.upper()}')}")
+    def make(**answers):
+        program, log = tmp_path / "fake-server", tmp_path / "fake-server.log"
+        program.write_text(f"#!{sys.executable} -I\n{SERVER}")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         log.touch()
-        monkeypatch.setenv(f"FAKE_{kind.upper()}_ANSWER", json.dumps(answers))
-        monkeypatch.setenv(f"FAKE_{kind.upper()}_LOG", str(log))
+        monkeypatch.setenv("FAKE_ANSWER", json.dumps(answers))
+        monkeypatch.setenv("FAKE_LOG", str(log))
         return FakeProgram(program, log)
 
     return make

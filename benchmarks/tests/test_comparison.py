@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from dg_lsp.bench.compare import (
+from dg_benchmarks.comparison import (
     BASELINE,
     Interval,
     bootstrap,
@@ -12,7 +12,7 @@ from dg_lsp.bench.compare import (
     compare_with_baseline,
     median_ratio,
 )
-from dg_lsp.bench.metrics import ALL
+from dg_lsp.bench.metrics import ALL, Attempt
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 
 NAN = np.nan
@@ -45,7 +45,7 @@ def test_an_interval_needs_finite_values(ours, theirs, value):
 
 
 @pytest.fixture
-def pairs(make_attempt):
+def pairs():
     """Attempts of `fast` and of the baseline; each side gives text and milliseconds of case i."""
 
     def make(ours, theirs):
@@ -53,8 +53,17 @@ def pairs(make_attempt):
         for i in range(NUM_CASES):
             for contender, answer in (("fast", ours), (BASELINE, theirs)):
                 text, ms = answer(i)
-                changes = {"kind": "block" if i % 2 else "line-end", "reference": "want", "model_ms": ms / 2}
-                attempts.append(make_attempt(f"s{i}", contender, (ms, text), **changes))
+                attempt = Attempt(
+                    case=f"s{i}",
+                    kind="block" if i % 2 else "line-end",
+                    contender=contender,
+                    decoder="diffusion",
+                    reference="want",
+                    text=text,
+                    latency_ms=ms,
+                    model_ms=ms / 2,
+                )
+                attempts.append(attempt)
         return attempts
 
     return make

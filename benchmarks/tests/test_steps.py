@@ -3,9 +3,8 @@ import json
 
 import pytest
 
+from dg_benchmarks.steps import main, measure_batches, measure_overhead, measure_steps
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
-from dg_lsp.bench.steps import measure_batches, measure_overhead, measure_steps
-from dg_lsp.cli import run
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
@@ -45,7 +44,7 @@ def test_batches_are_measured_as_far_as_they_fit():
 
 def test_the_command_prints_json_or_tables(capsys):
     options = ["--model", "dg-mini", "--threads", "1", "--gpu-layers", "0", "--rounds", "1"]
-    assert run(["bench", "steps", *options, "--json"]) == 0
+    main([*options, "--json"])
     tree = json.loads(capsys.readouterr().out)
     assert (tree["model"], tree["threads"]) == ("dg-mini", 1)
     assert tree["overhead"]["engine"] > 0
@@ -53,5 +52,5 @@ def test_the_command_prints_json_or_tables(capsys):
     assert list(tree["times"][longest]["causal"]) == ["1", "8", "16"]
     assert all(ratio > 0 for ratio in tree["times"][longest]["one_token_steps"].values())
     assert list(list(tree["batches"].values())[-1]) == ["1", "2", "4"]
-    assert run(["bench", "steps", *options]) == 0
+    main(options)
     assert capsys.readouterr().out.count("\n|---") == 4

@@ -1,15 +1,19 @@
 """Cost of prefill and denoising steps, and the overhead of the engine around them.
 
+    python -m dg_benchmarks.steps [--model MODEL] [--threads N] [--gpu-layers N] [--rounds 15] [--json]
+
 Each round measures every kind of work once, and medians are reported, so that a change in the speed of the machine
 affects all of them alike.
 """
 
+import argparse
 import heapq
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +24,8 @@ from dg_lsp.bench.metrics import Table
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli.loading import configure, open_local
+from dg_lsp.cli.options import overrides
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
@@ -97,6 +103,26 @@ class StepReport:
         if self.overhead:
             row = (f"{self.overhead['engine']:.3f}", f"{self.overhead['decode']:.3f}", f"{self.overhead['share']:.1%}")
             yield Table("engine overhead per step", ("engine, ms", "backend, ms", "share"), {"": [row]})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures a model and prints the tables or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="name or path; default: the model of the settings")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--gpu-layers", type=int)
+    parser.add_argument("--rounds", type=int, default=15, help="repetitions; medians are printed")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    settings = configure(overrides(model=given.model, threads=given.threads, gpu_layers=given.gpu_layers))
+    _, denoiser = open_local(settings)
+    measured = measure_model(denoiser, settings.completion, rounds=given.rounds)
+    if given.json:
+        print(json.dumps(asdict(measured)))
+        return
+    print(f"{measured.model}, {measured.threads} threads, medians in milliseconds; no deadline or early stop")
+    for table in measured.tables():
+        print("\n".join(table.markdown()))
 
 
 def measure_model(
@@ -198,3 +224,7 @@ def medians(jobs: Sequence[tuple[Job, Job]], rounds: int) -> list[float]:
             job()
             row.append(1e3 * (time.perf_counter() - start))
     return [float(median) for median in np.median(times[1:], axis=0)]
+
+
+if __name__ == "__main__":
+    main()

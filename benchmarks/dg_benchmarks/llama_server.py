@@ -1,12 +1,10 @@
-"""Other programs as contenders: llama-server's `/infill` and llama-diffusion-cli, on the same weights and threads."""
+"""llama-server's `/infill` as a contender, on the same weights and threads."""
 
 import http.client
 import json
 import os
-import re
 import signal
 import socket
-import statistics
 import subprocess
 import tempfile
 import time
@@ -15,24 +13,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dg_lsp.backends.llamacpp.library import NO_BACKTRACE
 from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
-from dg_lsp.canvas.fim import fim_layout
-from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
-from dg_lsp.errors import BackendError, UsageError, with_extra
+from dg_lsp.errors import BackendError, UsageError
 
 START_SECONDS = 120.0
 """Time limit for the start: a large model may be on a slow disk."""
-LINE_LENGTH, BLOCK_LENGTH = 16, 32
-"""Canvas lengths of llama-diffusion-cli for one line and for several, as in the engine."""
-_PLAIN_LOG = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
-_TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
 
 
 class LlamaServer:
@@ -170,154 +160,6 @@ class LlamaServer:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             reply = connection.getresponse()
             return reply.status, json.loads(reply.read())
-
-
-class LlamaDiffusionCli:
-    """See `Contender`. llama-diffusion-cli with our weights, rewritten as an architecture that it supports.
-
-    The program answers one prompt: every answer starts a process and loads the model. A note reports that time, which
-    the latency excludes. It has no KV cache, and its prompt attends to the canvas, unlike in training.
-    """
-
-    name = "llama-diffusion-cli"
-
-    def __init__(
-        self,
-        program: Path,
-        model: Path,
-        spec: ModelSpec,
-        tokenizer: Tokenizer,
-        options: RequestOptions = DEFAULT_OPTIONS,
-        *,
-        threads: int,
-        num_steps: int = 0,
-    ) -> None:
-        """Writes the model; `num_steps` is for a whole canvas, 0 for one step per token.
-
-        Raises:
-            UsageError: the model cannot be rewritten.
-        """
-        self._program, self._spec, self._tokenizer = program, spec, tokenizer
-        self._options, self._threads, self._num_steps = options, threads, num_steps
-        self._overheads: list[float] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="dg-lsp-")
-        self._model = Path(self._folder.name, "model.gguf")
-        try:
-            self._sentinels = write_as_rnd1(model, self._model, spec)
-        except BaseException:
-            self._folder.cleanup()
-            raise
-
-    def answer(self, case: TestCase) -> Attempt:
-        """See `Contender.answer`. The latency is the denoising time that the program reports."""
-        num_lines = self._options.num_lines(case)
-        length = LINE_LENGTH if num_lines == 1 else BLOCK_LENGTH
-        steps = self._num_steps or length
-        limit = self._spec.max_prompt_tokens
-        before_prefix, before_suffix, before_gap, end = self._sentinels
-        layout = fim_layout(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
-        prefix, suffix = (
-            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in (layout.before_ids, layout.after_ids)
-        )
-        prefix += layout.removed.decode("utf-8", "replace")
-        prompt = f"{before_suffix}{suffix}{before_prefix}{prefix}{before_gap}"
-        start = time.perf_counter()
-        output = self._run(prompt, len(layout.prompt_ids) + length, steps)
-        wall_ms = 1e3 * (time.perf_counter() - start)
-        times = _TIMES.search(output)
-        if times is None:
-            raise BackendError(f"llama-diffusion-cli printed no times: {_last_line(output)}")
-        ms = float(times[1])
-        self._overheads.append(wall_ms - ms)
-        text = _first_lines(output[times.end() :].partition(end)[0].removeprefix("\n"), num_lines)
-        costs = {"steps": steps, "tokens": length, "prefill_ms": 0.0, "model_ms": ms}
-        return attempt_for(case, self.name, "diffusion", text, ms, rejection=None if text else "empty", **costs)
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """See `Contender.notes`."""
-        notes = ["llama-diffusion-cli runs the same weights as another architecture: its prompt sees the canvas."]
-        if self._overheads:
-            ms = statistics.median(self._overheads)
-            notes.append(f"Its times leave out the start of the process and the load of the model, {ms:.0f} ms each.")
-        return notes
-
-    def close(self) -> None:
-        """See `Contender.close`."""
-        self._folder.cleanup()
-
-    def _run(self, prompt: str, length: int, steps: int) -> str:
-        """Its whole output; `length` is the number of tokens of prompt and canvas."""
-        command = [str(self._program), "--model", str(self._model), "--prompt", prompt, "--no-escape"]
-        command += ["--threads", str(self._threads), "--threads-batch", str(self._threads), "--top-k", "1"]
-        command += ["--ctx-size", str(length), "--batch-size", str(length), "--ubatch-size", str(length)]
-        command += ["--diffusion-steps", str(steps), "--diffusion-eps", "0.001", "--diffusion-algorithm", "4"]
-        environment = {**os.environ, **_PLAIN_LOG, **NO_BACKTRACE}
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                timeout=ANSWER_SECONDS,
-                check=False,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot run {self._program}: {error.strerror or error}") from error
-        except subprocess.TimeoutExpired as error:
-            raise BackendError(f"llama-diffusion-cli took more than {ANSWER_SECONDS:.0f} s for one answer") from error
-        output = done.stdout.decode("utf-8", "replace")
-        if done.returncode:
-            raise BackendError(f"llama-diffusion-cli failed ({_cause(done.returncode)}): {_last_line(output)}")
-        return output
-
-
-def write_as_rnd1(source: Path, target: Path, spec: ModelSpec) -> list[str]:
-    """Writes a `qwen3` model as `rnd1`, tensor by tensor: the feed-forward network becomes the only expert.
-
-    The end token becomes an ordinary one, so that llama.cpp prints it. Returns the spelling of the tokens before the
-    prefix, before the suffix, before the gap, and at the end.
-
-    Raises:
-        UsageError: `gguf` is not installed, or the model has another architecture.
-    """
-    try:
-        import gguf
-    except ImportError as error:
-        raise UsageError(f"this benchmark writes a model file: {with_extra('dev')}") from error
-    reader = gguf.GGUFReader(source)
-    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    if fields["general.architecture"] != "qwen3" or spec.fim is None or spec.fim.middle_id is None:
-        raise UsageError(f"llama.cpp cannot run {source} as a diffusion model: use dg-mini")
-    writer = gguf.GGUFWriter(target, "rnd1")
-    tokens, kinds = fields["tokenizer.ggml.tokens"], list(fields["tokenizer.ggml.token_type"])
-    kinds[spec.end_ids[0]] = int(gguf.TokenType.USER_DEFINED)
-    fields["tokenizer.ggml.token_type"] = kinds
-    for name, value in fields.items():
-        if name not in ("general.architecture", "general.file_type"):
-            kind, *items = reader.fields[name].types
-            writer.add_key_value(name.replace("qwen3.", "rnd1.", 1), value, kind, items[-1] if items else None)
-    writer.add_expert_count(1)
-    writer.add_expert_used_count(1)
-    writer.add_expert_feed_forward_length(fields["qwen3.feed_forward_length"])
-    writer.add_diffusion_shift_logits(False)
-    # without this template llama.cpp would wrap the prompt into a chat
-    writer.add_chat_template("{{ messages[-1]['content'] }}")
-    for tensor in reader.tensors:
-        name, data = tensor.name.removesuffix(".weight"), tensor.data
-        if name.endswith(("ffn_gate", "ffn_up", "ffn_down")):
-            name, data = f"{name}_exps", data[None]
-        writer.add_tensor(f"{name}.weight", data, raw_dtype=tensor.tensor_type)
-    router = np.zeros((1, fields["qwen3.embedding_length"]), np.float32)
-    for layer in range(fields["qwen3.block_count"]):
-        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    ids = (spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id, spec.end_ids[0])
-    return [tokens[token] for token in ids]
 
 
 def _first_lines(text: str, num: int | None) -> str:
