@@ -195,15 +195,15 @@ class GGUFHeader:
         return np.memmap(self.path, np.uint8, "r", offset=tensor.start, shape=shape)
 
 
-def read_header(path: Path) -> GGUFHeader:
-    """Reads the header and checks that the file contains all of its weights.
+def read_header(path: Path, source: Path | None = None) -> GGUFHeader:
+    """Reads the header and checks that the file contains all of its weights. `source` is another path of the file.
 
     Raises:
         ModelBrokenError: the file is not a GGUF, damaged or cut short.
         ModelUnsupportedError: dg-lsp does not support the version, byte order or number format.
         ModelError: the file does not exist or cannot be read.
     """
-    with map_file_errors(path), path.open("rb") as file:
+    with map_file_errors(path), (source or path).open("rb") as file:
         if file.read(4) != MAGIC:
             raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
         size = os.fstat(file.fileno()).st_size

@@ -26,6 +26,7 @@ _LIMITS = (
 _MALLOC_OPTIONS = {-8: 1, -3: 128 << 10, -1: 128 << 10}
 """glibc's `M_ARENA_MAX`, `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, from malloc.h."""
 _TRIM_SECONDS = 10.0
+_LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
 _HIERARCHIES = {"": ("", "unified"), "memory": ("memory",)}
 """Mount points of a hierarchy with these controllers."""
 
@@ -93,12 +94,16 @@ def free_disk(folder: Path) -> int:
 
 
 def leave_out_relative_programs() -> None:
-    """Removes relative and empty entries of PATH, for libraries and child processes too.
+    """Removes relative and empty entries of PATH, and for child processes of the loader's paths of libraries.
 
     They name the working directory, which may be a folder that others wrote: `doctor` would run its `nvidia-smi`.
     """
     entries = [entry for entry in os.get_exec_path() if Path(entry).is_absolute()]
     os.environ["PATH"] = os.pathsep.join(entries) or os.defpath
+    for name in _LIBRARY_PATHS:
+        folders = [entry for entry in re.split("[:;]", os.environ.pop(name, "")) if Path(entry).is_absolute()]
+        if folders:
+            os.environ[name] = ":".join(folders)
     os.environ["NoDefaultCurrentDirectoryInExePath"] = "1"  # noqa: SIM112  (Windows searches it without an entry)
 
 

@@ -12,9 +12,10 @@ from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 WIDTH = 32
-OWN = {"bpe": letters(), "sentencepiece": ["▁", *(chr(code) for code in range(33, 127)), "\n", "☺"]}
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+OWN = {"bpe": letters(), "sentencepiece": ["▁", *(chr(code) for code in range(33, 127)), "\n", "☺", *BYTES]}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def write(path, model, **texts):
     vocabulary = model.vocabulary
     arch, size = model.architecture, len(vocabulary)
     special = {token: USER_DEFINED if token in model.plain else CONTROL for token in model.tokens}
+    special |= dict.fromkeys(BYTES, BYTE)
     values = {
         "general.architecture": gguf.text(arch),
         "general.name": gguf.text(model.name),

@@ -166,7 +166,7 @@ def read_positions(path: Path) -> tuple[SamplePosition, ...]:
         if not all(position.expect for position in found):
             raise ValueError("a place without an expected text")
         return found
-    except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, cattrs.BaseValidationError) as error:
         reason = getattr(error, "strerror", None) or error
         advice = "name a TOML file of cursor positions, or run this in a clone of dg-lsp"
         raise InputFileError(f"cannot read cursor positions from {path} ({reason}): {advice}") from error

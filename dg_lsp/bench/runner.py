@@ -44,7 +44,7 @@ WARM_UP = TestCase(
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-_INVALID = (ValueError, TypeError, AttributeError, cattrs.BaseValidationError)
+_INVALID = (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError)
 
 Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], object]]]
 """A progress bar by description, total and number already done; it yields a function that advances the bar."""

@@ -1,17 +1,21 @@
 """Runs model-written programs in bubblewrap (`bwrap`), one process for each.
 
 A program gets the standard library of this Python, an empty environment, a small empty directory in memory, and its
-own namespaces: no network, no home, no other processes, and /usr and Python read-only. Resource limits bound CPU time,
-memory, processes, open files and file sizes. Everything that it started is killed together with it.
+own namespaces: no network, no home, no other processes, and /usr and Python read-only. A filter of system calls
+denies it a user namespace, in which it would have all capabilities. Resource limits bound CPU time, memory, processes,
+open files and file sizes. Everything that it started is killed together with it.
 
 Not covered: holes in the kernel, and programs that pretend to succeed, because the verdict comes from the same process.
 """
 
+import errno
 import json
 import os
+import platform
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +32,13 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _FREE_USER_IDS = range(61184, 65520)
 """Ids that systemd reserves for temporary users."""
 _PASSED = "passed"
+
+_CALLS = {"x86_64": (0xC000003E, 272, 56), "aarch64": (0xC00000B7, 97, 220)}
+"""By machine: its number in Linux's audit.h, and those of the system calls `unshare` and `clone`."""
+_CLONE3, _FOREIGN_CALLS, _NEW_USER = 435, 0x40000000, 0x10000000
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of Linux's bpf_common.h
+_NUMBER, _ARCHITECTURE, _FLAGS = 0, 4, 16  # places in Linux's `struct seccomp_data`
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 # Runs inside the sandbox: reads the program from standard input and writes `_PASSED` or the exception at its end.
 _BOOTSTRAP = """
@@ -60,6 +71,29 @@ assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
 open("own", "w").write("x")
 assert open("own").read() == "x"
 """
+
+
+def _call_filter() -> bytes:
+    """A program for seccomp: it denies user namespaces, and the system calls of other architectures.
+
+    The C library uses `clone` where the kernel lacks `clone3`, whose flags a filter cannot see.
+    """
+    architecture, unshare, clone = _CALLS[platform.machine()]
+    steps = (  # instruction, steps to skip if it holds and if it does not, operand
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 0, 8, architecture),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 6, 0, _FOREIGN_CALLS),
+        (_EQUAL, 6, 0, _CLONE3),
+        (_EQUAL, 1, 0, unshare),
+        (_EQUAL, 0, 2, clone),
+        (_LOAD, 0, 0, _FLAGS),
+        (_ANY_BIT, 1, 0, _NEW_USER),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _FAIL | errno.EPERM),
+        (_RETURN, 0, 0, _FAIL | errno.ENOSYS),
+    )
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +140,8 @@ class Sandbox:
         program = shutil.which("bwrap")
         if program is None:
             raise SandboxError(f"--execute needs bubblewrap: {INSTALL}")
+        if platform.machine() not in _CALLS:
+            raise SandboxError(f"--execute runs on {' and '.join(_CALLS)} only, this machine is {platform.machine()}")
         self._bwrap = program
         outcome = self.run(_CORRECT)
         if not outcome.passes:
@@ -119,11 +155,15 @@ class Sandbox:
             SandboxError: bubblewrap cannot be started.
         """
         # files, not pipes: the limit on file sizes bounds what a program writes into them
-        with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
+        temporary = tempfile.TemporaryFile
+        with temporary() as report, temporary() as errors, temporary(buffering=0) as calls:
+            calls.write(_call_filter())
+            calls.seek(0)
             try:
                 # at the timeout or an interruption it kills bubblewrap, and with it the whole PID namespace
                 code = subprocess.run(
-                    self._command(),
+                    self._command(calls.fileno()),
+                    pass_fds=[calls.fileno()],
                     input=program.encode("utf-8", "replace"),
                     stdout=report,
                     stderr=errors,
@@ -146,13 +186,14 @@ class Sandbox:
             return ProgramResult(False, signal.Signals(code - 128).name if is_signal else message or "crashed")
         return ProgramResult(verdict == _PASSED, "" if verdict == _PASSED else verdict or "no result")
 
-    def _command(self) -> list[str]:
+    def _command(self, call_filter: int) -> list[str]:
         # the limit on processes does not apply to root: as root the program runs as a temporary user
         user = random.choice(_FREE_USER_IDS) if os.geteuid() == 0 else 0
         order = json.dumps({"user": user, "limits": self._limits.rlimits()})
         work = ["--size", str(self._limits.disk_bytes), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
         python = [str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, order]
-        return [self._bwrap, *_namespaces(user), *_mounts(), *work, "--", *python]
+        seccomp = ["--seccomp", str(call_filter)]
+        return [self._bwrap, *_namespaces(user), *_mounts(), *work, *seccomp, "--", *python]
 
 
 def _namespaces(user: int) -> Iterator[str]:

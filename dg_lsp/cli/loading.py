@@ -5,24 +5,26 @@ Importing this module loads no runtime and no engine, so that `--help` is fast.
 
 import json
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import note, warn
-from dg_lsp.errors import DgLspError, InputFileError, RequestError, SettingsError, escaped
+from dg_lsp.errors import DgLspError, InputFileError, ModelError, RequestError, SettingsError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.models.selection import Machine, Selection
@@ -82,6 +84,8 @@ class LoadedModel:
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
     settings: "ModelSettings"  # with which it was loaded
+    identities: Mapping[Path, str] = field(default_factory=dict)
+    """Of the files that were tested, see `trial.check_model`."""
 
     @property
     def is_on_gpu(self) -> bool:
@@ -202,19 +206,32 @@ def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings; it is tested in a child first. Raises as `open_engine` does."""
     import attrs
 
-    from dg_lsp.cli.trial import check_model
+    from dg_lsp.cli.trial import check_model, check_unchanged, opened
     from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
     if wanted := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
         settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=wanted))
-    check_model(path, settings.model)
-    return load_file(path, settings)
+    identities = check_model(path, settings.model)
+    with opened(path, identities) as source:
+        model = replace(load_file(path, settings, source=source), identities=identities)
+    if not isinstance(model.weights, Checkpoint):
+        try:
+            check_unchanged(path, identities)
+        except ModelError:
+            model.weights.close()
+            raise
+    return model
 
 
-def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) -> LoadedModel:
-    """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted."""
+def load_file(
+    path: Path, settings: "Settings", *, check_tensors: bool = False, source: Path | None = None
+) -> LoadedModel:
+    """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted.
+
+    `source` is another path of the file, by which llama.cpp opens it.
+    """
     from dg_lsp.canvas.chat import with_thoughts
     from dg_lsp.models.metadata import describe, read_folder
 
@@ -226,7 +243,7 @@ def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) 
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.models.gpus import slow_link
 
-    weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
+    weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors, source=source)
     if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
         advice = "a model that fits into one GPU is faster (model.device)"
         warn(f"layers are split, and {problem}: {advice}")
@@ -261,8 +278,15 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
+        from dg_lsp.cli.trial import check_unchanged
 
-        return open_checkpoint(model.weights, model.spec, model.settings, note)
+        denoiser = open_checkpoint(model.weights, model.spec, model.settings, note)
+        try:
+            check_unchanged(model.path, model.identities)
+        except ModelError:
+            denoiser.close()
+            raise
+        return denoiser
     from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
@@ -385,11 +409,23 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
+    _try_tokenizer(denoiser.tokenizer)
     before, after = TEST_CODE
     request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
     with suppress(RequestError):  # a context that is too short for the line
         engine = _measured(denoiser, settings)
         engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
+
+
+def _try_tokenizer(tokenizer: "Tokenizer") -> None:
+    """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
+    mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
+    characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))
+    runs = (20_000 * char for char in "a1! \n\té中😀")
+    spellings = b"".join(tokenizer.pieces()).decode("utf-8", "replace")
+    for text in ("", *characters, *runs, mixed, spellings):
+        tokenizer.decode(tokenizer.encode(text))
+        tokenizer.special(text)
 
 
 if __name__ == "__main__":

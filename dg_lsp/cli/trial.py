@@ -8,9 +8,11 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +34,14 @@ _START_SECONDS = 60.0
 """For Python to start in the child; the child ends itself after the limit of the trial."""
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
+_DESCRIPTORS = Path("/proc/self/fd")
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
-def check_model(path: Path, settings: "ModelSettings") -> None:
+def check_model(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
     """Tests a model that is not bundled, unless the same content has passed with this runtime and prompt attention.
+
+    Returns what identifies its files, for `opened` and `check_unchanged`; nothing for a model that needs no test.
 
     Raises:
         ModelCrashedError: the child died, or was not ready in time.
@@ -48,11 +53,11 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
     from dg_lsp.models.registry import BUNDLED
 
     if path in [model.path for model in BUNDLED]:
-        return
+        return {}
     is_folder = path.is_dir()
     runtime = _transformers() if is_folder else _llama_cpp()
     if runtime is None:  # then nothing opens the folder
-        return
+        return {}
     known = _Record.read()
     with map_file_errors(path):
         identities = _identities(path)
@@ -67,22 +72,49 @@ def check_model(path: Path, settings: "ModelSettings") -> None:
     key = " ".join((_digest(digests), runtime, settings.prompt_attention))
     if key not in known.passed:
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        with map_file_errors(path):
-            is_replaced = identities != _identities(path)
-        if is_replaced:
-            raise ModelError(f"{path} was replaced while it was tested: try it again")
+        check_unchanged(path, identities)
         known.passed.append(key)
     known.write()
+    return identities
+
+
+def check_unchanged(path: Path, identities: Mapping[Path, str]) -> None:
+    """Raises ModelError if the files of a model are not those that `check_model` tested."""
+    with map_file_errors(path):
+        is_replaced = bool(identities) and identities != _identities(path)
+    if is_replaced:
+        raise _replaced(path)
+
+
+def _replaced(path: Path) -> ModelError:
+    return ModelError(f"{path} was replaced while it was tested or opened: try it again")
+
+
+@contextlib.contextmanager
+def opened(path: Path, identities: Mapping[Path, str]) -> Iterator[Path]:
+    """The path with which llama.cpp reads the tested file, even if another file takes its place meanwhile.
+
+    Where there is no such path, and for the files of a split model, it is the given one.
+    """
+    if [*identities] != [path] or not _DESCRIPTORS.exists():
+        yield path
+        return
+    with map_file_errors(path):
+        file = path.open("rb")
+    with file:
+        if _identity(os.fstat(file.fileno())) != identities[path]:
+            raise _replaced(path)
+        yield _DESCRIPTORS / str(file.fileno())
 
 
 def _identities(path: Path) -> dict[Path, str]:
     """The files of a model, each with what changes whenever the file does, as far as the file system records it."""
-    found = {}
-    for part in _parts(path):
-        stat = part.stat()
-        numbers = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        found[part] = ":".join(map(str, numbers))
-    return found
+    return {part: _identity(part.stat()) for part in _parts(path)}
+
+
+def _identity(status: os.stat_result) -> str:
+    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return ":".join(map(str, numbers))
 
 
 def _parts(path: Path) -> list[Path]:

@@ -194,7 +194,7 @@ def _outcome(future: Future[Any], total: float) -> dict[str, Any]:
         reason, costs = result.reason, _costs(result)
     return {
         **costs,
-        "model": result.model,
+        "model": result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
         "outcome": "shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
         "reason": reason.value if reason else "",
         "steps": result.steps,

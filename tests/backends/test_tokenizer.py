@@ -1,14 +1,18 @@
 """Text to ids and back, for the tokenizer of every backend."""
 
+import json
+from contextlib import closing
+
 import numpy as np
 import pytest
+import tiny_vocabulary
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.scripted import ByteTokenizer
 from dg_lsp.backends.transformers.loader import CheckpointTokenizer
-from dg_lsp.errors import ModelBrokenError, RequestError
+from dg_lsp.errors import BackendError, ModelBrokenError, RequestError
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings
 
@@ -51,6 +55,25 @@ def test_decoding_returns_the_encoded_text_without_special_tokens(backend, text)
     assert not {*SPECIALS[name].values()} & {*ids.tolist()}
 
 
+@pytest.mark.parametrize("splitter", ["deepseek-coder", "default"])
+def test_a_word_of_a_million_letters_does_not_overflow_the_stack(tmp_path, splitter):
+    path = tiny_vocabulary.write(tmp_path / "m.gguf", tiny_vocabulary.Model(()), tokenizer__ggml__pre=splitter)
+    with closing(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0))) as model:
+        for char in "a é\n!":
+            text = f"x = {1_000_000 * char}"
+            assert model.tokenizer.decode(model.tokenizer.encode(text)).decode() == text
+        assert model.tokenizer.special(text) is None
+
+
+def test_a_panic_of_the_tokenizer_is_an_error_of_the_backend(tiny_checkpoint, tmp_path, capfd):
+    tree = json.loads((tiny_checkpoint / "tokenizer.json").read_text())
+    tree["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}  # an empty table
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
+    with pytest.raises(BackendError, match="the text cannot be tokenized"):
+        CheckpointTokenizer(tmp_path, frozenset(), 512).encode("é")
+    assert "panicked" in capfd.readouterr().err
+
+
 def test_pieces_are_the_bytes_of_all_tokens(backend):
     _, tokenizer = backend
     pieces = tokenizer.pieces()
@@ -62,7 +85,7 @@ def test_special_token_is_found_by_its_spelling_and_decodes_to_nothing(backend):
     name, tokenizer = backend
     assert {spelling: tokenizer.special(spelling) for spelling in SPECIALS[name]} == SPECIALS[name]
     assert tokenizer.decode(np.array([*SPECIALS[name].values()], np.int32)) == b""
-    assert tokenizer.special("<|no such token|>") is tokenizer.special("") is None
+    assert tokenizer.special("<|no such token|>") is tokenizer.special("") is tokenizer.special("\ud800x") is None
 
 
 def test_part_of_a_character_decodes_to_bytes(backend):

@@ -140,6 +140,7 @@ def test_the_table_has_a_row_per_position_and_counts_the_right_fills():
         "[[places",
         "[[places]]\nfile='x'\nline='y'",
         "[[places]]\nfile='x'\nline=1\nexpect=[]",
+        f"places = {'[' * 10_000}",
     ],
 )
 def test_a_file_without_positions_is_refused(tmp_path, text):

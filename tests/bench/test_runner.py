@@ -230,7 +230,10 @@ def test_a_different_run_is_refused_and_unchanged(path, stored, change, name):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 3}\n'])
+@pytest.mark.parametrize(
+    "text",
+    ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 3}\n', 100_000 * "[" + "\n"],
+)
 def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     path.write_text(text)
     with pytest.raises(InputFileError, match="not a run"):

@@ -89,6 +89,7 @@ ATTACKS = {
     "become root": "os.setuid(0); open(path).read()",
     "signal the parent": "os.kill(os.getppid(), 9); raise SystemExit if os.getppid() != 1 else OSError",
     "signal others": "os.kill(pid, 0)",
+    "make a user namespace": "import ctypes\nif ctypes.CDLL(None).unshare(0x10000000): raise OSError",
     "connect": "import socket; socket.create_connection(('127.0.0.1', port), 5)",
     "connect outside": "import socket; socket.create_connection(('1.1.1.1', 80), 5)",
 }

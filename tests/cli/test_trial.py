@@ -8,9 +8,13 @@ import sys
 
 import pytest
 import tiny_masked
+import tiny_vocabulary
 
+from dg_lsp.backends import transformers
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.cli import trial
+from dg_lsp.cli import loading, trial
+from dg_lsp.errors import ModelError
+from dg_lsp.settings import ModelSettings, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,26 @@ def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, childr
         message = show(dg_lsp, model, code=3).error(3)
         assert "Model.gguf ends its process (SIGABRT); it is damaged, or made to do harm" in message
     assert len(children) == 2
+
+
+def test_a_vocabulary_that_ends_the_process_at_some_text_is_refused(dg_lsp, tmp_path, monkeypatch):
+    path, sentencepiece = tmp_path / "Model.gguf", tiny_vocabulary.Model(("<s>",), kind="sentencepiece")
+    assert "Model" in show(dg_lsp, tiny_vocabulary.write(path, sentencepiece)).out
+    tiny_vocabulary.write(path, sentencepiece, tokenizer__ggml__model="t5")
+    assert "has a tokenizer of the kind 't5', which dg-lsp does not support" in show(dg_lsp, path, code=3).error(3)
+    tokens = [token for token in tiny_vocabulary.OWN["sentencepiece"] if token != "<0xC3>"]  # the first byte of é
+    monkeypatch.setitem(tiny_vocabulary.OWN, "sentencepiece", tokens)
+    tiny_vocabulary.write(path, sentencepiece)
+    assert "has no token for the byte 0xC3" in show(dg_lsp, path, code=3).error(3)
+
+
+def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    tree["model"]["unk_token"] = "<none>"
+    tree["model"]["vocab"]["<renamed>"] = tree["model"]["vocab"].pop("<0xC3>")
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    assert "the text cannot be tokenized" in show(dg_lsp, folder, code=3).error(3)
 
 
 def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, tiny_checkpoint, children, tmp_path):
@@ -133,7 +157,43 @@ def test_a_file_that_replaces_another_one_during_its_test_is_not_opened(dg_lsp, 
         return done
 
     monkeypatch.setattr(trial.subprocess, "run", run)
-    assert "Model.gguf was replaced while it was tested" in show(dg_lsp, model, code=3).error(3)
+    assert "Model.gguf was replaced while it was tested or opened" in show(dg_lsp, model, code=3).error(3)
+
+
+def settings_for(path):
+    return Settings(model=ModelSettings(name=str(path), threads=1, gpu_layers=0))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(model, monkeypatch, tmp_path, in_place):
+    broken = tiny_masked.write(tmp_path / "broken", tiny_masked.make("qwen3moe", used_experts=9))
+    original = loading.load_file
+
+    def load_file(*arguments, **options):
+        broken.replace(model)  # llama.cpp would end this process
+        return original(*arguments, **options)
+
+    def load_changed(*arguments, **options):
+        loaded = original(*arguments, **options)
+        model.write_bytes(model.read_bytes())
+        return loaded
+
+    monkeypatch.setattr(loading, "load_file", load_changed if in_place else load_file)
+    with pytest.raises(ModelError, match=r"Model\.gguf was replaced while it was tested or opened: try it again"):
+        loading.load_model(settings_for(model))
+
+
+def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(tiny_checkpoint, monkeypatch, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+    original = transformers.open_checkpoint
+
+    def open_checkpoint(*arguments):
+        (folder / "generation_config.json").write_text("{}")
+        return original(*arguments)
+
+    monkeypatch.setattr(transformers, "open_checkpoint", open_checkpoint)
+    with pytest.raises(ModelError, match="copied was replaced while it was tested or opened"):
+        loading.open_local(settings_for(folder))
 
 
 def test_a_child_may_start_slowly(dg_lsp, model, monkeypatch):

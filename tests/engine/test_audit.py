@@ -1,5 +1,6 @@
 """Records of the audit log, and its file."""
 
+import dataclasses
 import json
 import multiprocessing
 import stat
@@ -85,6 +86,12 @@ def test_fill_leaves_its_numbers_and_no_text(tmp_path):
     assert (record.gpu_estimated_bytes, record.gpu_used_bytes) == (12, 13)
     assert record.resident_bytes > 0
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize("path", ["/home/ann/secret/model.gguf", "C:\\ann\\model.gguf"])
+def test_no_folder_of_a_model_is_recorded(tmp_path, path):
+    fill = dataclasses.replace(result((Candidate("x", -0.1),)), model=path)  # llama-server reports its file
+    assert recorded(tmp_path, fill).model == "model.gguf"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from math import prod
 from pathlib import Path
 
 import tiny_masked
+import tiny_vocabulary
 
 from dg_lsp.gguf import ARRAY, MAGIC, SCALARS, STRING, TENSOR_TYPES, read_header
 from dg_lsp.models.registry import BUNDLED
@@ -44,6 +46,14 @@ TEXTS = (
     b"mamba",
     9999 * b"x",
 )
+TOKENIZERS = ("llama", "gpt2", "gemma4", "t5", "bert", "rwkv", "plamo2", "whitespace", "hybriddna", "none")
+SPLITTERS = (
+    "default", "llama-bpe", "deepseek-llm", "deepseek-coder", "deepseek-v3", "falcon", "starcoder", "gpt-2", "qwen2",
+    "poro-chat", "bloom", "chatglm-bpe", "viking", "tekken", "smollm", "gpt-4o", "superbpe", "trillion", "bailingmoe",
+    "kimi-k2", "hunyuan", "llama4", "seed-coder", "exaone", "exaone-moe", "minicpm5", "gemma4", "youtu", "jais-2", "",
+)  # fmt: skip
+"""Values of `tokenizer.ggml.model`, and of `tokenizer.ggml.pre`: regular expressions that split texts."""
+SPELLINGS = (*(text.encode() for text in ("<0xC3>", "<0x", "<0xZZ>", "é", "😀", "\u2581", "\n", "<|im_end|>")), b"\xc3")
 FRACTIONS = (0.0, -1.0, 1e-45, 3e38, float("inf"), float("nan"))
 
 
@@ -227,18 +237,60 @@ def cut(file, rng):
     return f"cut to {len(file.body)} bytes of weights"
 
 
+def change_vocabulary(file, rng):
+    """Changes tokens, their types and scores, merges, special tokens, or the kind of the tokenizer."""
+    values = {value[0].decode().removeprefix("tokenizer.ggml."): value for value in file.values}
+    kinds = ("tokens", "tokens", "tokens", "token_type", "scores", "merges", "model", "pre", "special")
+    how = rng.choice([kind for kind in kinds if kind in (*values, "special")])
+    if how == "special":
+        name = rng.choice([name for name in values if name.endswith("_token_id")])
+        values[name][2] = struct.pack("<I", rng.choice((*range(300), 1 << 31, (1 << 32) - 1)))
+        return name
+    if how in ("model", "pre"):
+        names = TOKENIZERS if how == "model" else SPLITTERS
+        values[how][2] = _text(rng.choice(names).encode())
+        if rng.random() < 0.5:  # T5's tables of characters
+            chars = struct.pack("<I", rng.choice((4, 8, 400))) + rng.randbytes(rng.choice((9, 500, 2000)))
+            data = struct.pack("<IQ", 0, len(chars)) + chars
+            file.values.append([b"tokenizer.ggml.precompiled_charsmap", ARRAY, data])
+        return f"{how} = {values[how][2][8:].decode()}"
+    kind, count = struct.unpack_from("<IQ", values[how][2])
+    if kind == STRING:
+        texts = _texts(values[how][2], count)
+        chosen = rng.choice((rng.sample(range(count), min(count, rng.choice((1, 3, 40)))), range(count), range(5, 261)))
+        for at in chosen:
+            texts[at] = rng.choice((*TEXTS, *SPELLINGS, texts[at][:-1], rng.randbytes(3), str(at).encode()))
+        values[how][2] = struct.pack("<IQ", STRING, count) + b"".join(map(_text, texts))
+        return f"{len(chosen)} {how}"
+    numbers = range(-1, 8) if how == "token_type" else FRACTIONS
+    new = rng.choices(numbers, k=count) if rng.random() < 0.5 else [rng.choice(numbers)] * count
+    values[how][2] = values[how][2][:12] + struct.pack(f"<{count}{SCALARS[kind]}", *new)
+    return f"{how} = {new[:4]}"
+
+
+def _texts(data, count):
+    texts, at = [], 12
+    for _ in range(count):
+        (size,) = struct.unpack_from("<Q", data, at)
+        texts.append(data[at + 8 : at + 8 + size])
+        at += 8 + size
+    return texts
+
+
+VOCABULARY = {change_vocabulary: 1}
 CHANGES = {  # by how often
     change_number: 20, change_text: 6, change_type: 1, remove_value: 6, repeat_value: 1, change_array: 12,
     change_shape: 6, change_format: 5, change_place: 1, change_tensors: 4, change_weights: 4, change_head: 1, cut: 1,
+    change_vocabulary: 10,
 }  # fmt: skip
 
 
-def mutated(file, rng):
+def mutated(file, rng, changes):
     """Changes the file; returns a description."""
     done = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         with suppress(IndexError, ValueError, struct.error):  # nothing of that kind is left
-            done.append(rng.choices(list(CHANGES), CHANGES.values())[0](file, rng))
+            done.append(rng.choices(list(changes), changes.values())[0](file, rng))
     return "; ".join(done)
 
 
@@ -254,6 +306,13 @@ def write_models(folder):
         models.append(tiny_masked.write(path, tiny_masked.make(architecture), name=f"{architecture} coder"))
     models.append(write_random(TOY, "F16", folder / "gemma4.gguf"))
     return [Path(model) for model in models]
+
+
+def write_vocabularies(folder):
+    """A model with a vocabulary of each kind."""
+    sentencepiece = tiny_vocabulary.Model(("<s>", "</s>"), kind="sentencepiece", start="<s>", end="</s>")
+    tiny_vocabulary.write(folder / "sentencepiece.gguf", sentencepiece)
+    return [Path(shutil.copy(BUNDLED[0].path, folder)), folder / "sentencepiece.gguf"]
 
 
 # the server
@@ -310,15 +369,27 @@ def _open(path):
     from dg_lsp.settings import ModelSettings, Settings
 
     settings = Settings(model=ModelSettings(name=path, threads=1, gpu_layers=0))
-    before = "def total(prices):\n    return "
+    characters = random.Random(path_digest(path))
     try:
         with closing(open_engine(settings)) as engine:
             for deadline in (1.0, 2.0):
-                request = FillRequest(Snapshot("a.py", 0, f"{before}\n"), len(before))
+                before = f"x = '{_characters(characters)}'\ndef total(prices):\n    return "
+                request = FillRequest(Snapshot("a.py", 0, f"{before}\n# {_characters(characters)}"), len(before))
                 engine.fill(request, deadline=time.monotonic() + deadline)
     except DgLspError as error:
         return type(error).__name__
     return "opened"
+
+
+def path_digest(path):
+    """A number that depends on the content of a file."""
+    return zlib.crc32(Path(path).read_bytes())
+
+
+def _characters(rng):
+    """Random characters of all of Unicode, lone surrogates too, and runs of one character."""
+    text = "".join(map(chr, rng.choices(range(0x110000), k=200)))
+    return text + rng.choice("a1! \t\u00e9\u4e2d\U0001f600") * rng.choice((1, 5000, 100_000))
 
 
 # the campaign
@@ -344,18 +415,21 @@ class Figures:
             self.peaks = list(map(max, self.peaks, found["peaks"]))
 
 
-def run(seconds, seed, most=float("inf")):
-    """Opens damaged files for some seconds, or a number of them; returns the figures."""
+def run(seconds, seed, most=float("inf"), changes=CHANGES):
+    """Opens damaged files for some seconds, or a number of them; returns the figures.
+
+    With `VOCABULARY` for `changes`, only vocabularies are damaged: those of dg-mini and of a SentencePiece model.
+    """
     start, figures, number = time.monotonic(), Figures(), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = write_models(folder)
+        models = write_models(folder) if changes is CHANGES else write_vocabularies(folder)
         server = Server(folder)
         while number < most and time.monotonic() - start < seconds:
             rng = random.Random(f"{seed} {number}")
             path, original = folder / "damaged.gguf", models[number % len(models)]
             file = File.read(original)
-            what = f"{seed}, {number}, {original.stem}: {mutated(file, rng)}"
+            what = f"{seed}, {number}, {original.stem}: {mutated(file, rng, changes)}"
             path.write_bytes(file.packed())
             found = server.open(path)
             figures.add(found, None if found else server.close(), what)

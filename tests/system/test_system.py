@@ -136,11 +136,15 @@ def test_without_a_home_no_folder_is_relative(monkeypatch):
 
 def test_relative_entries_of_the_search_path_are_left_out(monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join((".", "", "bin", "/bin", "/usr/bin")))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda/lib64::lib;/opt/lib")
     leave_out_relative_programs()
     assert os.environ["PATH"] == os.pathsep.join(("/bin", "/usr/bin"))
+    assert os.environ["LD_LIBRARY_PATH"] == "/opt/cuda/lib64:/opt/lib"
     monkeypatch.setenv("PATH", ".")
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":")
     leave_out_relative_programs()
     assert os.environ["PATH"] == os.defpath
+    assert "LD_LIBRARY_PATH" not in os.environ
 
 
 def test_dg_lsps_variable_has_priority(home, monkeypatch):

@@ -3,12 +3,14 @@
 import contextlib
 import ctypes
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -45,18 +47,43 @@ from dg_lsp.system import system_free
 
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
+_SENTENCEPIECE = "llama"
+_TOKENIZERS = (_SENTENCEPIECE, "gpt2", "gemma4", "none", "no_vocab", "")
+"""Values of `tokenizer.ggml.model` that llama.cpp may see; `LlamaModel` refuses the last three, which have no
+vocabulary. The others belong to encoders and to recurrent models, and llama.cpp throws through C if one is damaged."""
 
 
-def checked_header(path: Path) -> GGUFHeader:
-    """The file's header. Raises `ModelError` for a file that has no weights, or that would make llama.cpp abort."""
+def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
+    """The file's header, which is read from `source` if there is one.
+
+    Raises:
+        ModelError: the file has no weights, or would make llama.cpp abort.
+    """
     if path.is_dir():
         raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
-    header = read_header(path)
+    header = read_header(path, source)
     if not header.tensors:
         raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
     if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
         raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
+    _check_tokenizer(header)
     return header
+
+
+def _check_tokenizer(header: GGUFHeader) -> None:
+    """Refuses vocabularies for which llama.cpp throws through C, which ends the process, when it reads some texts."""
+    kind, vocabulary = (header.values.get(f"tokenizer.ggml.{key}") for key in ("model", "tokens"))
+    name = str(kind.read()) if kind else ""
+    if name not in _TOKENIZERS:
+        problem = f"has a tokenizer of the kind {escaped(name[:40])!r}, which dg-lsp does not support"
+        raise ModelUnsupportedError(f"{header.path} {problem}; use another model")
+    if name != _SENTENCEPIECE or vocabulary is None or vocabulary.kind != gguf.ARRAY:
+        return
+    tokens = {*cast("list[object]", vocabulary.read())}
+    for byte in range(256):
+        spellings = {f"<0x{byte:02X}>", *([chr(byte)] if 0 < byte < 128 else [])}
+        if not spellings & tokens:
+            raise ModelUnsupportedError(f"{header.path} has no token for the byte 0x{byte:02X}; use another model")
 
 
 class LlamaModel:
@@ -111,17 +138,20 @@ class LlamaModel:
         self._check_supported(api.llama_vocab_type(vocabulary))
 
     @classmethod
-    def load(cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False) -> "LlamaModel":
+    def load(
+        cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False, source: Path | None = None
+    ) -> "LlamaModel":
         """Loads a GGUF file; as another architecture if the settings need a KV cache that only that one has.
 
-        `check_tensors` reads all weights and refuses numbers that are not finite.
+        `check_tensors` reads all weights and refuses numbers that are not finite. `source` is another path of the file,
+        by which llama.cpp opens it.
 
         Raises:
             ModelError: the file is missing, broken or not supported, or does not fit into memory.
             SettingsError: the settings name a GPU that is not there.
             BackendError: llama-cpp-python cannot be loaded.
         """
-        header, native = checked_header(path), library()
+        header, native = checked_header(path, source), library()
         params = native.api.llama_model_default_params()
         wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
         params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
@@ -138,10 +168,11 @@ class LlamaModel:
         is_read = path.stat().st_size < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
         if is_read:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        with aliased_copy(header, alias) if alias else contextlib.nullcontext(path) as source:
+        source = source or path
+        with aliased_copy(header, alias, source) if alias else contextlib.nullcontext(source) as opened:
             native.problems.clear()
-            header = read_header(source) if alias else header
-            handle = native.api.llama_model_load_from_file(str(source).encode(), params)
+            header = read_header(opened) if alias else header
+            handle = native.api.llama_model_load_from_file(str(opened).encode(), params)
             del shares
         if not handle:
             raise load_error(path, native.problems)
@@ -221,6 +252,31 @@ def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = 
         raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
 
 
+_MAX_RUN = 2048
+_RUNS = [re.compile(kind.replace("+", f"{{1,{_MAX_RUN}}}")) for kind in (r"[^\n]+|\n+", r"\s+|\S+")]
+"""Lines, and words with the blanks between them, of at most so many characters. llama.cpp splits text by regular
+expressions whose matching is recursive: 26,000 letters without a blank overflow the stack of a thread (8 MiB)."""
+
+
+def _has_long_run(text: str) -> bool:
+    """Whether `_parts` may have to cut the text: much faster than `_RUNS`."""
+    num_blank = 0
+    for line in text.split("\n") if len(text) > _MAX_RUN else ():
+        if num_blank + len(line) >= _MAX_RUN:
+            return True
+        num_blank = num_blank + len(line) + 1 if not line.strip() else 0
+    return False
+
+
+def _parts(text: str) -> list[str]:
+    """The text, cut where a line, a word or a run of blanks is longer than `_MAX_RUN`."""
+    if not _has_long_run(text):
+        return [text]
+    runs = (run for pattern in _RUNS for run in pattern.finditer(text))
+    ends = {run.end() for run in runs if run.end() - run.start() == _MAX_RUN}
+    return [text[start:end] for start, end in pairwise([0, *sorted({*ends, len(text)})])]
+
+
 class LlamaTokenizer:
     """llama.cpp's vocabulary. Encodes text without adding tokens; a special token's spelling in a text stays text.
 
@@ -231,15 +287,19 @@ class LlamaTokenizer:
         self._api = library().api
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
+        self._is_byte_pair = self._api.llama_vocab_type(vocabulary) == self._api.LLAMA_VOCAB_TYPE_BPE
         self._pieces: dict[int, bytes] = {}
         """Filled on demand: all tokens of a large vocabulary take half a second."""
 
     def encode(self, text: str) -> TokenIds:
         """Shape (N,). A lone surrogate, which UTF-8 does not allow, becomes `?`."""
-        return self._tokenized(text, with_specials=False)
+        parts = _parts(text) if self._is_byte_pair else [text]  # SentencePiece has no expressions
+        return token_ids(np.concatenate([self._tokenized(part, with_specials=False) for part in parts]))
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""
+        if len(spelling) > _MAX_RUN:
+            return None
         ids = self._tokenized(spelling, with_specials=True)
         return int(ids[0]) if len(ids) == 1 else None
 
@@ -324,7 +384,7 @@ IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 
 
 @contextlib.contextmanager
-def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
+def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterator[Path]:
     """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
 
     Raises:
@@ -351,7 +411,7 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
             copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
             file = stack.enter_context(copy.open("wb"))
         try:
-            write_gguf(file, values, [copied(path, tensor) for tensor in header.tensors.values()])
+            write_gguf(file, values, [copied(source, tensor) for tensor in header.tensors.values()])
             file.flush()
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error

@@ -23,6 +23,17 @@ def map_step_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def map_tokenizer_errors() -> Iterator[None]:
+    """Raises `BackendError` for an exception of the package tokenizers, whose panics are no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise BackendError(f"tokenizers: the text cannot be tokenized ({one_line(error)})") from error
+        raise
+
+
+@contextmanager
 def map_load_errors(path: Path) -> Iterator[None]:
     """Raises `ModelError` for an exception while files are read, `BackendError` for a missing package."""
     try:
@@ -42,6 +53,6 @@ def is_out_of_memory(error: Exception) -> bool:
     return any(text in str(error).lower() for text in _OUT_OF_MEMORY)
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """The start of the error's message, without line ends."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
-from dg_lsp.backends.transformers.errors import map_load_errors, map_step_errors
+from dg_lsp.backends.transformers.errors import map_load_errors, map_step_errors, map_tokenizer_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
@@ -125,6 +125,10 @@ def _load_model(
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+def _valid(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 class CheckpointTokenizer:
     """A tokenizer.json. Encodes text as text: adds no token, and never encodes a spelling as a special token.
 
@@ -145,8 +149,8 @@ class CheckpointTokenizer:
 
     def encode(self, text: str) -> TokenIds:
         """Shape (N,). A lone surrogate, which UTF-8 cannot encode, becomes `?`."""
-        valid = text.encode("utf-8", "replace").decode()
-        return token_ids(self._text.encode(valid, add_special_tokens=False).ids)
+        with map_tokenizer_errors():
+            return token_ids(self._text.encode(_valid(text), add_special_tokens=False).ids)
 
     def decode(self, ids: TokenIds) -> bytes:
         """Special tokens decode to nothing."""
@@ -158,7 +162,7 @@ class CheckpointTokenizer:
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""
-        found: int | None = self._full.token_to_id(spelling)
+        found: int | None = self._full.token_to_id(_valid(spelling))
         return found
 
     def _bytes(self, token: int) -> bytes:
