@@ -67,7 +67,7 @@ with_cases = with_group(
 """The parameter `cases` is a `Cases`."""
 
 
-@app.command("compare")
+@app.command("compare", epilog="Example: dg-lsp bench compare cases.jsonl --limit 50")
 @with_sampler_options
 @with_local_model_options
 @with_cases
@@ -100,7 +100,7 @@ def compare(
     return measure_contenders(cases, settings, choice, length, **more)
 
 
-@app.command("cut")
+@app.command("cut", epilog="Example: dg-lsp bench cut src -o cases.jsonl")
 def cut(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="A repository, or a part of one.")],
     output: Annotated[Path, Option("-o", "--output", metavar="CASES.jsonl", help="The file to write.")],
@@ -131,7 +131,7 @@ def cut(
     return 0
 
 
-@app.command("infill")
+@app.command("infill", epilog="Example: dg-lsp bench infill cases.jsonl --limit 50")
 @with_sampler_options
 @with_model_options
 @with_cases
@@ -161,7 +161,7 @@ def infill(
     return measure_infill(cases, settings, options, decoder)
 
 
-@app.command("replay")
+@app.command("replay", epilog="Example: dg-lsp bench replay app.py --region 10-40")
 @with_model_options
 def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
@@ -207,7 +207,7 @@ def replay(
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
 
 
-@app.command("samples")
+@app.command("samples", epilog="Example: dg-lsp bench samples places.toml")
 @with_local_model_options
 def samples(
     places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(
@@ -239,7 +239,7 @@ def samples(
     return 0
 
 
-@app.command("serve")
+@app.command("serve", epilog="Example: dg-lsp bench serve http://127.0.0.1:8012 --concurrency 1,4")
 def serve(
     urls: Annotated[list[str], Argument(metavar="URL [URL2]", help="One server, or two to compare.")],
     prompts: Annotated[
@@ -276,7 +276,7 @@ def serve(
     return measure_load(servers, prompts, plan, settings, limit, seed, as_json=as_json, output=output, html=html)
 
 
-@app.command("steps")
+@app.command("steps", epilog="Example: dg-lsp bench steps --model dg-mini")
 @with_local_model_options
 def steps(
     rounds: Annotated[int, Option(min=1, metavar="N", help="Repetitions; medians are printed.")] = 15,
