@@ -59,7 +59,7 @@ class CompletionSettings:
     deadline_ms: float = field(default=1000.0, validator=[validators.gt(0), validators.le(MAX_MS)])
     """Milliseconds after which the stable part of a completion is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=[validators.ge(0), validators.le(MAX_MS)])
-    """Milliseconds, counted in passes, after which whole lines of an automatic completion suffice; 0 always waits."""
+    """Milliseconds after which whole lines are shown without waiting for the rest of the completion; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
     min_confidence: float = field(default=0.08, validator=[validators.ge(0), validators.le(1)])
@@ -140,9 +140,9 @@ class ModelSettings:
     gpu_layers: int = field(default=-1, validator=validators.ge(-1))
     """Layers on the GPU, if there is one; -1: all, 0: none."""
     context_length: int = field(default=0, validator=validators.ge(0))
-    """Tokens of the KV cache, shared by all slots and allocated at once; 0 begins small and grows."""
+    """Tokens that all cached prompts may have together, in memory from the load on; 0 begins small and grows."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
-    """Number of prompts (documents) in the KV cache."""
+    """Number of documents whose prompts stay in memory, so that a key costs only what is new."""
     device: str = field(
         default="auto",
         validator=validators.matches_re(r"auto|cpu|(gpu|cuda)(:\d{1,3}(,\d{1,3})*)?"),

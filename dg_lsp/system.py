@@ -1,4 +1,4 @@
-"""The machine and this process: free and used memory, commands of child processes, the data folder."""
+"""The machine and this process: free and used memory, commands of child processes, the data folder, replaced files."""
 
 import contextlib
 import ctypes
@@ -8,12 +8,13 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
-from dg_lsp.errors import UsageError
+from dg_lsp.errors import InputFileError, UsageError
 
 _MEMORY, _CPU_INFO = Path("/proc/meminfo"), Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -255,6 +256,48 @@ def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> 
             raise UsageError(f"GPU {number}: {name} is {environment[name]}, which lists {len(listed)}; count from 0")
         pinned[name] = listed[number] if listed else str(number)
     environment.update(pinned)
+
+
+def replace_file(path: Path, old: bytes, new: bytes) -> None:
+    """Replaces `path` atomically by a temporary file that is flushed to the disk first.
+
+    Mode, owner and extended attributes are kept as far as this user may set them. Hard links keep the old content.
+    `path` must not be a symbolic link: the link itself would be replaced. Raises InputFileError if it is not `old` now.
+    """
+    status = path.stat()
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(new)
+            file.flush()
+            _copy_rights(path, temporary, status)
+            os.fsync(file.fileno())
+        if path.read_bytes() != old:
+            raise InputFileError(f"{path} changed while it was being filled: nothing was written; run it again")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    with contextlib.suppress(OSError):  # not all systems can open a directory
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
+    """Copies owner, attributes and mode. The owner comes first: changing it clears the set-user-id bits."""
+    if hasattr(os, "chown"):
+        with contextlib.suppress(OSError):
+            os.chown(target, status.st_uid, status.st_gid)
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for key in os.listxattr(source):
+                os.setxattr(target, key, os.getxattr(source, key))
+    target.chmod(status.st_mode & 0o7777)
 
 
 def expanded(path: str) -> Path:

@@ -1,5 +1,6 @@
 """The tree of commands. Each command imports heavy modules when it runs, so that `--help` and `--version` are fast."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -39,8 +40,20 @@ def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan wit
     return 0
 
 
-for command in (setup, fill, rewrite, why, generate, chat, lsp, serve, doctor, report):
-    app.command()(command)
+_EXAMPLES: dict[Callable[..., int], str] = {
+    setup: "setup",
+    fill: "fill app.py:12",
+    rewrite: 'rewrite app.py:12-20 "use a list comprehension" --write',
+    why: "why app.py:12",
+    generate: 'generate "def add(a, b):" --max-tokens 64',
+    chat: "chat --model diffusiongemma",
+    lsp: "lsp --stdio",
+    serve: "serve --port 8012",
+    doctor: "doctor --model dg-mini",
+    report: "report audit.jsonl",
+}
+for command, example in _EXAMPLES.items():
+    app.command(epilog=f"Example: dg-lsp {example}")(command)
 for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
     app.add_typer(group, name=name)
 

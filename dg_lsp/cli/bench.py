@@ -65,7 +65,7 @@ with_cases = with_group(
 """The parameter `cases` is a `Cases`."""
 
 
-@app.command("cut")
+@app.command("cut", epilog="Example: dg-lsp bench cut src -o cases.jsonl")
 def cut(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="A repository, or a part of one.")],
     output: Annotated[Path, Option("-o", "--output", metavar="CASES.jsonl", help="The file to write.")],
@@ -96,7 +96,7 @@ def cut(
     return 0
 
 
-@app.command("infill")
+@app.command("infill", epilog="Example: dg-lsp bench infill cases.jsonl --limit 50")
 @with_sampler_options
 @with_model_options
 @with_cases
@@ -126,7 +126,7 @@ def infill(
     return measure_infill(cases, settings, options, decoder)
 
 
-@app.command("replay")
+@app.command("replay", epilog="Example: dg-lsp bench replay app.py --region 10-40")
 @with_model_options
 def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
@@ -172,7 +172,7 @@ def replay(
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
 
 
-@app.command("samples")
+@app.command("samples", epilog="Example: dg-lsp bench samples places.toml")
 @with_local_model_options
 def samples(
     places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(

@@ -56,7 +56,8 @@ def chat(
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
-        _check(engine)
+        if not settings.is_remote:
+            _check(engine)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(tuple(turns), name="", sampler=sampler, **text.limits)
@@ -76,11 +77,12 @@ def chat(
 
 def _check(engine: "Engine") -> None:
     """Raises `ModelUnsupportedError` for a model that follows no instructions."""
-    from dg_lsp.models.registry import instruction_model
+    from dg_lsp.models.selection import instruction_advice
 
     if not engine.follows_instructions:
+        advice = instruction_advice(loading.this_machine())
         raise ModelUnsupportedError(
-            f"{engine.spec.name} follows no instructions: use dg-lsp generate, or --model {instruction_model()}"
+            f"{engine.spec.name} follows no instructions, and dg-lsp generate continues a text with it; {advice}"
         )
 
 

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -156,21 +156,22 @@ def supports_bidirectional(folder: Path | None) -> bool:
     from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
 
     variables = {VARIABLE: str(folder.absolute() if folder else STOCK), LLAMA_CPP_VARIABLE: ""}
-    done = run_module("dg_lsp.backends.llamacpp.diffusiongemma", variables=variables)
-    if done.returncode not in (0, 10):
-        raise ModelRuntimeError(
-            f"the {'changed' if folder else 'installed'} llama.cpp does not run: {failure_of(done)}"
-        )
-    return done.returncode == 0
+    what = f"the {'changed' if folder else 'installed'} llama.cpp"
+    return run_llama_cpp("diffusiongemma", variables=variables, what=what, codes=(0, 10)).returncode == 0
 
 
-def run_module(name: str, *arguments: str, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Runs a module of dg-lsp in a child process with these environment variables; an empty one is removed."""
+def run_llama_cpp(
+    name: str, *arguments: str, variables: Mapping[str, str], what: str = "llama.cpp", codes: Collection[int] = (0,)
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
+
+    Raises ModelRuntimeError if it ends with another code.
+    """
     from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
     environment = {**python_environment(), **variables}
-    return subprocess.run(
-        python_command(name, *arguments),
+    done = subprocess.run(
+        python_command(f"dg_lsp.backends.llamacpp.{name}", *arguments),
         env={key: value for key, value in environment.items() if value},
         cwd=NEUTRAL_FOLDER,
         capture_output=True,
@@ -178,8 +179,7 @@ def run_module(name: str, *arguments: str, variables: Mapping[str, str]) -> "sub
         errors="replace",
         check=False,
     )
-
-
-def failure_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """The last line of a child's messages."""
-    return (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+    if done.returncode not in codes:
+        [problem] = done.stderr.strip().splitlines()[-1:] or [f"the process ended with {done.returncode}"]
+        raise ModelRuntimeError(f"{what} does not run: {problem}; see dg-lsp doctor")
+    return done

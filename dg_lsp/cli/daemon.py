@@ -30,7 +30,7 @@ _MAX_GPUS = 1000
 app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
 
 
-@app.command("start")
+@app.command("start", epilog="Example: dg-lsp daemon start --exit-when-idle")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
     exit_when_idle: Annotated[
@@ -107,7 +107,7 @@ def run() -> int:
         raise
 
 
-@app.command("stop")
+@app.command("stop", epilog="Example: dg-lsp daemon stop")
 def stop() -> int:
     """Stop the daemon. Its editors continue with another daemon, or with a model of their own."""
     configure_user({})
@@ -152,7 +152,7 @@ def _stop(endpoint: Endpoint) -> bool:
     return is_stopping
 
 
-@app.command("status")
+@app.command("status", epilog="Example: dg-lsp daemon status --json")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
     configure_user({})

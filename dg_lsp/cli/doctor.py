@@ -116,11 +116,9 @@ def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
         yield "memory", f"{size_text(checkup.memory_bytes)} at most in this process"
     if (fill := checkup.fill) is not None:
         yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
-        yield "  load", f"{fill['load_ms']:.0f} ms"
-        yield "  prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
-        how = f"canvas {fill['canvas_length']}" if fill["canvas_length"] else "token by token"
-        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, {how}"
-        yield "  total", f"{fill['total_ms']:.1f} ms without the load"
+        yield "test fill prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
+        yield "test fill steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, by {fill['decoder']}"
+        yield "test fill total", f"{fill['total_ms']:.1f} ms after {fill['load_ms']:.0f} ms of load"
 
 
 def examine(over: Mapping[str, Any]) -> Checkup:

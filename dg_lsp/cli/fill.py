@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
@@ -15,8 +15,10 @@ from dg_lsp.cli.options import (
     EvenSecret,
     Format,
     Json,
+    Position,
     Seed,
     SuffixLines,
+    Visual,
     Write,
     with_model_options,
     with_sampler_options,
@@ -28,16 +30,14 @@ if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.engine.result import FillResult, RewriteResult
+    from dg_lsp.engine.result import FillResult
     from dg_lsp.settings import Settings
 
 
 @with_sampler_options
 @with_model_options
 def fill(
-    position: Annotated[
-        str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
-    ],
+    position: Position,
     gaps: Annotated[
         bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
     ] = False,
@@ -47,7 +47,7 @@ def fill(
     decoder: Decoder = None,
     prompt_format: Format = None,
     seed: Seed = 0,
-    visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False,
+    visual: Visual = False,
     as_json: Json = False,
     write: Write = False,
     even_secret: EvenSecret = False,
@@ -114,7 +114,6 @@ class _Command:
             sampler=self.sampler,
         )
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
-            self._introduce(engine)
             result = self._run(engine, request)
             completion, exclusion = self.settings.completion, loading.exclusion(self.settings)
             typed = not_requested(request, exclusion, completion, engine)
@@ -139,8 +138,8 @@ class _Command:
         Raises:
             RequestError: there is none.
         """
-        from dg_lsp.cli.output import plural, start_text, watch_gaps
-        from dg_lsp.cli.rewrite import show_difference
+        from dg_lsp.cli.output import times, watch_gaps
+        from dg_lsp.cli.rewrite import finish
         from dg_lsp.context.holes import find_holes
         from dg_lsp.engine.engine import drain
         from dg_lsp.engine.request import RewriteRequest
@@ -161,30 +160,38 @@ class _Command:
             sampler=self.sampler,
         )
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
-            self._introduce(engine)
+            if not self.as_json:
+                loading.show_instruction_note(request, engine)
             steps = engine.rewrite(request)
             result = watch_gaps(steps, engine.frame, is_json=self.as_json) if self.visual else drain(steps)
-        if self.write and not result.rejection:
-            self.source.replace(result.start, result.end, result.text)
-        if self.as_json:
-            print_json(_gaps_object(result, self.source, load_ms))
-        else:
-            show_difference(result, self.source)
-            for gap in result.gaps:
-                if gap.rejection:
-                    line = self.source.line_of(gap.start)
-                    print_line(f"line {line} is not filled: the result {gap.rejection.reason.problem}")
-            if self.write and not result.rejection:
-                print_line(f"wrote {self.source.path}")
-            num_filled = sum(gap.rejection is None for gap in result.gaps)
-            print_line(
-                f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms;"
-                f" {start_text(load_ms)}; {plural(result.steps, 'step')}"
-            )
-        return 1 if result.rejection else 0
+            self._introduce(engine)
+        missing = [
+            f"line {self.source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}"
+            for gap in result.gaps
+            if gap.rejection
+        ]
+        gaps = [
+            {
+                "line": self.source.line_of(gap.start),
+                "placeholder": self.source.text[gap.start : gap.end],
+                "text": gap.text,
+                "rejected": gap.rejection.reason.value if gap.rejection else None,
+                "confidence": round(gap.confidence, 4),
+            }
+            for gap in result.gaps
+        ]
+        tree = {
+            "text": result.text,
+            "model": result.model,
+            "gaps": gaps,
+            "rejected": result.rejection.reason.value if result.rejection else None,
+            "steps": result.steps,
+            "timings_ms": times(result.timings, load_ms),
+        }
+        return finish(result, self.source, load_ms, missing, tree if self.as_json else None, write=self.write)
 
     def _introduce(self, engine: "Engine") -> None:
-        """Prints which model answers, and what it knows."""
+        """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
         if not self.as_json:
             languages = ", ".join(engine.spec.languages) or "all languages"
             follows = "instructions" if engine.follows_instructions else "no instructions"
@@ -199,35 +206,14 @@ class _Command:
         until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
         console = Console(highlight=False, stderr=self.as_json)
         if self.visual:
+            self._introduce(engine)
             result = watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
             if request.decoder is None and not result.canvas_length and engine.spec.canvas_lengths:
                 reason = ", which is faster here" if self.settings.completion.decoder == DecoderName.AUTO else ""
                 console.print(f"decoded token by token{reason}: --decoder diffusion shows a canvas", soft_wrap=True)
             return result
         result = engine.fill(request, deadline=until)
+        self._introduce(engine)
         if not self.as_json:
             show_fill(result, request.snapshot, request.offset, console)
         return result
-
-
-def _gaps_object(result: "RewriteResult", source: "SourceFile", load_ms: float) -> dict[str, Any]:
-    """Keys in the documented order."""
-    from dg_lsp.cli.output import times
-
-    return {
-        "text": result.text,
-        "model": result.model,
-        "gaps": [
-            {
-                "line": source.line_of(gap.start),
-                "placeholder": source.text[gap.start : gap.end],
-                "text": gap.text,
-                "rejected": gap.rejection.reason.value if gap.rejection else None,
-                "confidence": round(gap.confidence, 4),
-            }
-            for gap in result.gaps
-        ],
-        "rejected": result.rejection.reason.value if result.rejection else None,
-        "steps": result.steps,
-        "timings_ms": times(result.timings, load_ms),
-    }

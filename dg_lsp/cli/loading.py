@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
+    from dg_lsp.engine.request import RewriteRequest
     from dg_lsp.models.selection import Machine, Selection
     from dg_lsp.server.exclusion import WorkspaceExclusion
     from dg_lsp.settings import ModelSettings, Settings
@@ -370,6 +371,15 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
         if language_id is not None and (problem := engine.spec.language_problem(language_id)):
             warn(problem)
         yield engine, 1e3 * (time.perf_counter() - start)
+
+
+def show_instruction_note(request: "RewriteRequest", engine: "Engine") -> None:
+    """Prints on standard error what becomes of an instruction that the model does not follow."""
+    from dg_lsp.engine.rewrite import instruction_note
+
+    sentence = instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
+    if sentence:
+        note(sentence)
 
 
 def main() -> int:

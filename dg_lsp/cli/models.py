@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, recommend, show, pull, remove and convert models.")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: dg-lsp models list --json")
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, kind, size, memory, hardware, licence and description."""
     from dg_lsp.models import registry
@@ -83,7 +83,7 @@ def _location(preset: "Preset") -> str:
     return f"{'not complete' if _is_begun(preset) else 'not here'} yet: dg-lsp models pull {preset.name}"
 
 
-@app.command("recommend")
+@app.command("recommend", epilog="Example: dg-lsp models recommend")
 def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
     from dg_lsp.cli.recommend import show_recommendation
@@ -93,7 +93,7 @@ def recommend_models(as_json: Json = False) -> int:
     return 0
 
 
-@app.command("show")
+@app.command("show", epilog="Example: dg-lsp models show dg-base")
 def show_model(
     model: Annotated[
         str | None, Argument(metavar="MODEL", help="A name, or the path of a GGUF file; default: that of the settings.")
@@ -125,10 +125,10 @@ def show_model(
     return 0
 
 
-app.command("pull")(pull_model)
+app.command("pull", epilog="Example: dg-lsp models pull qwen2.5-coder-0.5b")(pull_model)
 
 
-@app.command("rm")
+@app.command("rm", epilog="Example: dg-lsp models rm qwen2.5-coder-0.5b")
 def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
     """Remove a pulled model, or the parts of an interrupted download."""
     from dg_lsp.models import registry
@@ -148,8 +148,8 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
     return 0
 
 
-app.command("convert")(conversion.convert_model)
-app.command("build-runtime")(conversion.build_runtime)
+app.command("convert", epilog="Example: dg-lsp models convert checkpoint -o model.gguf")(conversion.convert_model)
+app.command("build-runtime", epilog="Example: dg-lsp models build-runtime --backend cuda")(conversion.build_runtime)
 
 
 def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
@@ -167,7 +167,8 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "description", preset.note
     yield "location", _location(preset)
     if preset.repository:
-        yield "repository", f"{preset.repository} at {_revision(preset)}"
+        moving = ", whose commit is recorded at the first download" if preset.revision == "main" else ""
+        yield "repository", f"{preset.repository} at {preset.revision}{moving}"
     yield "files", ", ".join(preset.patterns)
     yield "sha256", preset.sha256 or _pinned(preset)
     yield "quantization", preset.quantization
@@ -193,11 +194,6 @@ def _pinned(preset: "Preset") -> str:
 
     pin = registry.read_pin(preset)
     return f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
-
-
-def _revision(preset: "Preset") -> str:
-    is_moving = preset.revision == "main"
-    return f"{preset.revision}, whose commit is recorded at the first download" if is_moving else preset.revision
 
 
 def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+import typer
+from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import UsageError
@@ -69,6 +70,10 @@ Deadline = Annotated[
 USE_EVEN_SECRET = "; use --even-secret to send it anyway"
 EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
+Visual = Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")]
+Position = Annotated[
+    str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
+]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 
 
@@ -120,40 +125,49 @@ _HELP = {
     "confidence_threshold": (
         float,
         "P",
-        "Masks: least probability to fill one. Uniform noise: mean entropy of the end.",
+        "Masks: least probability to fill. Uniform noise: mean entropy of the end.",
     ),
     "top_k": (int, "N", "Uniform noise: 1 takes the best token instead of a drawn one."),
+    "thinking": (bool, None, "Let the model think before it answers."),
 }
-_OPTIONS: dict[str, Any] = {
-    name: Annotated[
-        kind | None,
-        Option(
-            min=SAMPLER_BOUNDS[name][0],
-            max=SAMPLER_BOUNDS[name][1],
-            metavar=metavar,
-            help=text,
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ]
-    for name, (kind, metavar, text) in _HELP.items()
-} | {
-    "thinking": Annotated[
-        bool | None,
-        Option("--thinking/--no-thinking", help="Let the model think before it answers.", rich_help_panel=_THINKING),
-    ]
-}
+
+
+def _sampler_option(name: str, kind: type, metavar: str | None, text: str) -> Any:
+    """An option that only `--help-all` shows."""
+    least, most = SAMPLER_BOUNDS.get(name, (None, None))
+    panel = _THINKING if kind is bool else _PANEL
+    option = Option(
+        min=least, max=most, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, hidden=True
+    )
+    return Annotated[kind | None, option]
+
+
+def _show_all(context: typer.Context, value: bool) -> None:
+    if value:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+_HelpAll = Annotated[
+    bool, Option("--help-all", is_eager=True, callback=_show_all, help="Show the options of the sampler too, and exit.")
+]
 
 
 def sampler_of(values: dict[str, Any]) -> SamplerOptions:
     """The options; raises UsageError for a number out of bounds."""
     try:
-        return SamplerOptions(**values)
+        return SamplerOptions(**{name: values[name] for name in SAMPLER_NAMES})
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-with_sampler_options = with_group("sampler", {name: (_OPTIONS[name], None) for name in SAMPLER_NAMES}, sampler_of)
+with_sampler_options = with_group(
+    "sampler",
+    {**{name: (_sampler_option(name, *_HELP[name]), None) for name in SAMPLER_NAMES}, "help_all": (_HelpAll, False)},
+    sampler_of,
+)
 """The parameter `sampler` of a command is a `SamplerOptions`."""
 
 
@@ -189,15 +203,13 @@ def with_text_options(max_tokens: int) -> Callable[[Command], Command]:
     """The parameter `text` is a `TextOptions`; `max_tokens` is the default."""
     longest = Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
     room = Option(min=256, metavar="N", help="Most tokens of prompt and text together; default: up to 8192.")
-    deadline = Option(min=1, metavar="MS", help="Return the settled text after this time; the load does not count.")
-    visual = Option("--visual", help="Show the canvas after each denoising step on standard error.")
     options = {
         "max_tokens": (Annotated[int, longest], max_tokens),
         "decoder": (Decoder, None),
         "context_length": (Annotated[int | None, room], None),
-        "deadline": (Annotated[float | None, deadline], None),
+        "deadline": (Deadline, None),
         "seed": (Seed, 0),
-        "visual": (Annotated[bool, visual], False),
+        "visual": (Visual, False),
         "as_json": (Json, False),
     }
     return with_group("text", options, lambda values: TextOptions(**values))

@@ -8,7 +8,6 @@ from typing import Any
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.printing import aligned, print_json, print_lines, size_text
 from dg_lsp.cli.pull import Pull
-from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.selection import Gpu, Machine, RankedModel, rank_models
 
@@ -44,8 +43,12 @@ class Recommendation:
     @property
     def best(self) -> RankedModel:
         """The one with more expected useful edits; the bundled model always fits."""
-        models = [model for model in (self.autoregressive, self.diffusion) if model is not None]
-        return max(models, key=lambda model: model.useful_edits)
+        return max(filter(None, self.by_kind.values()), key=lambda model: model.useful_edits)
+
+    @property
+    def by_kind(self) -> dict[str, RankedModel | None]:
+        """Both, in the order in which they are printed."""
+        return {"autoregressive": self.autoregressive, "diffusion": self.diffusion}
 
 
 def show_recommendation(*, as_json: bool) -> None:
@@ -98,11 +101,9 @@ def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
     from dg_lsp.runtime import LLAMA_CPP_VARIABLE
 
     variables = {LLAMA_CPP_VARIABLE: folder} if folder else {}
-    done = conversion.run_module("dg_lsp.backends.llamacpp.device_speed", *arguments, variables=variables)
-    if done.returncode:
-        raise ModelRuntimeError(f"llama.cpp does not run: {conversion.failure_of(done)}; see dg-lsp doctor")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    done = conversion.run_llama_cpp("device_speed", *arguments, variables=variables)
+    listed: dict[str, Any] = json.loads(done.stdout)
+    return listed
 
 
 def recommended(machine: Machine) -> Recommendation:
@@ -140,15 +141,14 @@ def unused_message(gpu: gpus.Gpu) -> str:
 def table(recommendation: Recommendation) -> Iterator[str]:
     """The recommended models as aligned columns."""
     rows: list[tuple[str, ...]] = [_HEADER]
-    models = {"autoregressive": recommendation.autoregressive, "diffusion": recommendation.diffusion}
-    for kind, model in models.items():
+    for kind, model in recommendation.by_kind.items():
         if model is None:
             rows.append((kind, "none fits", *[""] * 6))
             continue
         facts = _facts(model)
         times = (f"{facts[key]:,.0f} ms" for key in ("line_ms", "first_line_ms"))
-        size = size_text(model.preset.size)
-        rows.append((kind, model.name, *times, model.device, size, facts["licence"], facts["command"]))
+        rest = (size_text(model.preset.size), facts["licence"], facts["command"])
+        rows.append((kind, model.name, *times, model.device, *rest))
     yield from aligned(rows)
 
 
@@ -170,9 +170,8 @@ def _facts(model: RankedModel) -> dict[str, Any]:
 def _object(measured: Measurement, now: Recommendation, later: Recommendation | None) -> dict[str, Any]:
     """Keys in the documented order."""
 
-    def both(found: Recommendation) -> dict[str, Any]:
-        models = {"autoregressive": found.autoregressive, "diffusion": found.diffusion}
-        return {kind: _facts(model) if model else None for kind, model in models.items()}
+    def both(recommendation: Recommendation) -> dict[str, Any]:
+        return {kind: _facts(model) if model else None for kind, model in recommendation.by_kind.items()}
 
     return {
         "machine": asdict(measured.machine),

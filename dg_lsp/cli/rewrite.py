@@ -1,17 +1,17 @@
 """`dg-lsp rewrite`: rewrites lines of a file."""
 
 import difflib
-import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import USE_EVEN_SECRET, EvenSecret, Json, Seed, Write, with_rewrite_model_options
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.options import USE_EVEN_SECRET, Deadline, EvenSecret, Json, Seed, Write, with_rewrite_model_options
+from dg_lsp.cli.printing import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -25,9 +25,7 @@ def rewrite(
     ],
     instruction: Annotated[str, Argument(metavar="INSTRUCTION", help="What to change.")] = "",
     strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all.")] = 1.0,
-    deadline: Annotated[
-        float | None, Option(min=1, metavar="MS", help="Stop after this time; the load does not count.")
-    ] = None,
+    deadline: Deadline = None,
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,
@@ -36,11 +34,10 @@ def rewrite(
     over: dict[str, Any],
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.output import plural, start_text
+    from dg_lsp.cli.output import times
     from dg_lsp.cli.source import SourceFile, parse_lines
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
-    from dg_lsp.engine.rewrite import instruction_note
 
     path, first, last = parse_lines(lines)
     source = SourceFile.read(path)
@@ -54,41 +51,9 @@ def rewrite(
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
+        if not as_json:
+            loading.show_instruction_note(request, engine)
         result = drain(engine.rewrite(request))
-    if write and not result.rejection:
-        source.replace(result.start, result.end, result.text)
-    if as_json:
-        typer.echo(_json(result, first, last, load_ms))
-    else:
-        if result.rejection:
-            print_line(f"no rewrite: the result {result.rejection.reason.problem}")
-        show_difference(result, source)
-        if note := instruction_note(request, result):
-            print_line(note, err=True)
-        print_line(
-            f"{result.model}: {result.timings.total:.0f} ms; {start_text(load_ms)}; {plural(result.steps, 'step')}"
-        )
-        if write and not result.rejection:
-            print_line(f"wrote {path}")
-    return 1 if result.rejection else 0
-
-
-def show_difference(result: "RewriteResult", source: "SourceFile") -> None:
-    """Prints a unified diff, coloured on a terminal; nothing for a rejected rewrite."""
-    if result.rejection:
-        return
-    from dg_lsp.cli.output import for_stream
-
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    new = source.text[: result.start] + result.text + source.text[result.end :]
-    name = str(source.path)
-    for line in difflib.unified_diff(source.text.splitlines(), new.splitlines(), name, name, lineterm=""):
-        typer.secho(for_stream(line, sys.stdout), fg=colours.get(line[:1]))
-
-
-def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str:
-    from dg_lsp.cli.output import times
-
     tree = {
         "text": result.text,
         "model": result.model,
@@ -100,4 +65,46 @@ def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str
         "steps": result.steps,
         "timings_ms": times(result.timings, load_ms, "denoise", "postprocess"),
     }
-    return json.dumps(tree)
+    problems = [f"no rewrite: the result {result.rejection.reason.problem}"] if result.rejection else []
+    return finish(result, source, load_ms, problems, tree if as_json else None, write=write)
+
+
+def finish(
+    result: "RewriteResult",
+    source: "SourceFile",
+    load_ms: float,
+    problems: Sequence[str],
+    tree: dict[str, Any] | None,
+    *,
+    write: bool,
+) -> int:
+    """Writes a rewrite, if wanted, and prints it as JSON, or its difference, problems and costs; the exit code."""
+    from dg_lsp.cli.output import plural, start_text
+
+    write = write and not result.rejection
+    if write:
+        source.replace(result.start, result.end, result.text)
+    if tree is not None:
+        print_json(tree)
+    else:
+        _show_difference(result, source)
+        print_lines(problems)
+        if write:
+            print_line(f"wrote {source.path}")
+        filled = f"{sum(gap.rejection is None for gap in result.gaps)} of {len(result.gaps)} gaps, " * bool(result.gaps)
+        costs = f"{filled}{result.timings.total:.0f} ms; {start_text(load_ms)}; {plural(result.steps, 'step')}"
+        print_line(f"{result.model}: {costs}")
+    return 1 if result.rejection else 0
+
+
+def _show_difference(result: "RewriteResult", source: "SourceFile") -> None:
+    """Prints a unified diff, coloured on a terminal; nothing for a rejected rewrite."""
+    if result.rejection:
+        return
+    from dg_lsp.cli.output import for_stream
+
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    new = source.text[: result.start] + result.text + source.text[result.end :]
+    name = str(source.path)
+    for line in difflib.unified_diff(source.text.splitlines(), new.splitlines(), name, name, lineterm=""):
+        typer.secho(for_stream(line, sys.stdout), fg=colours.get(line[:1]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,8 @@ def lsp(
     address = None if tcp is None else parse_address(tcp)
     if address is not None and address[0] not in LOOPBACK:
         raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
+    if address is None and sys.stdin.isatty():
+        note("waits for LSP messages of an editor on standard input; dg-lsp setup prints the settings for editors")
     settings = loading.configure_user(over)  # the editor names the workspace, and so its file, later
 
     if address is None:

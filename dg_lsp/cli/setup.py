@@ -40,9 +40,8 @@ def set_up(*, is_agreed: bool) -> None:
     if not is_agreed and not sys.stdin.isatty():
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
     if not (is_agreed or agrees("Do this?", by_default=True)):
-        bundled = rank_models(measured.machine, BUNDLED)
-        print_lines(("", "nothing was changed: these settings are for the bundled model, which dg-lsp has already"))
-        print_lines(editor_lines(AUTO, bundled[0]))
+        print_line("nothing was changed: these settings are for the bundled model, which is here already")
+        print_lines(editor_settings(AUTO, rank_models(measured.machine, BUNDLED)[0]))
         return
     if plan.build_for is not None:
         if not make_llama_cpp(plan.build_for, plan.backend):
@@ -55,7 +54,7 @@ def set_up(*, is_agreed: bool) -> None:
     else:
         forget()  # `auto` measures again
         try_model(name)
-    print_lines(editor_lines(name, model))
+    print_lines(editor_settings(name, model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,28 +150,25 @@ def lists_gpu(folder: Path | None = None) -> bool:
     return any(device["kind"] in ("gpu", "igpu") for device in listed)
 
 
-def deadline_ms(model: RankedModel) -> float:
-    """The deadline of completions: the default, or what the first line in a file takes by estimate, if that is more."""
-    return max(CompletionSettings().deadline_ms, math.ceil(model.first_ms / 500) * 500.0)
+def editor_settings(name: str, model: RankedModel) -> str:
+    """Settings for editors, with the paths of this installation.
 
-
-def editor_lines(name: str, model: RankedModel) -> Iterator[str]:
-    """Settings for editors, with the paths of this installation and a deadline that the model keeps by estimate."""
+    The deadline is the default, or what the first line in a file takes by the model's estimate, if that is more.
+    """
     beside = Path(sys.executable).with_name("dg-lsp.exe" if sys.platform == "win32" else "dg-lsp")
     program = str(beside) if beside.is_file() else shutil.which("dg-lsp") or "dg-lsp"
-    wait_ms = deadline_ms(model)
-    settings = {"dg-lsp.server.path": program, "dg-lsp.model.name": name, "dg-lsp.completion.deadline_ms": wait_ms}
-    yield ""
-    yield "VS Code, settings.json:"
-    yield from (f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in settings.items())
-    yield ""
-    yield "Neovim, init.lua:"
-    yield '  vim.lsp.config("dg_lsp", {'
-    yield f'    cmd = {{ {json.dumps(program)}, "lsp", "--stdio" }},'
-    yield "    init_options = {"
-    yield f"      model = {{ name = {json.dumps(name)} }},"
-    yield f"      completion = {{ deadline_ms = {wait_ms:g} }},"
-    yield "    },"
-    yield "  })"
-    yield ""
-    yield f"on the command line: {program} fill FILE:LINE --model {name}"
+    wait_ms = max(CompletionSettings().deadline_ms, math.ceil(model.first_ms / 500) * 500.0)
+    path, named = json.dumps(program), json.dumps(name)
+    return f"""
+VS Code, settings.json:
+  "dg-lsp.server.path": {path},
+  "dg-lsp.model.name": {named},
+  "dg-lsp.completion.deadline_ms": {wait_ms:g},
+
+Neovim, init.lua:
+  vim.lsp.config("dg_lsp", {{
+    cmd = {{ {path}, "lsp", "--stdio" }},
+    init_options = {{ model = {{ name = {named} }}, completion = {{ deadline_ms = {wait_ms:g} }} }},
+  }})
+
+on the command line: {program} fill FILE:LINE --model {name}"""

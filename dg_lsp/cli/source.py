@@ -7,14 +7,13 @@ import os
 import re
 import stat
 import sys
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.context.document import Encoding, LineIndex, Snapshot
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.errors import InputFileError, PositionError, UsageError
+from dg_lsp.system import replace_file
 
 _BOM = b"\xef\xbb\xbf"
 _NUMBER = "([0-9]{1,12})"
@@ -102,7 +101,7 @@ class SourceFile:
         tail = head + len(self.text[start:end].encode())
         data = self.data[:head] + text.encode() + self.data[tail:]
         try:
-            _replace_file(self.path.resolve(strict=True), self.data, data)
+            replace_file(self.path.resolve(strict=True), self.data, data)
         except OSError as error:
             raise InputFileError(_cannot("write", self.path, error)) from error
 
@@ -114,48 +113,6 @@ def read_input() -> str:
     except UnicodeDecodeError as error:
         problem = f"is not {error.encoding} (byte {error.start}): convert it first"
         raise InputFileError(f"standard input {problem}") from error
-
-
-def _replace_file(path: Path, old: bytes, new: bytes) -> None:
-    """Replaces `path` atomically by a temporary file that is flushed to the disk first.
-
-    Mode, owner and extended attributes are kept as far as this user may set them. Hard links keep the old content.
-    `path` must not be a symbolic link: the link itself would be replaced.
-    """
-    status = path.stat()
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(new)
-            file.flush()
-            _copy_rights(path, temporary, status)
-            os.fsync(file.fileno())
-        if path.read_bytes() != old:
-            raise InputFileError(f"{path} changed while it was being filled: nothing was written; run it again")
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    with suppress(OSError):  # not all systems can open a directory
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
-    """Copies owner, attributes and mode. The owner comes first: changing it clears the set-user-id bits."""
-    if hasattr(os, "chown"):
-        with suppress(OSError):
-            os.chown(target, status.st_uid, status.st_gid)
-    if hasattr(os, "listxattr"):
-        with suppress(OSError):
-            for key in os.listxattr(source):
-                os.setxattr(target, key, os.getxattr(source, key))
-    target.chmod(status.st_mode & 0o7777)
 
 
 def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:

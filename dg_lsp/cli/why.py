@@ -6,18 +6,16 @@ from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import Json, with_model_options
+from dg_lsp.cli.options import Json, Position, with_model_options
 from dg_lsp.cli.printing import print_json, print_line
 
 
 @with_model_options
 def why(
-    position: Annotated[
-        str, Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1. Without COL: the end of the line.")
-    ],
+    position: Position,
     show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
     as_json: Json = False,
     *,

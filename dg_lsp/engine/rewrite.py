@@ -227,13 +227,16 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
 
 
-def instruction_note(request: RewriteRequest, result: RewriteResult) -> str:
-    """What became of the instruction if the model follows none; empty otherwise."""
-    if not request.instruction.strip() or result.follows_instructions:
+def instruction_note(request: RewriteRequest, model: str, *, follows_instructions: bool) -> str:
+    """What becomes of the instruction, or of TODO comments at gaps, if the model follows none; empty otherwise."""
+    is_instructed = bool(request.instruction.strip())
+    if follows_instructions or not (is_instructed or any(hole.hint for hole in request.holes)):
         return ""
-    has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
-    fate = "it received this one as a comment" if has_comments else "in a file without comments it receives none"
-    return f"{result.model} follows no instructions: {fate} ({instruction_model()} follows them)"
+    fate = "it sees the TODO lines as comments"
+    if is_instructed:
+        has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
+        fate = "it receives this one as a comment" if has_comments else "in a file without comments it receives none"
+    return f"{model} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
 def rewrite_prompt(

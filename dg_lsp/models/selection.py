@@ -177,9 +177,26 @@ def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
     if gpu is None or (beside.preset.family is not None and beside.preset.family.template):
         return None
     free = gpu.free_memory - (beside.preset.memory_bytes if beside.device == gpu.name else 0)
-    presets = [one for one in registry.PRESETS if one.family and one.family.template and one.quality and not one.terms]
-    fitting = [one for one in presets if one.memory_bytes <= free]
-    return max(fitting, key=lambda one: one.quality, default=None)
+    fitting = [preset for preset in _instructed() if preset.memory_bytes <= free]
+    return max(fitting, key=lambda preset: preset.quality, default=None)
+
+
+def _instructed() -> list[Preset]:
+    presets = (preset for preset in registry.PRESETS if preset.family and preset.family.template)
+    return [preset for preset in presets if preset.quality and not preset.terms]
+
+
+def instruction_advice(machine: Machine) -> str:
+    """Which model that follows instructions this machine can run, with the next step."""
+    places = {preset: fit(preset, machine) for preset in _instructed()}
+    fitting = [preset for preset, place in places.items() if not place.startswith("no")]
+    if not fitting:
+        smallest = min(places, key=lambda preset: preset.memory_bytes)
+        needed = f"the smallest one, {smallest.name}, needs {smallest.memory_bytes / 1e9:.1f} GB of memory"
+        return f"no model that follows them fits this machine ({needed}; {places[smallest]}): use --remote URL"
+    best = max(fitting, key=lambda preset: (places[preset].startswith("yes"), -preset.size))
+    get = "" if registry.is_tested(best) else f"run dg-lsp models pull {best.name} ({best.fetched_size / 1e9:.1f} GB), "
+    return f"{best.name} follows them and fits this machine ({places[best]}): {get}use --model {best.name}"
 
 
 @dataclass(frozen=True, slots=True)

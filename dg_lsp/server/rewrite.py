@@ -89,8 +89,6 @@ async def _rewrite(ls: Server, argument: Any) -> None:
     result = await _with_progress(ls, document, request, title)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: the result {result.rejection.reason.problem}")
-    if note := instruction_note(request, result):
-        ls.log(types.MessageType.Info, note)
     changes = minimal_changes(snapshot.text[result.start : result.end], result.text, result.start - snapshot.num_before)
     await _apply(ls, document, changes, f"dg-lsp: {title}")
 
@@ -167,6 +165,7 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors."""
     uri, window, progress = document.uri, ls.client_capabilities.window, ls.work_done_progress
     token, on_step = str(uuid4()), None
+    is_shown = _show_instruction_note(ls, request)
     if has_progress := window is not None and bool(window.work_done_progress):
         on_step = _step_reporter(ls, token)
     job = asyncio.ensure_future(ls.rewrite(request, on_step))
@@ -181,7 +180,10 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
         params = types.WorkDoneProgressCreateParams(token)
         ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
     try:
-        return await job
+        result = await job
+        if not is_shown:
+            _show_instruction_note(ls, request)
+        return result
     except asyncio.CancelledError as error:
         raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
@@ -191,6 +193,16 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
             del ls.rewrites[uri]
         if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
+
+
+def _show_instruction_note(ls: Server, request: RewriteRequest) -> bool:
+    """Shows what becomes of an instruction that the model does not follow; False while the model is not loaded."""
+    engine = ls.engine(of_rewrites=not request.holes)
+    if engine is None:
+        return False
+    if note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions):
+        ls.show(types.MessageType.Info, f"dg-lsp: {note}")
+    return True
 
 
 def _is_unchanged(ls: Server, document: Document) -> bool:

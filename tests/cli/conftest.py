@@ -11,6 +11,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, run
+from dg_lsp.cli.app import command_tree
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models import gpus
 from dg_lsp.settings import Settings
@@ -68,6 +69,19 @@ def script(monkeypatch):
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held
+
+
+@pytest.fixture
+def commands():
+    """The commands that do something and are not hidden, by their words."""
+
+    def leaves(command, *words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            return {} if command.hidden else {" ".join(words): command}
+        return {name: leaf for word, part in inner.items() for name, leaf in leaves(part, *words, word).items()}
+
+    return leaves(command_tree())
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -84,9 +86,11 @@ def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypat
         (b"\xff\xfe", "dg-lsp.toml"),
     ],
 )
-def test_an_invalid_settings_file_is_exit_code_2(dg_lsp, script, folder, toml, message):
+def test_an_invalid_settings_file_is_reported_and_ignored(dg_lsp, script, folder, toml, message):
     Path("dg-lsp.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
-    assert message in dg_lsp("fill", "good.py:1").error(2)
+    outcome = dg_lsp("fill", "good.py:1")
+    assert message in outcome.err
+    assert outcome.out.startswith("scripted answers: ")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,22 @@ def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
 @pytest.mark.parametrize("command", [(), ("fill",), ("models", "pull"), ("bench", "infill")])
 def test_help_names_no_type_at_options_without_a_value(dg_lsp, command):
     assert "<bool>" not in dg_lsp(*command, "--help").out
+
+
+def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp, commands, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, command in commands.items():
+        [example] = re.findall(r"^ Example: dg-lsp (.*?) *$", dg_lsp(*name.split(), "--help").out, re.MULTILINE)
+        assert example.startswith(name)
+        command.make_context(name, shlex.split(example.removeprefix(name)))  # raises for wrong use
+
+
+@pytest.mark.parametrize("command", ["fill", "generate", "chat", "bench infill", "bench compare"])
+def test_the_options_of_the_sampler_are_shown_on_request(dg_lsp, command):
+    assert "canvas-length" not in dg_lsp(*command.split(), "--help").out
+    outcome = dg_lsp(*command.split(), "--help-all")
+    assert outcome.code == 0
+    assert "canvas-length" in outcome.out
 
 
 @pytest.mark.parametrize("text", ["", "\n", " \n\n"])

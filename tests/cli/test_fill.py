@@ -233,7 +233,7 @@ def test_the_model_is_closed_also_after_an_error(dg_lsp, script, source, monkeyp
     assert script.denoiser.is_closed
     monkeypatch.setattr("dg_lsp.backends.scripted.ScriptedDenoiser.predict", fail)
     outcome = dg_lsp("fill", f"{source}:4")
-    assert (outcome.code, outcome.err) == (3, "dg-lsp: the step failed: try --gpu-layers 0\n")
+    assert (outcome.code, outcome.out, outcome.err) == (3, "", "dg-lsp: the step failed: try --gpu-layers 0\n")
     assert script.denoiser.is_closed
 
 

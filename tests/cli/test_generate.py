@@ -16,6 +16,7 @@ from dg_lsp.cli import loading
 from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.gguf import copied, read_header, write_gguf
+from dg_lsp.models import selection
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
@@ -257,7 +258,30 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"]
     greedy = dg_lsp("generate", "def add(a, b):\n    return ", "-n", "8", "--json", "--decoder", "autoregressive").json
     assert (greedy["blocks"], greedy["steps"]) == (0, 8)
-    assert "dg-mini follows no instructions: use dg-lsp generate" in dg_lsp("chat", "-m", "hi").error(3)
+    assert "dg-mini follows no instructions, and dg-lsp generate continues" in dg_lsp("chat", "-m", "hi").error(3)
+
+
+@pytest.mark.parametrize(
+    ("free", "gpu", "advice"),
+    [
+        (
+            64,
+            0,
+            "diffusiongemma follows them and fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma (",
+        ),
+        (4, 40, "fits this machine (yes: RTX): run dg-lsp models pull diffusiongemma ("),
+        (
+            4,
+            0,
+            "no model that follows them fits this machine (the smallest one, diffusiongemma, needs 18.4 GB of memory;",
+        ),
+    ],
+)
+def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypatch, free, gpu, advice):
+    gpus = (selection.Gpu("RTX", "gpu", gpu * 10**9),) if gpu else ()
+    machine = selection.Machine(2, 20e9, gpus, free * 10**9, 10**12)
+    monkeypatch.setattr(loading, "this_machine", lambda: machine)
+    assert advice in dg_lsp("chat", "-m", "hi").error(3)
 
 
 def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):

@@ -3,6 +3,9 @@ import sys
 
 import pytest
 
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.errors import BackendError
+
 SOURCE = "def f(a):\r\n\ttotal = a + 1\r\n\treturn total  # é😋\r\n"
 KEYS = ["text", "model", "first", "last", "rejected", "follows_instructions", "score", "steps", "timings_ms"]
 
@@ -53,6 +56,22 @@ def test_json_has_the_documented_keys_and_an_ignored_instruction_is_reported(dg_
     assert outcome.json["follows_instructions"] is False
     assert outcome.err == ""
     assert "follows no instructions" in dg_lsp("rewrite", f"{file}:2-2", "double it").err
+
+
+@pytest.mark.parametrize("command", ["rewrite FILE:2-2 double", "fill FILE --gaps"])
+def test_an_instruction_that_the_model_does_not_follow_is_reported_before_the_result(
+    dg_lsp, script, file, monkeypatch, command
+):
+    file.write_bytes(SOURCE.replace("total = a + 1", "# TODO: double a").encode())
+
+    def fail(*_, **__):
+        raise BackendError("the step failed")
+
+    monkeypatch.setattr(ScriptedDenoiser, "predict", fail)
+    outcome = dg_lsp(*command.replace("FILE", str(file)).split())
+    note, error = outcome.err.splitlines()
+    assert note.startswith("dg-lsp: scripted follows no instructions: it ")
+    assert error == "dg-lsp: the step failed"
 
 
 def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, script, file):

@@ -1,6 +1,7 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,14 @@ def language_server(monkeypatch):
     monkeypatch.setattr(server, "serve_stdio", lambda *args: calls.append(("stdio", args)))
     monkeypatch.setattr(server, "serve_tcp", lambda *args: calls.append(("tcp", args)))
     return calls
+
+
+def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, monkeypatch):
+    assert dg_lsp("lsp").err == ""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    outcome = dg_lsp("lsp")
+    assert outcome.out == ""
+    assert outcome.err.startswith("dg-lsp: waits for LSP messages of an editor on standard input; dg-lsp setup prints")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--stdio"]])

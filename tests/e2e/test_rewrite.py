@@ -181,6 +181,24 @@ def test_the_gaps_of_a_selection_are_filled_by_one_edit_while_their_canvases_are
     assert {one["block"] for one in client.received("dg-lsp/denoising")} == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "fate"),
+    [
+        ("dg-lsp.rewrite", {"instruction": "double it"}, "it receives this one as a comment"),
+        ("dg-lsp.fillGaps", {}, "it sees the TODO lines as comments"),
+    ],
+)
+def test_an_instruction_that_the_model_does_not_follow_is_reported_first(editor, name, argument, fate):
+    client = editor(fill="7", text="# TODO: seven\na = 1\n", capabilities=DOCUMENT_CHANGES)
+    client.wait_log("ready after")
+    msg_id = command(client, name, range=span(0, 0, 1, 5), **argument)
+    applying(client)
+    [message] = [one["message"] for one in client.received("window/showMessage")]
+    assert message.startswith("dg-lsp: scripted follows no instructions")
+    assert fate in message
+    assert client.result(msg_id)["applied"]
+
+
 def test_gaps_that_stay_are_named(editor):
     client = editor(fill="...", text="a = ...\n")
     where = span(0, 0, 0, 1)

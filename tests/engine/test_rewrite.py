@@ -79,11 +79,11 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
 
 
 @pytest.mark.parametrize(
-    ("language", "fate"), [("go", "received this one as a comment"), ("json", "receives none"), ("python", "comment")]
+    ("language", "fate"), [("go", "receives this one as a comment"), ("json", "receives none"), ("python", "comment")]
 )
 def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fate):
     wanted = RewriteRequest(Snapshot("file:///a", 1, "[1]\n", language), 0, 3, "double it")
-    note = instruction_note(wanted, rewritten(engine_of("[2]"), wanted))
+    note = instruction_note(wanted, "scripted", follows_instructions=False)
     assert fate in note
     assert "diffusiongemma follows them" in note
 
