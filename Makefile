@@ -58,11 +58,12 @@ train-test: $(DEV)  ## only the tests of the training, a project of its own
 benchmarks-test: $(DEV)  ## only the tests of the benchmarks, a project of its own
 	$(BENCHMARKS_TEST)
 
-check: $(DEV)  ## style, types, import contracts and known vulnerabilities
+check: $(DEV)  ## style, types, import contracts, budgets of lines and known vulnerabilities
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/budgets.py
 	$(BIN)/python tests/dependencies.py audit
 
 fix: $(DEV)  ## repair what ruff can repair; write the settings into the VS Code extension

@@ -49,9 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the model runs here in any case: the server is one more contender
         settings = loading.configure(over if given.remote is None else {**over, "remote": {"url": given.remote}})
         opening = _open_contenders(settings, given, options)
-        run, films = cases.run("compare", settings, options, opening, {**_listed(given), "seed": given.seed})
+        run = cases.run("compare", settings, options, opening, {**_listed(given), "seed": given.seed})
         tree = compare_json(run, given.seed) if given.json else None
-        return finish(run, compare_tables(run, given.seed), tree, given.html, films)
+        return finish(run, compare_tables(run, given.seed), tree, given.html)
     except DgLspError as error:
         print(f"compare: {error}", file=sys.stderr)
         return error.exit_code

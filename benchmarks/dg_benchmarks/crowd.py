@@ -13,7 +13,6 @@ import asyncio
 import itertools
 import json
 import math
-import os
 import random
 import re
 import statistics
@@ -28,9 +27,8 @@ from typing import Any
 
 import psutil
 
-from dg_lsp.system import python_command
+from dg_lsp.system import python_command, python_environment
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n"
 """Without time limits the answers do not depend on the load."""
 WORDS = [
@@ -297,11 +295,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "dg-lsp.toml").write_text(SETTINGS)
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = subprocess.Popen(
             python_command("dg_lsp", "serve", "--port", "0", "--max-queued", str(options.waiting)),
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
+            env=python_environment(),
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -41,6 +41,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import attrs
 import numpy as np
@@ -48,8 +49,8 @@ import numpy.typing as npt
 
 from dg_benchmarks.random_gguf import TYPES, write_random
 from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
-from dg_benchmarks.step_parts import Timer, functions_of
 from dg_benchmarks.steps import medians
+from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
 from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
@@ -416,17 +417,34 @@ def measure(
 
 def _host_share(denoiser: Any, step: Callable[[], None], rounds: int) -> float:
     """Share of the time of steps outside the functions that run the graph and wait for its results."""
-    timer = Timer()
+    times: list[float] = []
     with ExitStack() as stack:
         for owner, function in _device_calls(denoiser):
-            stack.enter_context(timer.replacing(owner, function, "decode"))
+            stack.enter_context(_timed(owner, function, times))
         total = sum(_milliseconds(step) for _ in range(rounds))
-    return 1 - timer.ms["decode"] / total
+    return 1 - sum(times) / total
+
+
+def _timed(owner: object, function: str, times: list[float]) -> Any:
+    """A context that appends the milliseconds of each call of a function."""
+    original = getattr(owner, function)
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return original(*arguments, **options)
+        finally:
+            times.append(1e3 * (time.perf_counter() - start))
+
+    return mock.patch.object(owner, function, timed)
 
 
 def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
     """The functions that run on the device, or that wait for it: results are awaited where they are read."""
-    yield from functions_of(denoiser)["decode"]
+    if isinstance(denoiser, ContextDenoiser):
+        yield from ((denoiser._context, "decode"), (denoiser._context, "logits"))
+    else:
+        yield from ((denoiser.stepper, "run"), (denoiser, "_fetched"))
     if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
         yield reduction, "_read"
     if isinstance(feedback := getattr(denoiser, "_feedback", None), DeviceFeedback):

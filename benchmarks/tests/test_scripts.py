@@ -1,4 +1,4 @@
-"""Benchmark scripts: parts of a step, rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
+"""Benchmark scripts: rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
 import importlib
 import json
@@ -28,27 +28,6 @@ needs_runtime = pytest.mark.skipif(
     not supports_bidirectional(),
     reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
 )
-
-
-@pytest.fixture
-def step_parts(script, capsys, monkeypatch):
-    """Output of the script for a model and one request."""
-    module = script("step_parts")
-    [first, *_] = module.sample_requests()
-    monkeypatch.setattr(module, "sample_requests", lambda: [first])
-
-    def call(model):
-        module.main(["--model", str(model), "--threads", "1"])
-        return json.loads(capsys.readouterr().out)
-
-    return call
-
-
-def test_a_step_has_parts(step_parts):
-    parts = step_parts("dg-mini")["parts"]
-    assert list(parts) == ["decode", "self_conditioning", "reduction", "sampling", "python"]
-    assert parts["self_conditioning"] == 0
-    assert min(parts["decode"], parts["reduction"], parts["sampling"], parts["python"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -81,11 +60,6 @@ def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsy
     assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in autoregressive
     assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in diffusion
     assert together.startswith("| together |")
-
-
-@needs_runtime
-def test_self_conditioning_is_a_part_of_a_step(step_parts, tiny_repacked):
-    assert step_parts(tiny_repacked)["parts"]["self_conditioning"] > 0
 
 
 def gigabytes(shape, bits, embedding_bits):

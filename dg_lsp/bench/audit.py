@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from dg_lsp.bench import metrics
-from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by
 from dg_lsp.bench.report import Page, Section, facts_table
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.audit import AuditRecord
@@ -31,7 +30,6 @@ def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequenc
     sections = (
         Section("numbers", "Numbers", [table, *_reasons(groups)]),
         Section("edits", "Useful edits", _edits(outcomes)),
-        Section("charts", "Time and steps", _audit_charts(groups)),
         Section("log", "Log", [facts_table("Records", _log_facts(records, num_bad))]),
     )
     lead = "The log has no requests."
@@ -43,14 +41,13 @@ def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequenc
     return Page(title, max((record.time for record in records), default="")[:10], lead, notes, sections)
 
 
-def _edits(outcomes: Sequence[Outcome]) -> list[metrics.Table | Chart]:
+def _edits(outcomes: Sequence[Outcome]) -> list[metrics.Table]:
     """What became of the completions of editors, by their trigger."""
-    groups = metrics.grouped(outcomes, lambda one: one.trigger)
+    groups = metrics.grouped(outcomes, lambda outcome: outcome.trigger)
     if not groups:
         return []
-    table = metrics.measure_table("Completions in editors", {name: _edit_texts(one) for name, one in groups.items()})
-    hits = {name: [one.ttfue_ms for one in listed if one.ttfue_ms is not None] for name, listed in groups.items()}
-    return [table, useful_by(hits, {name: len(listed) for name, listed in groups.items()}, "")]
+    texts = {trigger: _edit_texts(listed) for trigger, listed in groups.items()}
+    return [metrics.measure_table("Completions in editors", texts)]
 
 
 def _edit_texts(outcomes: Sequence[Outcome]) -> metrics.Texts:
@@ -132,13 +129,6 @@ def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
     total = sum(counts.values(), Counter[str]())
     rows = [(one, *(metrics.number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
     return [metrics.Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
-
-
-def _audit_charts(groups: Mapping[str, Records]) -> list[Chart]:
-    answered = {name: _answered(records) for name, records in groups.items()}
-    latencies = {name: [1e3 * r.total_seconds for r in records] for name, records in answered.items() if records}
-    steps = {name: found for name, listed in answered.items() if (found := [float(r.steps) for r in listed if r.steps])}
-    return [*([latency_histogram(latencies)] if latencies else ()), *([step_histogram(steps)] if steps else ())]
 
 
 def _log_facts(records: Records, num_bad: int) -> dict[str, object]:

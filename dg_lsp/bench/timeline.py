@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dg_lsp.bench import metrics
-from dg_lsp.bench.charts import visible
+from dg_lsp.bench.metrics import visible
 from dg_lsp.bench.replay import AcceptEvent, Event, KeyEvent, RequestEvent, TaskEvent
 from dg_lsp.engine.ttfue import Verdict
 

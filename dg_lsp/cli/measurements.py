@@ -15,7 +15,7 @@ from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, grouped, summarize, sweep_table
-from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
+from dg_lsp.bench.report import benchmark_page, check_page_path
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
@@ -81,7 +81,7 @@ class Cases:
         options: RequestOptions,
         opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
         listed: dict[str, Any],
-    ) -> tuple[runner.Run, tuple[Film, ...]]:
+    ) -> runner.Run:
         """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
         if self.html is not None:
             check_page_path(self.html)
@@ -92,8 +92,7 @@ class Cases:
             header = header_of(command, opened, settings, {self.data.name: self.data}, listed)
             how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": progress_bar}
             run = runner.run_cases(cases, contenders, header, self.output, **how)
-            films = _films(run, contenders[0], cases) if self.html else ()
-        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes)), films
+        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes))
 
 
 def request_options(length: str, max_lines: int | None, *others: Any) -> RequestOptions:
@@ -109,11 +108,11 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     """Runs `bench infill`; returns the exit code."""
     check_decoder(decoder, settings)
     opening = _open_contender(settings, decoder, options)
-    run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
+    run = cases.run("infill", settings, options, opening, {"decoder": decoder})
     known = {"model": run.header.model, "length_knowledge": options.length}
     languages = {name: _language_shares(one) for name, one in by_language(run.attempts).items()}
     tree = {**infill_summary(run.attempts), **known, "languages": languages} if cases.as_json else None
-    return finish(run, runner.infill_tables(run), tree, cases.html, films)
+    return finish(run, runner.infill_tables(run), tree, cases.html)
 
 
 def infill_summary(attempts: Sequence[Attempt]) -> dict[str, Any]:
@@ -164,11 +163,11 @@ def measure_sweep(
     if settings.is_remote:
         raise UsageError("a remote server has its own sampler: leave --sweep out")
     opening = _open_sweep(settings, decoder, options, sweep)
-    run, films = cases.run("infill", settings, options, opening, {"decoder": decoder, "sweep": True})
+    run = cases.run("infill", settings, options, opening, {"decoder": decoder, "sweep": True})
     groups = by_contender(run.attempts)
     rows = [{"sampler": _swept(sweep[name], options), **infill_summary(group)} for name, group in groups.items()]
     tree = {"model": run.header.model, "length_knowledge": options.length, "sweep": rows} if cases.as_json else None
-    return finish(run, [sweep_table(groups)], tree, cases.html, films)
+    return finish(run, [sweep_table(groups)], tree, cases.html)
 
 
 def _swept(sampler: SamplerOptions, options: RequestOptions) -> dict[str, Any]:
@@ -228,7 +227,6 @@ def finish(
     tables: Sequence[Table],
     tree: dict[str, Any] | None,
     html: Path | None,
-    films: Sequence[Film] = (),
     timelines: Sequence[Timeline] = (),
 ) -> int:
     """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
@@ -241,16 +239,8 @@ def finish(
         print_lines(markdown(tables))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
-        benchmark_page(title, run, tables, films, timelines).write(html)
+        benchmark_page(title, run, tables, timelines).write(html)
     return 0 if run.is_complete else INTERRUPTED
-
-
-def _films(run: runner.Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[Film, ...]:
-    """Films of a complete run, if the contender is an engine in this process."""
-    if not (run.is_complete and isinstance(contender, EngineContender) and run.header.model_sha256):
-        return ()
-    own = [attempt for attempt in run.attempts if attempt.contender == contender.name]
-    return record_films(contender.engine, choose_cases(cases, own), contender.request)
 
 
 def header_of(

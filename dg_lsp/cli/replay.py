@@ -60,7 +60,7 @@ def measure_replay(
     if rivals:
         run = replace(run, attempts=(*run.attempts, *rivals))
         tables.insert(1, metrics.summary_table("All contenders", metrics.by_contender(run.attempts)))
-    return finish(run, tables, tree, html, timelines=timelines(events))
+    return finish(run, tables, tree, html, timelines(events))
 
 
 def _rivals(path: Path, header: runner.RunHeader) -> list[metrics.Attempt]:

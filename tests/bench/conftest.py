@@ -1,12 +1,10 @@
 import pytest
 from chromium import start_browser
 
-from dg_lsp.bench.charts import visible
-from dg_lsp.bench.metrics import Attempt, Table, summary_table
-from dg_lsp.bench.report import Film, benchmark_page
+from dg_lsp.bench.metrics import Attempt, Table, summary_table, visible
+from dg_lsp.bench.report import benchmark_page
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.bench.timeline import Moment, Timeline
-from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.ttfue import Verdict
 
 
@@ -46,27 +44,6 @@ def chromium(tmp_path_factory):
     browser.close()
 
 
-def frame_of(step, tokens, num_committed, *, block=0):
-    """A canvas whose first cells are accepted; an empty token is an end token."""
-    cells = tuple(
-        Cell(text, 0.95 if i < num_committed else 0.65 - 0.1 * i, i < num_committed, not text)
-        for i, text in enumerate(tokens)
-    )
-    return Frame(block, step, cells, "".join(tokens[:num_committed]))
-
-
-def film_of(case="pkg/shapes.py:12", tokens=("self", ".height", " =", " height", "", ""), **changes):
-    """Accepts two positions per step."""
-    frames = tuple(frame_of(i, tokens, 2 * i) for i in range(1, len(tokens) // 2 + 1))
-    facts = {"reference": "self.height = height", "frames": frames, "before": "def f():\n    ", "after": "\n\nnext()"}
-    return Film(case=case, **{**facts, "text": "self.height = height", "decoder": "d", "outcome": "exact", **changes})
-
-
-@pytest.fixture
-def make_film():
-    return film_of
-
-
 def timeline_of(text):
     """`text` on the screen, in a key, in a verdict and in what is offered."""
     moments = (
@@ -99,10 +76,8 @@ def make_page(make_attempt):
             summary_table("All cases", {"diffusion": attempts[:5], text: attempts[10:]}),
             Table(f"Ratios {text}", ("contender", "ratio"), {text: [(text, "1.4")]}, note=text),
         ]
-        context = {"reference": text, "before": text, "after": text}
-        films = [film_of(), film_of(f"{text}.py", (text, "\n", "    ", "x" * 40, "", ""), **context)]
         run = Run(header, tuple(attempts), notes=(f"a note {text}",))
-        return benchmark_page(f"bench {text}", run, tables, films, [timeline_of(visible(text))])
+        return benchmark_page(f"bench {text}", run, tables, [timeline_of(visible(text))])
 
     return make
 

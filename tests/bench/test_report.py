@@ -3,19 +3,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.audit import audit_page
-from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.report import benchmark_page, choose_cases, record_films
+from dg_lsp.bench.report import benchmark_page
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import DecoderName, FillRequest
-from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
 
 VOID = {"meta", "input", "br"}
 EMPTY_RUN = Run(RunHeader("infill", Machine("c", 1, "o", "3", "0", None, None, 1), "m", None), ())
@@ -71,9 +65,6 @@ def test_a_page_has_all_sections(tree):
     headings = [
         "The typing, key by key",
         "Numbers",
-        "Time and steps",
-        "Confidence",
-        "Films",
         "Misses",
         "Machine and options",
     ]
@@ -144,73 +135,6 @@ def test_a_run_without_attempts_has_a_page():
     assert tree.texts("h2") == ["Misses", "Machine and options"]
 
 
-def case_of(name, reference="a + b"):
-    return TestCase(name, "line-end", "first\nsecond\n\n\n\n\nx = ", "\nlast\n" + "z\n" * 50, reference)
-
-
-def request(case, decoder=None):
-    return FillRequest(case.snapshot, case.offset, decoder=decoder)
-
-
-def engine_of(fill, setting=DecoderName.AUTO):
-    denoiser = ScriptedDenoiser(fill, tokens_per_step=2)
-    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
-
-
-def test_a_film_has_every_step_of_a_fill_and_some_context():
-    [film] = record_films(engine_of("a + b"), [case_of("s")], request)
-    assert film.case == "s"
-    assert [frame.step for frame in film.frames] == [1, 2, 3]
-    assert (film.text, film.decoder, film.outcome) == ("a + b", DecoderName.DIFFUSION.value, "exact")
-    assert film.before.endswith("\n\nx = ") and film.before.count("\n") == 3
-    assert film.after == "\nlast\nz\nz"
-
-
-@pytest.mark.parametrize(
-    ("setting", "requested", "ran"),
-    [
-        pytest.param(DecoderName.AUTO, None, DecoderName.DIFFUSION, id="automatic"),
-        pytest.param(DecoderName.AUTO, DecoderName.AUTOREGRESSIVE, DecoderName.AUTOREGRESSIVE, id="requested"),
-        pytest.param(DecoderName.AUTOREGRESSIVE, None, DecoderName.AUTOREGRESSIVE, id="setting"),
-    ],
-)
-def test_a_film_shows_diffusion_if_the_decoder_is_automatic(setting, requested, ran):
-    [film] = record_films(engine_of("abc", setting), [case_of("s", "abc")], lambda case: request(case, requested))
-    assert (film.decoder, film.text) == (ran.value, "abc")
-    assert all(step.tokens[0][1] == "a" for step in film.steps())
-
-
-def test_the_first_case_of_each_outcome_is_chosen(make_attempt):
-    block = {"reference": "return a\n    b"}
-    attempts = [make_attempt(name) for name in ("unknown", "first", "second")]
-    attempts.append(make_attempt("several lines", "a", (1, "return a\n    b"), **block))
-    attempts.append(make_attempt("right start", **block))
-    attempts.append(make_attempt("wrong", "a", (1, "no")))
-    attempts += [make_attempt(name, text="") for name in ("nothing", "nothing again")]
-    cases = [case_of(attempt.case) for attempt in attempts[1:]]
-    chosen = [case.id for case in choose_cases(cases, attempts)]
-    assert chosen == ["first", "several lines", "right start", "wrong", "nothing"]
-    assert choose_cases(cases, []) == ()
-
-
-def test_steps_show_accepted_and_new_tokens_and_the_confidence_of_drafts(make_film):
-    first, second, third = make_film().steps()
-    assert first.caption == "Step 1 of 3: 2 of 6 positions accepted"
-    assert first.tokens == (("c4 k n", "self"), ("c4 k n", ".height"), ("c1", " ="), ("c1", " height"))
-    assert [style for style, _ in second.tokens] == ["c4 k", "c4 k", "c4 k n", "c4 k n"]
-    assert "".join(text for _, text in third.tokens) == "self.height = height"
-
-
-def test_a_second_canvas_follows_the_settled_text(make_film):
-    canvases = [("ab", "", ("a", "b")), ("abc", "ab", ("c", ""))]
-    frames = [
-        Frame(block, block + 1, tuple(Cell(text, 0.99, bool(text), not text) for text in texts), settled, earlier)
-        for block, (settled, earlier, texts) in enumerate(canvases)
-    ]
-    last = list(make_film(frames=tuple(frames)).steps())[-1]
-    assert (last.settled, last.tokens) == ("ab", (("c5 k n", "c"),))
-
-
 def record(outcome="shown", endpoint="/infill", **facts):
     tokens = {"prompt_tokens": 100, "reused_tokens": 90, "output_tokens": 10, "canvas_tokens": 32, "steps": 4}
     times = {"generation_seconds": 0.04, "total_seconds": 0.05, "visible_speed": 250.0, "model": "dg-mini"}
@@ -253,7 +177,7 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path):
     log.write_bytes(b"".join(one.line() for one in (record(), *outcomes)))
     assert run(["report", str(log)]) == 0
     html = (tmp_path / "a.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert "Completions in editors" in html and "docs/ttfue.md" in html and "useful-by" in html
+    assert "Completions in editors" in html and "docs/ttfue.md" in html
     cells = re.findall(r"<t[hd][^>]*>([^<]*)", html)
     rows = {cells[i]: cells[i + 1 : i + 3] for i in range(len(cells))}
     assert rows["useful edits"] == ["1", "0"]

@@ -3,8 +3,8 @@
 A `Session` types files of samples/ with the rhythm of people, waits at some keys for ghost text, accepts or ignores it,
 undoes what was accepted, writes notes elsewhere and saves. It knows what was typed and accepted: after each accepted
 text and each batch the file on the disk must be that text. Server memory and latency are those of the audit log, one
-line for each answer. `python -m soak.editors --seconds 600 --plot plot.svg`, in tests/ with the project on PYTHONPATH,
-runs only this campaign.
+line for each answer. `python -m soak.editors --seconds 600`, in tests/ with the project on PYTHONPATH, runs only this
+campaign.
 """
 
 import argparse
@@ -375,11 +375,8 @@ class Session:
 # the campaign
 
 
-def run(seconds, seed, most=float("inf"), plot=None):
-    """Types in one editor after the other, half of the seconds or so many keys in each; returns the figures.
-
-    `plot` is the path of an SVG with memory and latency.
-    """
+def run(seconds, seed, most=float("inf")):
+    """Types in one editor after the other, half of the seconds or so many keys in each; returns the figures."""
     os.environ.setdefault("DG_LSP_CONFIG_DIR", os.devnull)
     start, typed, skipped, problems = time.monotonic(), [], {}, []
     for kind in (Neovim, VSCode):
@@ -398,8 +395,6 @@ def run(seconds, seed, most=float("inf"), plot=None):
     for session, figures, answers in typed:
         if len(answers) >= MIN_ANSWERS and figures["growth_in_second_half"] > MAX_GROWTH:
             problems.append(f"{session.editor.name}: the server's memory grows in the second half")
-    if plot is not None:
-        write_plot(Path(plot), typed)
     failures = [f"{one.editor.name} {what}" for one, *_ in typed for what in one.failures]
     return figures_of(
         start,
@@ -416,33 +411,13 @@ def run(seconds, seed, most=float("inf"), plot=None):
     )
 
 
-def write_plot(path, sessions):
-    """Memory of server and editor, and the latency of each answer, over the time; a column for each editor."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((11, 7), layout="constrained")
-    grid = figure.subplots(3, max(1, len(sessions)), sharex="col", squeeze=False)
-    for (session, _, answers), column in zip(sessions, grid.T, strict=False):
-        minutes = [one[0] / 60 for one in session.memory]
-        answered = [one[0] / 60 for one in answers]
-        column[0].plot(answered, [one[2] for one in answers], linewidth=1)
-        column[1].plot(minutes, [one[2] for one in session.memory], linewidth=1)
-        column[2].plot(answered, [one[1] for one in answers], ".", markersize=2)
-        for axes, title in zip(column, ("server, MiB", "editor, MiB", "latency of answers, ms"), strict=True):
-            axes.set_title(f"{session.editor.name}: {title}", loc="left")
-            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
-        column[2].set_xlabel("minutes")
-    figure.savefig(path, format="svg", metadata={"Date": None})
-
-
 def main():
     parser = argparse.ArgumentParser(description="Types in real editors; prints figures as JSON.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=float, default=float("inf"), help="number of keys in each editor")
-    parser.add_argument("--plot", metavar="FILE", help="SVG with memory and latency")
     given = parser.parse_args()
-    figures = run(given.seconds, given.seed, given.most, given.plot)
+    figures = run(given.seconds, given.seed, given.most)
     print(json.dumps(figures, indent=2, ensure_ascii=False))
     return 1 if any(figures[kind] for kind in FAILURES) else 0
 
