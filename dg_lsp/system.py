@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import platform
 import re
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.errors import UsageError
 
@@ -250,6 +252,19 @@ def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> 
             raise UsageError(f"GPU {number}: {name} is {environment[name]}, which lists {len(listed)}; count from 0")
         pinned[name] = listed[number] if listed else str(number)
     environment.update(pinned)
+
+
+def write_private(path: Path, tree: Any) -> None:
+    """Writes JSON that only the user can read, atomically, or raises OSError."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(tree, file)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def expanded(path: str) -> Path:
