@@ -17,7 +17,7 @@
     │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
     │   ├── ModelDownloadError      a model cannot be fetched, or its checksum is wrong
     │   ├── ModelMemoryError        the model or its cache does not fit into memory
-    │   └── ModelCrashedError       the model ended its process, or one that tested it
+    │   └── ModelCrashedError       the model ended the process that tested it
     └── BackendError            the runtime failed while it computed           exit code 3
         └── RemoteError             the remote server is unreachable, refuses or sends an invalid response
 
@@ -120,7 +120,7 @@ class ModelMemoryError(ModelError):
 
 
 class ModelCrashedError(ModelError):
-    """The model ended its process several times, or the one that tested it, and is not loaded."""
+    """The model ended the process that tested it, and is not loaded."""
 
 
 class BackendError(DgLspError):

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.errors import InputFileError, UsageError
 
@@ -298,6 +300,19 @@ def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
             for key in os.listxattr(source):
                 os.setxattr(target, key, os.getxattr(source, key))
     target.chmod(status.st_mode & 0o7777)
+
+
+def write_private(path: Path, tree: Any) -> None:
+    """Writes JSON that only the user can read, atomically, or raises OSError."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(tree, file)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def expanded(path: str) -> Path:

@@ -1,6 +1,5 @@
 """A daemon in a folder of its own, editors that use it, and waiting for either."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 import psutil
 from gates import TIMEOUT, wait_until
 
-from dg_lsp.daemon.client import Endpoint, ask
+from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.endpoint import Endpoint
 
 HERE = Path(__file__).parent / "e2e"
 SCRIPTED = [sys.executable, str(HERE / "scripted_daemon.py")]
@@ -25,12 +25,16 @@ def is_gone(pid):
         return True
 
 
-def kill_idle(endpoint):
-    """Kills a daemon whose models have no requests: no model is at fault. Returns its process id."""
-    wait_until(lambda: json.loads(endpoint.crashes.read_text())["in_use"] == [])
-    pid = endpoint.read().pid
+def kill(endpoint):
+    """Kills a daemon and waits for its end."""
+    pid = wait_until(endpoint.read).pid
     os.kill(pid, signal.SIGKILL)
-    return pid
+    wait_until(lambda: is_gone(pid))
+
+
+def is_daemon(command):
+    """Whether a process with this command line is a daemon, or about to be."""
+    return ["daemon", "run"] in (command[-2:], command[-3:-1])
 
 
 class Shared:
@@ -41,7 +45,6 @@ class Shared:
         self.endpoint = Endpoint(folder)
         self.env = {
             "DG_LSP_DAEMON_DIR": str(folder),
-            "DG_TEST_CRASH": str(launcher.directory / "crash"),
             "DG_TEST_STEPS": str(launcher.steps_path),
             "DG_TEST_FILL": "total",
             "PYTHONPATH": str(HERE.parents[1]),
@@ -68,20 +71,15 @@ class Shared:
         return wait_until(self.endpoint.read).pid
 
     def status(self):
-        return ask(self.endpoint.read(), "status")
-
-    def kill(self, number=signal.SIGKILL):
-        pid = self.pid
-        os.kill(pid, number)
-        wait_until(lambda: is_gone(pid))
+        return ask(self.endpoint, "status")
 
     def daemons(self):
         """Processes that are daemons of this folder, or are about to be."""
         pids = []
         for one in psutil.process_iter(["cmdline"]):
             with suppress(psutil.Error):
-                is_daemon = (one.info["cmdline"] or [])[-2:] == ["daemon", "run"]
-                if is_daemon and one.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder):
+                is_ours = one.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
+                if is_ours and is_daemon(one.info["cmdline"] or []):
                     pids.append(one.pid)
         return pids
 

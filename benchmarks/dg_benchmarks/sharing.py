@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -150,7 +149,8 @@ def main() -> None:
         alone = memory(own.process.pid)  # no other process shares its pages yet
         own.close()
         editors = [completing_editor("start") for _ in range(options.editors)]
-        daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
+        status = subprocess.check_output(python_command("dg_lsp", "daemon", "status", "--json"))
+        daemon = memory(json.loads(status)["pid"])
         pipes = [memory(editor.process.pid) for editor in editors]
         print(f"{'MiB':28} {'resident':>8} {'share':>8}   {'relative to its own server':>13}")
         print(alone.row("own server of one editor", alone))

@@ -4,101 +4,53 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
-from dg_lsp.cli.loading import configure_user
 from dg_lsp.cli.options import Json
 from dg_lsp.cli.printing import print_line
-from dg_lsp.cli.servers import daemon_options
-from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
+from dg_lsp.daemon.client import READY, ask, report
 from dg_lsp.daemon.client import start as start_daemon
-from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, UsageError
-from dg_lsp.system import pin_gpu
+from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
+from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError
 
-if TYPE_CHECKING:
-    from dg_lsp.engine.engine import Engine
-    from dg_lsp.settings import Settings
-
-_MAX_GPUS = 1000
 app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
+ExitWhenIdle = Annotated[bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")]
 
 
 @app.command("start", epilog="Example: dg-lsp daemon start --exit-when-idle")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    exit_when_idle: Annotated[
-        bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")
-    ] = False,
-    gpus: Annotated[str | None, Option(metavar="N,N,...", help="Start one daemon for each of these GPUs.")] = None,
+    exit_when_idle: ExitWhenIdle = False,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
-    from dg_lsp.daemon.pool import CrashLog
+    from dg_lsp.daemon.server import Daemon
 
-    main, numbers = Endpoint.of_user(), _gpu_numbers(gpus)
-    _check_alone(main, numbers)
-    if gpus is not None and foreground:
-        raise UsageError("--foreground is for one daemon: leave --gpus out")
-    _check_gpus(numbers)
-    settings = configure_user({})
-    for endpoint in map(main.of_gpu, numbers):
-        given = daemon_options(settings, exit_when_idle=exit_when_idle, gpu=endpoint.gpu)
-        CrashLog(endpoint.crashes).clear()
-        if foreground:
-            return _run(endpoint, given, lambda: _print_address(main, "listens"))
-        _start(endpoint, given)
+    loading.configure_user({})
+    endpoint = Endpoint.of_user()
+    if foreground:
+        daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
+        return daemon.run(lambda: _print_address(endpoint, "listens"))
+    if ask(endpoint, "status") is not None:
+        _print_address(endpoint, "runs already")
+        return 0
+    start_daemon(endpoint, [*servers.DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
+    _print_address(endpoint, "listens")
     return 0
 
 
-def _gpu_numbers(text: str | None) -> list[int | None]:
-    """The numbers of `--gpus`; None alone for the user's only daemon."""
-    if text is None:
-        return [None]
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) < _MAX_GPUS for part in parts):
-        raise UsageError(f"--gpus {text}: give numbers of nvidia-smi, such as 0,1")
-    return list(dict.fromkeys(map(int, parts)))
-
-
-def _check_gpus(numbers: Sequence[int | None]) -> None:
-    """Raises UsageError if this machine lacks one: its daemon would start, and fail at the first request."""
-    from dg_lsp.models.gpus import find_gpus
-
-    wanted = max((number for number in numbers if number is not None), default=-1)
-    num_gpus = max(Counter(gpu.kind for gpu in find_gpus()).values(), default=0) if wanted >= 0 else 0
-    if wanted >= num_gpus:
-        raise UsageError(f"--gpus: this machine has no GPU {wanted} (GPUs found: {num_gpus}; they are counted from 0)")
-
-
-def _check_alone(main: Endpoint, numbers: Sequence[int | None]) -> None:
-    """Raises DaemonError if daemons run that would use the same GPUs, or among which editors would not choose."""
-    if numbers == [None] and (others := main.of_gpus()):
-        listed = ", ".join(str(one.gpu) for one in others)
-        raise DaemonError(f"daemons of single GPUs run ({listed}): run dg-lsp daemon stop first")
-    if numbers != [None] and _status(main)["running"]:
-        raise DaemonError("a daemon for all GPUs runs: run dg-lsp daemon stop first")
-
-
-def _start(endpoint: Endpoint, given: Mapping[str, Any]) -> None:
-    if _status(endpoint)["running"]:
-        _print_address(endpoint, "runs already")
-    else:
-        start_daemon(endpoint, servers.DAEMON, json.dumps(given))
-        _print_address(endpoint, "listens")
-
-
 @app.command("run", hidden=True)
-def run() -> int:
-    """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
-    given = json.load(sys.stdin)
+def run(exit_when_idle: ExitWhenIdle = False) -> int:
+    """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
+    from dg_lsp.daemon.server import Daemon
+
     try:
-        return _run(Endpoint.of_user().of_gpu(given.get("gpu")), given, lambda: report(READY))
+        daemon = Daemon(Endpoint.of_user(), loading.open_engine, exit_when_idle=exit_when_idle)
+        return daemon.run(lambda: report(READY))
     except DaemonRunsError:
         report(READY)
         return 0
@@ -109,35 +61,28 @@ def run() -> int:
 
 @app.command("stop", epilog="Example: dg-lsp daemon stop")
 def stop() -> int:
-    """Stop the daemon. Its editors continue with another daemon, or with a model of their own."""
-    configure_user({})
-    main = Endpoint.of_user()
-    endpoints = main.of_gpus()
-    if main.read() is not None or not endpoints:
-        endpoints.insert(0, main)
-    is_stopped = any([_stop(endpoint) for endpoint in endpoints])  # noqa: C419  (all of them)
-    print_line("stopped" if is_stopped else "no daemon runs", err=True)
-    return 0 if is_stopped else 1
+    """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
+    loading.configure_user({})
+    endpoint = Endpoint.of_user()
+    versions = {endpoint.version, *(other.version for other in endpoint.all_versions())}
+    stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
+    print_line("stopped" if any(stopped) else "no daemon runs", err=True)
+    return 0 if any(stopped) else 1
 
 
 def _stop(endpoint: Endpoint) -> bool:
     """Ends a daemon, and removes what a crashed one left behind; whether it ran."""
     from filelock import FileLock, Timeout
 
-    from dg_lsp.daemon.pool import CrashLog
-
     record = endpoint.read()
-    CrashLog(endpoint.crashes).clear()
     if not endpoint.lock.exists():
         return False
     is_stopping = False
-    if record is not None:
-        with suppress(OSError, Refused):
-            ask(record, "stop")
-            is_stopping = True
+    with suppress(DaemonError):
+        is_stopping = ask(endpoint, "stop") is not None
     lock = FileLock(endpoint.lock)
     try:
-        lock.acquire(timeout=0 if record is not None and not is_stopping else STOP_SECONDS)
+        lock.acquire(timeout=STOP_SECONDS if is_stopping or record is None else 0)
     except Timeout:
         if record is None:
             raise DaemonError("the daemon has no record of its process: end it by hand") from None
@@ -155,76 +100,36 @@ def _stop(endpoint: Endpoint) -> bool:
 @app.command("status", epilog="Example: dg-lsp daemon status --json")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    configure_user({})
-    main = Endpoint.of_user()
-    endpoints = main.of_gpus()
-    found = [(one, _status(one)) for one in endpoints or [main]]
-    is_running = any(facts["running"] for _, facts in found)
+    loading.configure_user({})
+    endpoint = Endpoint.of_user()
+    facts = ask(endpoint, "status")
     if as_json:
-        tree = {"running": is_running, "gpus": [facts for _, facts in found]} if endpoints else found[0][1]
-        typer.echo(json.dumps(tree, indent=2))
-        return 0 if is_running else 1
-    for endpoint, facts in found:
-        if facts["running"]:
-            lines = _lines(facts)
-        else:
-            crash = [f"process {facts['crashed']} crashed: see {endpoint.log}"] if "crashed" in facts else []
-            lines = ["no daemon runs", *crash]
-        if endpoint.gpu is not None:
-            print_line(f"GPU {endpoint.gpu}:")
-        for line in lines:
+        typer.echo(json.dumps({"running": facts is not None, **(facts or {})}, indent=2))
+    else:
+        for line in _lines(endpoint, facts):
             print_line(line)
-    return 0 if is_running else 1
+    return 1 if facts is None else 0
 
 
-def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
-    from dg_lsp.daemon.server import Daemon
+def _lines(endpoint: Endpoint, facts: dict[str, Any] | None) -> list[str]:
+    from dg_lsp.cli.output import plural
 
-    if (gpu := given.get("gpu")) is not None:
-        pin_gpu(gpu)
-    open_engine = loading.open_engine if gpu is None else _open_on_gpu
-    daemon = Daemon(endpoint, open_engine, exit_when_idle=given["exit_when_idle"])
-    return daemon.run(on_ready)
-
-
-def _open_on_gpu(settings: "Settings") -> "Engine":
-    """An engine on the only GPU that this process sees; an error where there is none."""
-    import attrs
-
-    if settings.model.device != "cpu":
-        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, device="gpu"))
-    return loading.open_engine(settings)
-
-
-def _status(endpoint: Endpoint) -> dict[str, Any]:
-    """What the daemon reports of itself. Raises DaemonError if it does not answer, or does not accept the token."""
-    if (record := endpoint.read()) is None:
-        return {"running": False}
-    try:
-        return {"running": True, **ask(record, "status")}
-    except TimeoutError as error:
-        raise DaemonError(f"the daemon {record.pid} does not answer: run dg-lsp daemon stop") from error
-    except OSError:
-        return {"running": False, "crashed": record.pid}
-    except Refused as refused:
-        raise DaemonError(str(refused)) from refused
+    if facts is not None:
+        memory = facts["memory_bytes"] / (1 << 20)
+        lines = [
+            f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
+            f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+        ]
+        models = facts["models"]
+        lines += [f"{model['model']}: {model['state']}, {plural(model['sessions'], 'session')}" for model in models]
+    elif (record := endpoint.read()) is not None:
+        lines = ["no daemon runs", f"process {record.pid} crashed: see {endpoint.log}"]
+    else:
+        lines = ["no daemon runs"]
+    others = [other.version for other in endpoint.all_versions() if other.version != endpoint.version]
+    return lines + [f"dg-lsp {version} has a daemon too: dg-lsp daemon stop ends both" for version in others]
 
 
 def _print_address(endpoint: Endpoint, what: str) -> None:
     if record := endpoint.read():
         print_line(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
-
-
-def _lines(facts: Mapping[str, Any]) -> list[str]:
-    from dg_lsp.cli.output import plural
-
-    memory = facts["memory_bytes"] / (1 << 20)
-    lines = [
-        f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-        f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
-    ]
-    lines += [f"{one['model']}: {one['state']}, {plural(one['sessions'], 'session')}" for one in facts["models"]]
-    return lines + [
-        f"a daemon crashed {one['seconds_ago']:.0f} s ago; models in use: {', '.join(one['models']) or 'none'}"
-        for one in facts["crashes"]
-    ]

@@ -12,7 +12,7 @@ import time
 from dg_lsp.models.registry import BASE, MINI, locate
 from dg_lsp.models.selection import Selection
 from dg_lsp.settings import ModelSettings
-from dg_lsp.system import data_folder, processor_name, system_free
+from dg_lsp.system import data_folder, processor_name, system_free, write_private
 
 VARIABLE = "DG_LSP_AUTO_MODEL"
 """Environment variable with the model that `auto` takes instead."""
@@ -80,8 +80,6 @@ def _read() -> dict[str, tuple[float, float]]:
 
 
 def _write(record: dict[str, tuple[float, float]]) -> None:
-    from dg_lsp.daemon.client import write_private
-
     with contextlib.suppress(OSError):
         data_folder().mkdir(parents=True, exist_ok=True)
         write_private(data_folder() / _RECORD, record)

@@ -1,6 +1,5 @@
 """`dg-lsp lsp` and `dg-lsp serve`: the language server, and the HTTP API for editor plugins and clients of OpenAI."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import with_model_options
 from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
+from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import DaemonError, InputFileError, UsageError
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dg_lsp.settings import Settings
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
-"""The daemon. It receives its options on standard input, so that it can run in any directory."""
 KEY_VARIABLE = "DG_LSP_API_KEY"
 TOKEN_VARIABLE = "DG_LSP_TOKEN"
 MIN_TOKEN_CHARS = 16
@@ -92,23 +91,22 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     wanted = use or settings.daemon.use
     if wanted == "never" or settings.is_remote or settings.privacy.is_incomplete:
         return
-    endpoint = client.Endpoint.of_user().least_busy()
-    if wanted == "auto" and endpoint.read() is None:
+    endpoint = Endpoint.of_user()
+    if wanted == "auto" and not endpoint.all_versions():
         return
-    given = daemon_options(settings, exit_when_idle=True, gpu=endpoint.gpu)
+    tree = _located(settings)
     if "name" in over.get("model", {}):
-        over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
-    hello = {"settings": given["settings"], "over": over}
+        over = {**over, "model": {**over["model"], "name": tree["model"]["name"]}}
     try:
-        connection = client.open_session(endpoint, hello, DAEMON, json.dumps(given))
+        connection = client.open_session(endpoint, {"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
     except DaemonError as error:
         note(f"{error}; this editor gets a model of its own")
     else:
         client.become_pipe(connection)
 
 
-def daemon_options(settings: "Settings", *, exit_when_idle: bool, gpu: int | None = None) -> dict[str, Any]:
-    """All that a daemon needs, as JSON values that mean the same in any directory; `gpu` is the one it is pinned to."""
+def _located(settings: "Settings") -> dict[str, Any]:
+    """The settings as JSON values that mean the same in any directory."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import settings_tree
     from dg_lsp.settings_files import resolve_path
@@ -117,7 +115,7 @@ def daemon_options(settings: "Settings", *, exit_when_idle: bool, gpu: int | Non
     for group, key in (("model", "name"), ("rewrite", "model")):
         if name := tree[group][key]:
             tree[group][key] = resolve_path(name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, "gpu": gpu}
+    return tree
 
 
 @with_model_options

@@ -21,7 +21,7 @@ from dg_lsp import errors
 from dg_lsp.cli.printing import note
 from dg_lsp.errors import ModelCrashedError, ModelError
 from dg_lsp.gguf import map_file_errors
-from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment, write_private
 
 if TYPE_CHECKING:
     from dg_lsp.settings import ModelSettings
@@ -177,8 +177,6 @@ class _Record:
         return self.digests[identity]
 
     def write(self) -> None:
-        from dg_lsp.daemon.client import write_private
-
         if (tree := self._tree()) == self._before:
             return
         with contextlib.suppress(OSError):

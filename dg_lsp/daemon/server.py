@@ -1,11 +1,10 @@
-"""The daemon: serves editors from one pool of models, and leaves when it is not needed."""
+"""The daemon: serves editors from one pool of models, and ends when it is not needed."""
 
 import asyncio
 import faulthandler
 import hmac
 import os
 import secrets
-import selectors
 import signal
 import socket
 import sys
@@ -16,10 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
+from dg_lsp.daemon.client import receive, send
+from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.pipe import END_OF_SESSION
-from dg_lsp.daemon.pool import CrashLog, Pool
+from dg_lsp.daemon.pool import Pool
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DaemonError, SettingsError
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.server.transport import close_writer
@@ -27,7 +28,7 @@ from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import keep_heap_small, resident_bytes
 
 IDLE_SECONDS = 600.0
-"""A model without sessions is closed after this time, and a daemon that an editor started leaves."""
+"""A model without sessions is closed after this time, and a daemon that an editor started ends."""
 _LONGEST_HELLO = 1024
 _TICK = 0.5
 _CLOSE_SECONDS = 3.0
@@ -43,34 +44,37 @@ class Daemon:
         *,
         idle_seconds: float = IDLE_SECONDS,
         exit_when_idle: bool = False,
-        is_tcp: bool = sys.platform == "win32",
     ) -> None:
-        """With `exit_when_idle` it leaves after `idle_seconds` without a connection.
+        """With `exit_when_idle` it ends after `idle_seconds` without a connection.
 
         Raises DaemonRunsError if another daemon runs, DaemonError if the folder or the socket cannot be used.
         """
         self._endpoint = endpoint
-        self._lock = endpoint.acquire_lock()
         self._idle_seconds = idle_seconds
         self._exit_when_idle = exit_when_idle
-        self._crash_log = CrashLog(endpoint.crashes)
-        self._pool = Pool(open_engine, idle_seconds, self._crash_log)
+        self._pool = Pool(open_engine, idle_seconds)
+        self._usage = Usage()
         self._threads: dict[socket.socket, threading.Thread] = {}
         """Of the open connections."""
         self._sessions: set[socket.socket] = set()
-        self._start = self._last_used = time.monotonic()
-        self._is_stopping = self._is_withdrawn = False
-        if endpoint.read() is not None:  # its owner held no lock: it did not leave by itself
-            self._crash_log.add_crash()
-        endpoint.clear()
+        self._last_used = time.monotonic()
+        self._is_stopping = False
+        self._lock = endpoint.acquire_lock()
+        endpoint.clear()  # what a daemon that crashed left behind
         try:
-            self._listener = endpoint.listen(is_tcp=is_tcp)
+            self._listener = endpoint.listen()
         except DaemonError:
             self._lock.release()
             raise
+        self._listener.settimeout(_TICK)
         name = self._listener.getsockname()
-        address = {"path": name} if isinstance(name, str) else {"host": name[0], "port": name[1]}
-        self._record = Record(__version__, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), **address)
+        self._record = Record(
+            pid=os.getpid(),
+            started=time.time(),
+            token=secrets.token_urlsafe(32),
+            proof=secrets.token_urlsafe(32),
+            address=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
+        )
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serves until a signal, a request or idleness ends it; returns the exit code of the process.
@@ -84,14 +88,11 @@ class Daemon:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.stop())
         try:
-            with self._listener, selectors.DefaultSelector() as selector:
+            with self._listener:
                 self._endpoint.write(self._record)
-                selector.register(self._listener, selectors.EVENT_READ)
                 on_ready()
                 while not self._is_done():
-                    if selector.select(_TICK):
-                        self._accept()
-                    self._pool.sweep()
+                    self._accept()
         finally:
             self._close()
         return 0
@@ -101,14 +102,20 @@ class Daemon:
         self._is_stopping = True
 
     def _is_done(self) -> bool:
-        if self._is_stopping or self._threads:
+        if self._is_stopping or self._threads or time.monotonic() - self._last_used <= self._idle_seconds:
             return self._is_stopping
-        is_idle = time.monotonic() - self._last_used > self._idle_seconds
-        return self._is_withdrawn or (self._exit_when_idle and is_idle)
+        return self._exit_when_idle or self._has_successor()
+
+    def _has_successor(self) -> bool:
+        """Whether a daemon of another version was started later: the user has updated dg-lsp."""
+        records = [endpoint.read() for endpoint in self._endpoint.all_versions()]
+        return any(record is not None and record.started > self._record.started for record in records)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except TimeoutError:
+            return
         except OSError:  # a client that is gone again, or no descriptor for it
             time.sleep(_TICK)
             return
@@ -120,27 +127,23 @@ class Daemon:
             connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        is_known = False
         try:
             request = self._authenticate(connection)
-            is_known = True
-            if (wanted := request.get("want")) != "session":
-                try:
-                    send(connection, self._answer(wanted))
-                finally:
-                    if wanted == "leave":
-                        self._lock.release()
-                return
-            self._sessions.add(connection)
-            _run_session(connection, request, self._pool)
-        except Refused as refused:
+            if (wanted := request.get("want")) == "session":
+                self._sessions.add(connection)
+                self._run_session(connection, request)
+            elif wanted == "stop":
+                self.stop()
+                send(connection, {"stopping": os.getpid()})
+            else:
+                send(connection, self._status())
+        except DaemonError as error:
             with suppress(OSError):
-                send(connection, {"refused": str(refused)})
+                send(connection, {"refused": str(error)})
         except OSError:
             pass  # a client that is gone, or that does not speak this protocol
         finally:
-            if is_known:
-                self._last_used = time.monotonic()
+            self._last_used = time.monotonic()
             self._sessions.discard(connection)
             self._threads.pop(connection, None)
             connection.close()
@@ -149,42 +152,46 @@ class Daemon:
         """The client's request, once both sides have proved that they can read the record."""
         hello = receive(connection, _LONGEST_HELLO)
         if not hmac.compare_digest(str(hello.get("token", "")).encode("utf-8", "replace"), self._record.token.encode()):
-            raise Refused("the token is wrong")
-        send(connection, {"version": __version__, "proof": self._record.proof})
+            raise DaemonError("the token is wrong")
+        send(connection, {"proof": self._record.proof})
         return receive(connection)
 
-    def _answer(self, wanted: object) -> dict[str, Any]:
-        if wanted == "stop":
-            self.stop()
-            return {"stopping": os.getpid()}
-        if wanted == "leave":
-            self._withdraw()
-            return {"leaving": os.getpid()}
+    def _status(self) -> dict[str, Any]:
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "gpu": self._endpoint.gpu,
             "address": self._record.address,
-            "seconds": round(time.monotonic() - self._start, 1),
+            "seconds": round(time.time() - self._record.started, 1),
             "sessions": len(self._sessions),
             "models": self._pool.facts(),
-            "crashes": [
-                {"seconds_ago": round(time.time() - at, 1), "models": models}
-                for at, models in self._crash_log.crashes()
-            ],
             "memory_bytes": resident_bytes(),
         }
 
-    def _withdraw(self) -> None:
-        """No client finds this daemon any more, and its sessions go on. Another one waits for its lock."""
-        if self._is_withdrawn:
-            return
-        self._is_withdrawn = True
-        self._endpoint.clear()
-        self._crash_log.close()
+    def _run_session(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
+        """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
+        over = request.get("over") or {}
+        try:
+            settings = parse_settings(request.get("settings") or {})
+            parse_settings(over)
+        except (SettingsError, AttributeError) as error:
+            raise DaemonError(f"the daemon cannot use the settings: {error}") from error
+
+        async def session() -> None:
+            reader, writer = await asyncio.open_connection(sock=connection)
+            # the client's initializationOptions are merged in between: the command line wins
+            server = create_server(self._pool.share, settings, over, self._usage)
+            try:
+                if await serve(server, reader, writer) == 0:
+                    writer.write(END_OF_SESSION)
+            finally:
+                await close_writer(writer)
+
+        send(connection, {"session": "open"})
+        connection.settimeout(None)
+        asyncio.run(session())
 
     def _close(self) -> None:
-        self._withdraw()
+        self._endpoint.clear()
         threads = dict(self._threads)
         for connection in threads:
             with suppress(OSError):
@@ -193,30 +200,6 @@ class Daemon:
             thread.join(_CLOSE_SECONDS)
         self._pool.close()
         self._lock.release()
-
-
-def _run_session(connection: socket.socket, request: Mapping[str, Any], pool: Pool) -> None:
-    """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
-    over = request.get("over") or {}
-    try:
-        settings = parse_settings(request.get("settings") or {})
-        parse_settings(over)
-    except (SettingsError, AttributeError) as error:
-        raise Refused(f"the daemon cannot use the settings: {error}") from error
-
-    async def session() -> None:
-        reader, writer = await asyncio.open_connection(sock=connection)
-        # the client's initializationOptions are merged in between: the command line wins
-        server = create_server(pool.share, settings, over)
-        try:
-            if await serve(server, reader, writer) == 0:
-                writer.write(END_OF_SESSION)
-        finally:
-            await close_writer(writer)
-
-    send(connection, {"version": __version__})
-    connection.settimeout(None)
-    asyncio.run(session())
 
 
 def _print_kind(args: threading.ExceptHookArgs) -> None:

@@ -7,14 +7,12 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.scheduler import ModelTime, Scheduler, ready_engine
-from dg_lsp.engine.ttfue import Usage
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
@@ -24,19 +22,9 @@ _numbers = itertools.count(1)
 class SchedulerSession:
     """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        settings: CompletionSettings,
-        on_close: Callable[[], None],
-        on_submit: Callable[[], None] = lambda: None,
-        usage: Usage | None = None,
-    ) -> None:
-        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
+    def __init__(self, scheduler: Scheduler, settings: CompletionSettings, on_close: Callable[[], None]) -> None:
         self.ready, self.frame = scheduler.ready, scheduler.frame
-        self.usage = usage or scheduler.usage
         self._scheduler = scheduler
-        self._on_submit = on_submit
         self._settings = settings
         self._on_close = on_close
         self._number = next(_numbers)
@@ -49,23 +37,12 @@ class SchedulerSession:
         return self._scheduler.model_time
 
     @property
-    def is_asleep(self) -> bool:
-        """See `Scheduler.is_asleep`."""
-        return self._scheduler.is_asleep
-
-    @property
     def footprint(self) -> Footprint:
         """See `Scheduler.footprint`."""
         return self._scheduler.footprint
 
-    @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """See `Scheduler.slots`; those of all sessions."""
-        return self._scheduler.slots
-
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
-        self._on_submit()
         future = self._scheduler.submit(
             replace(request, client=(self._number, request.client)), on_step, self._settings
         )
@@ -92,29 +69,30 @@ class SchedulerSession:
 
 
 AnyScheduler = Scheduler | SchedulerSession
-OpenScheduler = Callable[[Settings], AnyScheduler]
+SchedulerT = TypeVar("SchedulerT", bound=AnyScheduler)
+OpenScheduler = Callable[[Settings], SchedulerT]
 """Begins to load the model of these settings, or joins one that is loaded already."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResidentModels:
+class ResidentModels(Generic[SchedulerT]):
     """Two schedulers, or the same one twice."""
 
-    completion: AnyScheduler
-    rewrite: AnyScheduler
+    completion: SchedulerT
+    rewrite: SchedulerT
 
     @classmethod
-    def open(cls, open_scheduler: OpenScheduler, settings: Settings) -> Self:
+    def open(cls, open_scheduler: OpenScheduler[SchedulerT], settings: Settings) -> Self:
         """Begins to load the models of the settings, that of completions first."""
         completion, other = open_scheduler(settings), settings.for_rewrites
         return cls(completion, completion if other.model_key == settings.model_key else open_scheduler(other))
 
     @property
-    def schedulers(self) -> tuple[AnyScheduler, ...]:
+    def schedulers(self) -> tuple[SchedulerT, ...]:
         """Each once."""
         return (self.completion,) if self.rewrite is self.completion else (self.completion, self.rewrite)
 
-    def scheduler_for(self, request: EngineRequest[Any]) -> AnyScheduler:
+    def scheduler_for(self, request: EngineRequest[Any]) -> SchedulerT:
         """The one that serves a request.
 
         Gaps are completions, and so is a text that is continued. A rewrite without an instruction that keeps a part of

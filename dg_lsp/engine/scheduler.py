@@ -28,7 +28,6 @@ from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
 from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -68,8 +67,6 @@ class Scheduler:
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
-        self.usage = Usage()
-        """What became of the completions of this process, as far as its sessions report it."""
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings

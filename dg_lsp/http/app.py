@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import OpenScheduler
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import UsageError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.connection import Connection
@@ -54,7 +55,7 @@ class HttpServer:
     def __init__(
         self,
         address: tuple[str, int],
-        open_scheduler: OpenScheduler,
+        open_scheduler: OpenScheduler[Scheduler],
         settings: Settings,
         rules: AccessRules,
     ) -> None:

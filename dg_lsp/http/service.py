@@ -27,9 +27,9 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.scheduler import ready_engine
+from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.completion import exclusion_reason
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
@@ -112,7 +112,11 @@ class Service:
     """Owns the schedulers, which open their models at once."""
 
     def __init__(
-        self, open_scheduler: OpenScheduler, settings: Settings, report: Callable[[str], None], rules: AccessRules
+        self,
+        open_scheduler: OpenScheduler[Scheduler],
+        settings: Settings,
+        report: Callable[[str], None],
+        rules: AccessRules,
     ) -> None:
         """`report` receives one message if the audit log cannot be written or the model does not know a language."""
         self._rules = rules
@@ -144,7 +148,7 @@ class Service:
         """The open engine of chats, which can be the same one; raises as `engine_of` does."""
         return self.engine_of(self.models.rewrite)
 
-    def scheduler_named(self, model: str) -> AnyScheduler:
+    def scheduler_named(self, model: str) -> Scheduler:
         """The scheduler of a model, of completions without a name.
 
         Raises:
@@ -157,7 +161,7 @@ class Service:
             raise ApiError(404, "no such model; GET /v1/models lists the models")
         return self.models.rewrite
 
-    def engine_of(self, scheduler: AnyScheduler) -> Engine:
+    def engine_of(self, scheduler: Scheduler) -> Engine:
         """The open engine of a scheduler.
 
         Raises:

@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from dg_lsp import __version__
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.engine.resident_models import AnyScheduler
-from dg_lsp.engine.scheduler import ready_engine
+from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http import response_schemas as replies
 from dg_lsp.http.request_schemas import SAMPLER_FIELDS
 from dg_lsp.http.service import RequestService, language_header
@@ -90,7 +89,7 @@ async def slots(service: RequestService, http: Request, model: ModelName = "") -
     ]
 
 
-def context_size(scheduler: AnyScheduler, spec: ModelSpec) -> int:
+def context_size(scheduler: Scheduler, spec: ModelSpec) -> int:
     """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
     return scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
 

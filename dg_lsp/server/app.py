@@ -17,8 +17,9 @@ from dg_lsp.context.document import LINE_END, Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.request_queue import SharedDevice
-from dg_lsp.engine.resident_models import OpenScheduler
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
@@ -46,9 +47,14 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
-def create_server(open_scheduler: OpenScheduler, settings: Settings, over: Mapping[str, Any] = NOTHING) -> Server:
-    """A server with its handlers, without a connection; `over` is a settings tree that the client cannot change."""
-    server = Server(open_scheduler, settings, over)
+def create_server(
+    open_scheduler: OpenScheduler[AnyScheduler],
+    settings: Settings,
+    over: Mapping[str, Any] = NOTHING,
+    usage: Usage | None = None,
+) -> Server:
+    """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
+    server = Server(open_scheduler, settings, over, usage)
     server.feature(types.INITIALIZE)(initialize)
     server.feature(types.INITIALIZED)(initialized)
     server.feature(types.EXIT)(on_exit)

@@ -20,7 +20,7 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
+from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
@@ -45,8 +45,17 @@ class Server(LanguageServer):
 
     protocol: Protocol
 
-    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, over: Mapping[str, Any] = NOTHING) -> None:
-        """`over` is a settings tree that the client's settings do not change, that of the command line."""
+    def __init__(
+        self,
+        open_scheduler: OpenScheduler[AnyScheduler],
+        settings: Settings,
+        over: Mapping[str, Any] = NOTHING,
+        usage: Usage | None = None,
+    ) -> None:
+        """`over` is a settings tree that the client's settings do not change, that of the command line.
+
+        `usage` counts the outcomes of all sessions that share it; without it, those of this session.
+        """
         super().__init__("dg-lsp", __version__, notebook_document_sync=NOTEBOOKS, protocol_cls=Protocol)
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
@@ -54,8 +63,7 @@ class Server(LanguageServer):
         self.exclusion = WorkspaceExclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
-        self.usage = Usage()
-        """Outcomes of all sessions that share a model with this one, once it is loaded."""
+        self.usage = usage or Usage()
         self.status = Status(
             self.protocol.notify, numbers=lambda: {**self.acceptance.counts, "today": self.usage.edits_today()}
         )
@@ -73,7 +81,7 @@ class Server(LanguageServer):
         self._reported = Once()
         self._open_scheduler = open_scheduler
         self._over = over
-        self._models: ResidentModels | None = None
+        self._models: ResidentModels[AnyScheduler] | None = None
         self._closing = asyncio.Lock()
         """Held while models are replaced: the new ones are opened when the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
@@ -115,8 +123,6 @@ class Server(LanguageServer):
                 await asyncio.to_thread(old.close)
             self._audit_log = self._open_audit_log()
             models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
-        if old is None:
-            self.usage = models.completion.usage
         for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
             engine = await _outcome(scheduler.ready)
             if models is not self._models:  # other settings have replaced it

@@ -1,26 +1,20 @@
 """`dg-lsp daemon`, and when `dg-lsp lsp` uses a daemon. Real processes: tests/e2e/test_daemon.py."""
 
-import json
 import os
-import re
 import threading
 from pathlib import Path
 
 import pytest
-from shared_daemon import TIMEOUT
+from shared_daemon import TIMEOUT, wait_until
 
 from dg_lsp import __version__
-from dg_lsp.cli import daemon as cli_daemon
 from dg_lsp.cli import loading
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import Endpoint, Record
-from dg_lsp.daemon.pool import CrashLog
+from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
-from dg_lsp.models import gpus
-from dg_lsp.models.gpus import INTEL, NVIDIA, Gpu
 from dg_lsp.server import app as server
-from dg_lsp.settings import ModelSettings, Settings
 
 
 @pytest.fixture
@@ -40,6 +34,11 @@ def running(script, monkeypatch, endpoint):
     yield daemon
     daemon.stop()
     thread.join(TIMEOUT)
+
+
+def record_of(endpoint):
+    """The record of a daemon that crashed."""
+    return Record(7, 0.0, "token", "proof", str(endpoint.socket_path))
 
 
 def test_status_and_stop_without_a_daemon(dg_lsp):
@@ -64,24 +63,35 @@ def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
     assert dg_lsp("daemon", "status").code == 1
 
 
-def test_status_lists_crashes_and_start_forgets_them(dg_lsp, running, endpoint):
-    log = CrashLog(endpoint.crashes)
-    log.set_in_use(["mine"])
-    log.add_crash()
-    assert [one["models"] for one in dg_lsp("daemon", "status", "--json").json["crashes"]] == [["mine"]]
-    assert re.search(r"a daemon crashed \d s ago; models in use: mine", dg_lsp("daemon", "status").out)
-    dg_lsp("daemon", "start")
-    assert dg_lsp("daemon", "status", "--json").json["crashes"] == []
-
-
 def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
     endpoint.prepare()
     endpoint.lock.touch()
-    endpoint.write(Record(__version__, 7, "old", path=str(endpoint.folder / "nothing")))
+    endpoint.write(record_of(endpoint))
     outcome = dg_lsp("daemon", "status")
     assert (outcome.code, outcome.out) == (1, f"no daemon runs\nprocess 7 crashed: see {endpoint.log}\n")
     assert dg_lsp("daemon", "stop").code == 1
     assert endpoint.read() is None
+
+
+def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint):
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(dg_lsp("daemon", "start", "--foreground")))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    thread.start()
+    wait_until(endpoint.read)
+    assert "stopping" in ask(endpoint, "stop")
+    thread.join(TIMEOUT)
+    assert outcomes[0].code == 0
+    assert f"the daemon listens at {endpoint.socket_path} (process {os.getpid()})\n" in outcomes[0].err
+
+
+def test_a_second_daemon_in_the_foreground_is_an_error(dg_lsp, running):
+    assert "a daemon runs already" in dg_lsp("daemon", "start", "--foreground").error(2)
+
+
+@pytest.mark.parametrize("arguments", ["--nonsense", "nonsense"])
+def test_wrong_use_is_one_line(dg_lsp, arguments):
+    dg_lsp("daemon", "start", *arguments.split()).error(2)
 
 
 @pytest.fixture
@@ -110,8 +120,9 @@ def sessions(monkeypatch):
 )
 def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_record, uses_daemon):
     if has_record:
-        endpoint.prepare()
-        endpoint.write(Record("0.0.1", 1, "t", path="nowhere"))
+        old = Endpoint(endpoint.folder, "0.0.1")
+        old.prepare()
+        old.write(record_of(old))
     outcome = dg_lsp("lsp", *arguments)
     assert outcome.code == 0
     assert len(sessions) == uses_daemon
@@ -122,40 +133,12 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     user_settings("[model]\nthreads = 2\n")
     Path("dg-lsp.toml").write_text("[completion]\nmax_tokens = 3\n")  # the editor may open another folder
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
-    [(_, hello, command, given)] = sessions
+    [(_, hello, command)] = sessions
     assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["threads"] == 2
     assert hello["settings"]["completion"]["max_tokens"] == 64
     assert command[1] == "-P"
-    assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True, "gpu": None}
+    assert command[-1] == "--exit-when-idle"
     dg_lsp("lsp", "--daemon", "start")
     assert sessions[1][1]["settings"]["model"]["name"] == "auto"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--gpus", "a"], "such as 0,1"),
-        (["--gpus", "0,,1"], "such as 0,1"),
-        (["--gpus", "0,1", "--foreground"], "--foreground is for one daemon"),
-    ],
-)
-def test_daemons_of_single_gpus_refuse_options_of_one_daemon(dg_lsp, options, message):
-    assert message in dg_lsp("daemon", "start", *options).error(2)
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "message"), [(0, "has no GPU 1 (GPUs found: 0;"), (1, "has no GPU 1 (GPUs found: 1;")]
-)
-def test_daemons_of_gpus_that_are_not_there_do_not_start(dg_lsp, monkeypatch, endpoint, num_gpus, message):
-    monkeypatch.setattr(gpus, "find_gpus", lambda: (Gpu(NVIDIA, "RTX", 1), Gpu(INTEL, "on board", 0)) * num_gpus)
-    monkeypatch.setattr(cli_daemon, "start_daemon", pytest.fail)
-    assert message in dg_lsp("daemon", "start", "--gpus", "0,1").error(2)
-    assert endpoint.of_gpus() == []
-
-
-def test_a_model_of_a_pinned_daemon_runs_on_its_gpu_or_not_at_all(script):
-    for device, expected in (("auto", "gpu"), ("gpu:1", "gpu"), ("cpu", "cpu")):
-        cli_daemon._open_on_gpu(Settings(model=ModelSettings(device=device)))
-        assert script.settings.model.device == expected

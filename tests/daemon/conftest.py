@@ -6,7 +6,7 @@ import pytest
 from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.daemon.client import Endpoint
+from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.engine.engine import LocalEngine
 
@@ -31,8 +31,10 @@ def scripts():
 
 
 @pytest.fixture
-def endpoint(tmp_path):
-    return Endpoint(tmp_path / "daemon")
+def endpoint(request, tmp_path):
+    """Of a daemon; as `tcp` in a folder whose path is too long for a Unix socket."""
+    name = "x" * 120 if getattr(request, "param", "socket") == "tcp" else "daemon"
+    return Endpoint(tmp_path / name)
 
 
 @pytest.fixture

@@ -85,10 +85,9 @@ def gate(tmp_path):
 
 @pytest.fixture
 def shared(request, launcher, tmp_path):
-    """A folder for one daemon; as `tcp` without Unix sockets, as on Windows."""
-    shared = Shared(launcher, tmp_path / "daemon")
-    if getattr(request, "param", "socket") == "tcp":
-        shared.env["DG_TEST_TCP"] = "1"
+    """A folder for one daemon; as `tcp` with a path that is too long for a Unix socket: TCP is used as on Windows."""
+    name = "x" * 120 if getattr(request, "param", "socket") == "tcp" else "daemon"
+    shared = Shared(launcher, tmp_path / name)
     yield shared
     shared.end()
 

@@ -36,7 +36,6 @@ class EchoEngine(LocalEngine):
             "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
-            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "extra": [[one.source, one.path, one.text] for one in request.snippets.chunks],
         }
         nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)

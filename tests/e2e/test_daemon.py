@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import is_gone, wait_until
+from shared_daemon import is_gone, kill, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.endpoint import Endpoint
 
 BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
-NAMED = {"editorInfo": {"name": "an editor", "version": "1"}}
 OLD = "0.0.1"
 
 
@@ -54,43 +54,6 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
     assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
 
 
-def gpu_of(client):
-    [text] = client.texts(0, 0)
-    return json.loads(text)["gpu"]
-
-
-def test_each_gpu_has_a_daemon_and_an_editor_stays_with_the_one_that_had_the_fewest(shared, tmp_path):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor _ in 0 1 2 3 4 5 6; do echo RTX, 24000; done\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    shared.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
-    shared.env["CUDA_VISIBLE_DEVICES"] = "4,5,6"
-    assert shared.dg_lsp("daemon", "start", "--gpus", "0,2", scenario="echo").returncode == 0
-    try:
-        clients = []
-        for gpu in ("4", "6", "4"):
-            clients.append(shared.edit("echo", use="auto").begin())
-            assert gpu_of(clients[-1]) == gpu
-        assert [gpu_of(client) for client in clients] == ["4", "6", "4"]
-        clients[0].check()
-        clients[2].check()
-        found = json.loads(shared.dg_lsp("daemon", "status", "--json").stdout)
-        assert [(one["gpu"], one["running"]) for one in found["gpus"]] == [(0, True), (2, True)]
-        wait_until(lambda: [ask(one.read(), "status")["sessions"] for one in shared.endpoint.of_gpus()] == [0, 1])
-        assert gpu_of(shared.edit("echo", use="auto").begin()) == "4"
-        # a daemon that crashed is started again, for its GPU
-        first = shared.endpoint.of_gpu(0)
-        pid = first.read().pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: is_gone(pid))
-        assert gpu_of(shared.edit("echo", use="auto").begin()) == "4"
-        assert "GPU 2:" in shared.dg_lsp("daemon", "status").stdout
-        assert "run dg-lsp daemon stop" in shared.dg_lsp("daemon", "start").stderr
-    finally:
-        assert shared.dg_lsp("daemon", "stop").returncode == 0
-    assert shared.endpoint.of_gpus() == []
-    assert shared.dg_lsp("daemon", "status").returncode == 1
-
-
 def test_each_editor_has_its_own_settings(shared):
     clients = [shared.edit("echo").begin(completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
@@ -105,7 +68,7 @@ def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
     client.complete(0, 1)
     wait_until(steps)
     first = shared.pid
-    shared.kill()
+    kill(shared.endpoint)
     wait_crashed(client)
     client = shared.edit("slow", use="auto").begin("s")
     assert len(client.items(client.complete(0, 1))) == 1
@@ -113,9 +76,7 @@ def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
     assert second != first
     client.check()
     wait_until(lambda: is_gone(second))
-    assert sorted(path.name for path in shared.endpoint.folder.iterdir()) == [
-        f"daemon.{name}" for name in ("crashes", "lock", "log")
-    ]
+    assert set(shared.endpoint.folder.iterdir()) == {shared.endpoint.lock, shared.endpoint.log}
     assert shared.endpoint.log.read_text() == ""
 
 
@@ -166,49 +127,36 @@ def test_of_several_daemons_started_at_once_one_stays(shared):
     assert shared.status()["sessions"] == 3
 
 
-def test_a_daemon_of_another_version_serves_its_sessions_and_leaves(shared):
+def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
+    shared.env["DG_TEST_IDLE"] = "3"
+    old = Endpoint(shared.endpoint.folder, OLD)
     before = shared.edit("echo", DG_TEST_VERSION=OLD).begin("typed\n")
     assert text_in(before) == "typed\n"
-    old = shared.pid
-    assert shared.status()["version"] == OLD
     after = shared.edit("echo", use="auto").begin()
     assert text_in(after) == "\n"
-    assert shared.status()["version"] == __version__
-    assert sorted(shared.daemons()) == sorted([old, shared.pid])
+    pids = [endpoint.read().pid for endpoint in (old, shared.endpoint)]
+    assert [ask(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
+    assert sorted(shared.daemons()) == sorted(pids)
     assert text_in(before) == "typed\n"
+    assert f"dg-lsp {OLD} has a daemon too" in shared.dg_lsp("daemon", "status").stdout
     assert before.leave() == 0
-    wait_until(lambda: is_gone(old))
+    wait_until(lambda: is_gone(pids[0]))
     assert text_in(after) == "\n"
-    assert after.leave() == 0
-    assert shared.status()["crashes"] == []
 
 
-@pytest.mark.parametrize("moment", ["open", "request"])
-def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
-    flag = Path(shared.env["DG_TEST_CRASH"])
-    flag.write_text(moment)
-    sound = ("--model", "sound")
-    for _ in range(3):
-        other = shared.edit("fill", *sound).begin()
-        other.wait_log("ready after")
-        client = shared.edit().begin("s = \n")
-        if moment == "request":
-            client.complete(0, 4)
-        wait_crashed(client)
-        wait_crashed(other)
-    client = shared.edit().begin(**NAMED)
-    client.wait_log("auto crashed the daemon 3 times and is refused for ")
-    client.wait_until(lambda: client.received("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
-    assert client.texts(0, 0) == []
-    flag.write_text("open")
-    other = shared.edit("fill", *sound).begin()
-    assert other.texts(0, 0)
-    assert [one["models"] for one in shared.status()["crashes"]] == [["auto"]] * 3
-    log = shared.endpoint.log.read_text()
-    assert "s = " not in log
-    assert log.count("Fatal Python error: Aborted") == 3
-    # the user wants to try again
-    flag.unlink()
-    assert shared.dg_lsp("daemon", "stop").returncode == 0
-    client = shared.edit().begin()
-    assert client.texts(0, 0)
+def test_stop_ends_the_daemons_of_all_versions(shared):
+    for version in (OLD, __version__):
+        shared.env["DG_TEST_VERSION"] = version
+        assert shared.dg_lsp("daemon", "start").returncode == 0
+    assert len(shared.daemons()) == 2
+    assert shared.dg_lsp("daemon", "stop").stderr == "stopped\n"
+    wait_until(lambda: shared.daemons() == [])
+    assert shared.endpoint.all_versions() == []
+
+
+def test_editors_that_share_a_daemon_count_useful_edits_together(shared):
+    first, second = (shared.edit().begin("s = \n") for _ in range(2))
+    [item] = first.items(first.complete(0, 4))
+    first.result(first.request("workspace/executeCommand", item["command"]))
+    assert first.leave() == 0
+    assert second.stats()["today"]["num"] == 1

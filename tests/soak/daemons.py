@@ -13,6 +13,7 @@ import os
 import queue
 import random
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,13 +30,15 @@ import psutil
 from gates import wait_until
 from gguf.quants import dequantize
 from language_client import Client
+from shared_daemon import is_daemon
 
 from dg_lsp.cli.loading import load_file, open_denoiser
 from dg_lsp.context.document import Snapshot
-from dg_lsp.daemon.client import Endpoint, Refused, ask
-from dg_lsp.daemon.pool import CrashLog
+from dg_lsp.daemon.client import ask, receive, send
+from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.errors import DaemonError
 from dg_lsp.gguf import TENSOR_TYPES
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.server.app import NUM_INVOKED
@@ -63,8 +66,7 @@ PAUSE, LONG_PAUSE, MOMENT = (0.2, 2.0), (5.5, 7.0), 0.1
 OTHER_VERSION = "0.0.1"
 EDITOR = {"name": "soak", "version": "1"}
 OWN_MODEL = "this editor gets a model of its own"
-REFUSALS = ("of memory", "crashed the daemon")
-REMAINS = {"daemon.crashes", "daemon.lock", "daemon.log"}
+REFUSALS = ("of memory",)
 KINDS = (
     "wrong",
     "compared",
@@ -100,7 +102,8 @@ sys.exit(cli.run(sys.argv[2:]))
 INTRUDER = f"""
 import os, socket, sys
 from pathlib import Path
-from dg_lsp.daemon.client import Endpoint, open_session
+from dg_lsp.daemon.client import open_session
+from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import DaemonError
 endpoint = Endpoint(Path(sys.argv[1]))
 record = endpoint.read()
@@ -111,8 +114,8 @@ def connect():
 attempts = {{
     "list": lambda: os.listdir(endpoint.folder),
     "connect": connect,
-    "start": lambda: open_session(endpoint, {{}}, [sys.executable, "--version"], ""),
-    **{{name: (endpoint.folder / name).read_bytes for name in ("daemon.json", "daemon.lock", "daemon.log")}},
+    "start": lambda: open_session(endpoint, {{}}, [sys.executable, "--version"]),
+    **{{path.name: path.read_bytes for path in (endpoint.record_path, endpoint.lock, endpoint.log)}},
 }}
 print(endpoint.read() or "", end="")
 for name, attempt in attempts.items():
@@ -304,7 +307,7 @@ class Campaign:
         found = []
         for one in self.processes():
             with suppress(psutil.Error):
-                found += [one] * is_daemon(one)
+                found += [one] * is_daemon(one.cmdline())
         return found
 
     def sample(self):
@@ -312,20 +315,15 @@ class Campaign:
         for one in self.processes():
             with suppress(psutil.Error):
                 is_pipe = any(part.endswith("pipe.py") for part in one.cmdline())
-                kind = "daemon" if is_daemon(one) else "pipe" if is_pipe else "own"
+                kind = "daemon" if is_daemon(one.cmdline()) else "pipe" if is_pipe else "own"
                 self.peaks[kind] = max(self.peaks[kind], one.memory_info().rss)
-        record = self.endpoint.read()
-        with suppress(OSError, Refused):
-            if record is not None:
-                models = {one["model"] for one in ask(record, "status")["models"] if one["state"] == "ready"}
+        with suppress(DaemonError):
+            if (facts := ask(self.endpoint, "status")) is not None:
+                models = {one["model"] for one in facts["models"] if one["state"] == "ready"}
                 pid, before = self._open_models
-                self.counts["models_opened"] += len(models - before if pid == record.pid else models)
-                self.counts["models_closed"] += len(before - models) if pid == record.pid else 0
-                self._open_models = record.pid, models
-
-
-def is_daemon(process):
-    return process.cmdline()[-2:] == ["daemon", "run"]
+                self.counts["models_opened"] += len(models - before if pid == facts["pid"] else models)
+                self.counts["models_closed"] += len(before - models) if pid == facts["pid"] else 0
+                self._open_models = facts["pid"], models
 
 
 class Typist(threading.Thread):
@@ -506,8 +504,6 @@ class Faults:
             with suppress(psutil.Error):
                 one.kill()
         self._disturb_all()  # clients that connected meanwhile
-        # three crashes in ten minutes refuse a model, as long as the user does not start the daemon
-        CrashLog(self.campaign.endpoint.crashes).clear()
 
     def stop_daemon(self):
         stopped = self.campaign.daemons()
@@ -550,11 +546,11 @@ class Faults:
             done = self.campaign.run([sys.executable, "-P", "-c", INTRUDER, str(self.campaign.endpoint.folder)])
             if done.stdout or done.returncode:
                 self.campaign.fail("unexpected", f"another user got {done.stdout} {done.stderr[-300:]}")
-        record = self.campaign.endpoint.read()
-        with suppress(OSError, Refused):
-            if record is not None:
-                ask(replace(record, token="x" * len(record.token)), "status")
-                self.campaign.fail("unexpected", "the daemon accepts a wrong token")
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.campaign.endpoint.socket_path))
+            send(connection, {"token": "x" * 43})
+            if (answer := receive(connection)) != {"refused": "the token is wrong"}:
+                self.campaign.fail("unexpected", f"the daemon accepts a wrong token: {answer}")
 
     def _disturb_all(self):
         self.campaign.disturbed.update(one.client for one in self.typists)
@@ -678,8 +674,9 @@ def _check_remains(campaign):
     for one in campaign.processes():
         campaign.fail("unexpected", f"a process remains: {one.cmdline()}")
     folder = campaign.endpoint.folder
-    for name in sorted({path.name for path in folder.iterdir()} - REMAINS):
-        campaign.fail("unexpected", f"the daemon's folder still has {name}")
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".lock", ".log"):
+            campaign.fail("unexpected", f"the daemon's folder still has {path.name}")
     campaign.endpoint.acquire_lock().release()
     log = campaign.endpoint.log.read_text(errors="replace")
     campaign.counts["crashes"] += log.count("Fatal Python error")

@@ -94,7 +94,6 @@ MORE = {
     "bench infill": ["--limit", "1", "--html", "infill.html", "--output", "run.jsonl", "--execute"],
 }
 """Options of the second run of a command."""
-INPUT = {"daemon run": json.dumps({"settings": {}, "exit_when_idle": True})}
 LASTING = ("listening on", "the daemon listens", "runs already")
 """What a command that goes on reports when it is ready."""
 FOREVER = ("serve", "daemon run")
@@ -358,14 +357,11 @@ def run_command(figures, words, arguments, *, is_strict, is_module):
             [sys.executable, *start, *words.split(), *arguments],
             cwd=folder.path,
             env=folder.environment(is_strict=is_strict),
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        with suppress(BrokenPipeError):  # a command that reads nothing may have ended
-            process.stdin.write(INPUT.get(words, ""))
-            process.stdin.close()
         end, text = time.monotonic() + LIMIT, ""
         while process.poll() is None and time.monotonic() < end:
             text = _read(output)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared_daemon import kill_idle
+from shared_daemon import kill
 
-from dg_lsp.daemon.client import Endpoint
+from dg_lsp.daemon.endpoint import Endpoint
 
 SCRIPT = Path(__file__).parents[2] / "e2e/scripted_daemon.py"
 
@@ -24,7 +24,7 @@ def test_ghost_text_is_back_after_the_daemon_was_killed(launch, kind, is_project
     editor.keys("is = ")
     editor.wait_ghost("total(0)")
     for number in range(1, 4):
-        kill_idle(endpoint)
+        kill(endpoint)
         editor.keys(f"{number} + ")
         editor.wait_ghost(f"total({number})")
     editor.keys("<Tab>")

@@ -5,9 +5,9 @@ import signal
 import time
 
 from code_server import until
-from shared_daemon import kill_idle
+from shared_daemon import kill
 
-from dg_lsp.daemon.client import Endpoint
+from dg_lsp.daemon.endpoint import Endpoint
 
 PAUSE = 2.0
 
@@ -31,7 +31,7 @@ def test_ghost_text_is_back_after_the_daemon_was_killed(open_window, tmp_path):
         return is_back
 
     for _ in range(6):
-        kill_idle(endpoint)
+        kill(endpoint)
         until(type_on, lambda: f"no ghost text; the status bar says {window.status_label!r}")
     assert window.texts(".notification-list-item-message") == []
     window.press("Tab", 9)

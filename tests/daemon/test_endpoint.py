@@ -1,0 +1,94 @@
+import os
+import socket
+import stat
+import sys
+
+import pytest
+
+from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.errors import DaemonError
+from dg_lsp.system import data_folder
+
+RECORD = Record(2, 1.5, "token", "proof", "127.0.0.1:3")
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_the_user_can_read_the_folder_and_its_files(start, endpoint):
+    start()
+    endpoint.open_log().close()
+    assert mode(endpoint.folder) == 0o700
+    files = {path: mode(path) for path in endpoint.folder.iterdir()}
+    paths = endpoint.record_path, endpoint.lock, endpoint.log, endpoint.socket_path
+    assert files == dict.fromkeys(paths, 0o600)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows separates the folders of users")
+def test_a_folder_that_another_user_owns_or_can_use_is_ignored(endpoint, monkeypatch):
+    endpoint.prepare()
+    endpoint.write(RECORD)
+    for wrong in (0o777, 0o720, 0o705):
+        endpoint.folder.chmod(wrong)
+        assert endpoint.read() is None
+    endpoint.prepare()
+    assert endpoint.read() == RECORD
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert endpoint.read() is None
+    with pytest.raises(DaemonError, match="another user"):
+        endpoint.prepare()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "{}", "\xff", "[" * 100_000, '{"a":' * 100_000, "9" * 5000),
+        '{"pid": "1", "started": 0, "token": "t", "proof": "p", "address": "a"}',
+    ],
+    ids=lambda content: content[:8],
+)
+def test_a_record_that_is_not_valid_is_ignored(endpoint, content):
+    endpoint.prepare()
+    assert endpoint.read() is None
+    endpoint.write(RECORD)
+    assert endpoint.read() == RECORD
+    endpoint.record_path.write_text(content, encoding="latin-1")
+    assert endpoint.read() is None
+    assert endpoint.all_versions() == []
+
+
+def test_each_version_has_its_own_files_in_the_same_folder(endpoint):
+    versions = [Endpoint(endpoint.folder, version) for version in ("0.9", "0.10.1")]
+    endpoint.prepare()
+    for number, other in enumerate(versions):
+        other.write(Record(number, 1.5, "token", "proof", "127.0.0.1:3"))
+    assert [other.read().pid for other in versions] == [0, 1]
+    assert endpoint.read() is None
+    assert {other.version for other in endpoint.all_versions()} == {"0.9", "0.10.1"}
+    assert {other.log for other in versions} == {endpoint.log}
+
+
+@pytest.mark.parametrize("endpoint", ["tcp"], indirect=True)
+def test_a_folder_with_a_long_path_is_served_over_tcp(endpoint):
+    endpoint.prepare()
+    with endpoint.listen() as listener:
+        assert listener.family == socket.AF_INET
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_the_folder_comes_from_the_environment(tmp_path):
+    assert Endpoint.of_user({"DG_LSP_DAEMON_DIR": str(tmp_path)}).folder == tmp_path
+    assert str(Endpoint.of_user({"XDG_RUNTIME_DIR": "/run/user/7"}).folder) == "/run/user/7/dg-lsp"
+    assert Endpoint.of_user({"XDG_RUNTIME_DIR": "run"}).folder.is_relative_to(data_folder())  # not in this folder
+    given = {"XDG_RUNTIME_DIR": "/run/user/7", "DG_LSP_DATA_DIR": "/elsewhere"}
+    assert Endpoint.of_user(given).folder.name == "daemon"
+
+
+def test_a_long_log_is_emptied(endpoint):
+    endpoint.prepare()
+    for size in (10, 1 << 21, 0):
+        with endpoint.open_log() as log:
+            assert endpoint.log.stat().st_size in (0, 10)
+            log.write(b"x" * size)
