@@ -12,7 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Footprint, Lanes, Prediction
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -119,13 +119,7 @@ class ScriptedDenoiser:
         return 0
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Lanes = (),
-        among: Sequence[TokenIds] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         del lanes  # no self-conditioning
@@ -136,11 +130,13 @@ class ScriptedDenoiser:
         self._begin_pass()
         targets = self._slots[slot][1] if slot in self._slots else self._targets(NO_IDS)
         texts = [*targets, *[targets[-1]] * len(checked)]
-        found = [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
-        return [_with_best(among, one) for one in found]
+        return [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
-        """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script."""
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
+        """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script.
+
+        Where that one is not allowed, the allowed ones are equally probable.
+        """
         denoiser.check_slot(slot, self.num_slots)
         new = denoiser.checked_extension(ids, self.spec.vocab_size, self._context_length)
         before = self._slots.get(slot, (NO_IDS, ()))[0]
@@ -149,9 +145,13 @@ class ScriptedDenoiser:
         prompt = token_ids(np.concatenate([before, new]))
         targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]
         self._slots[slot] = prompt, self._targets(prompt)
-        next_ids = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
+        next_ids = np.array([text[0] + NUM_SPECIALS if text else END_ID for text in targets], np.int32)
         confidence = np.full(len(new), 0.99, np.float32)
-        return _with_best(among, Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence))
+        for at, tokens in (allowed or {}).items():
+            if next_ids[at] not in tokens:
+                next_ids[at] = tokens[0]
+                confidence[at] = 1 / len(tokens)
+        return Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence)
 
     def close(self) -> None:
         """Idempotent."""
@@ -198,17 +198,6 @@ class ScriptedDenoiser:
         # the rest of the probability is spread evenly over the other bytes
         sampled_confidence = np.where(sampled == argmax, confidence, (1 - confidence) / 255).astype(np.float32)
         return Prediction(argmax, sampled, confidence, _entropy(confidence), sampled_confidence)
-
-
-def _with_best(among: Sequence[TokenIds], prediction: Prediction) -> Prediction:
-    """The prediction with the best token of each set: that of the script, or the first of equally improbable ones."""
-    if not among:
-        return prediction
-    argmax = prediction.argmax_ids
-    best = [np.where(np.isin(argmax, ids), argmax, ids[0]) for ids in among]
-    share = [np.where(np.isin(argmax, ids), prediction.confidence, 1 / len(ids)) for ids in among]
-    stacked = np.stack(best, axis=1).astype(np.int32), np.stack(share, axis=1).astype(np.float32)
-    return replace(prediction, among_ids=stacked[0], among_share=stacked[1])
 
 
 def _entropy(confidence: Floats) -> Floats:

@@ -228,10 +228,7 @@ class ModelSpec:
     gap_lengths: tuple[int, ...] = ()
     """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
     repetition_match: int = 0
-    """Length of an n-gram of the buffer whose continuation overrides the prediction. Helps small models.
-
-    0: the buffer overrides no prediction, neither by repetitions nor by known attributes.
-    """
+    """Length of an n-gram of the buffer whose continuation overrides the prediction of a small model; 0: none does."""
     expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further metadata of the file, for `doctor` and `models show`."""

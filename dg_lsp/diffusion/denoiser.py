@@ -1,7 +1,7 @@
 """The protocol of a model runtime, and the argument checks of its implementations. Logits stay inside the runtime."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from dg_lsp.errors import RequestError
 Floats = npt.NDArray[np.float32]
 Lanes = Sequence[int]
 """Numbers of canvases among the canvases of a prompt, ascending; empty means 0, 1, 2, ..."""
+Allowed = Mapping[int, TokenIds]
+"""By position of a causal pass: the only tokens that may follow. Any token may follow the other positions."""
 WHOLE_PROMPT = 1 << 30
 """More tokens than any prompt has."""
 
@@ -31,9 +33,6 @@ class Prediction:
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
     unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded
-    among_ids: TokenIds | None = None
-    """Shape (L, S): the most probable token of each of the S sets that the pass was called with."""
-    among_share: Floats | None = None  # shape (L, S): its share of the probability of its set
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +117,10 @@ class Passes(Protocol):
 
 
 class Denoiser(Passes, Protocol):
-    """A model in memory.
+    """A model in memory."""
 
-    `among` are sets of ids: a pass returns the best token of each at every open position, see `Prediction.among_ids`.
-    A model without masks, and a position whose logits the pass does not compute, may leave them out.
-    """
-
-    def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Lanes = (),
-        among: Sequence[TokenIds] = (),
-    ) -> list[Prediction]:
-        """See `Passes.predict`."""
-        ...
-
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
-        """See `Passes.extend`."""
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
+        """See `Passes.extend`. Where only some tokens are allowed, all others have the probability 0."""
         ...
 
     @property

@@ -1,6 +1,5 @@
 """A decoder at work for one request: the slot of the KV cache, the clock, and the model as this request sees it."""
 
-import itertools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,12 +13,12 @@ from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, Token
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.token_boundary import TokenIndex
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
-from dg_lsp.engine.corrections import NO_CORRECTIONS, BufferTokens, Corrections, RepetitionMatch, overridden
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, PrefillSpeed, Progress, mapped, prefill
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
 from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.repetition import BufferTokens, Repetition
 from dg_lsp.engine.result import Ending, FillResult, Timings
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
@@ -139,24 +138,24 @@ NOTHING_REMOVED = RemovedText(b"", lambda _: b"", lambda: TokenIndex(()))
 
 @dataclass(slots=True, eq=False)
 class RequestDenoiser:
-    """See `Passes`. Restores the request's slot, measures time, and corrects predictions by the buffer.
+    """See `Passes`. Restores the request's slot, measures time, and overrides predictions by repetitions of the buffer.
 
     In causal passes, the first tokens of the fill spell the text that the prompt lacks before the cursor. Their
-    confidence is that among the tokens that can. Nothing else is corrected until the text is complete.
+    confidence is that among the tokens that can. Nothing is overridden until the text is complete.
 
     Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
     decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
 
-    Every decoder sees the same corrections, so that decoders which give the same text still do. Of a canvas only the
-    leftmost masks are corrected, since the text between a mask and its left neighbour is unknown. A model of uniform
-    noise, which has no masks, is corrected in causal passes only.
+    Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
+    leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. Uniform noise has no
+    masks: only causal passes are overridden there.
     """
 
     inner: Denoiser
     slots: KVSlots
     watch: Stopwatch
     spec: ModelSpec  # with the request's prompt format
-    corrections: Corrections = NO_CORRECTIONS
+    repetition: Repetition | None = None
     num_known: int = 0  # tokens before the fill, prompt and head together
     client: Hashable = 0
     removed: RemovedText = NOTHING_REMOVED
@@ -187,38 +186,35 @@ class RequestDenoiser:
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)
-        sampling, num_head = self.spec.sampling, max(0, self.num_known - len(self.held))  # frozen before the gap
-        if self.corrections is NO_CORRECTIONS or not isinstance(sampling, MaskSampling):
-            with self._counted("predict"):
-                return self.inner.predict(slot, canvases, temperature, rng, lanes)
-        masks = [canvas == sampling.mask_id for canvas in canvases]
-        firsts = [int(flags.argmax()) for flags in masks]  # 0 without a mask
-        before = self.held[self.num_known :]
-        known = self.corrections.after(
-            [np.concatenate([before, ids[num_head:at]]) for ids, at in zip(canvases, firsts, strict=True)]
-        )
         with self._counted("predict"):
-            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes, known.among)
-        return [known.corrected(*each) for each in zip(predictions, itertools.count(), map(_run, masks, firsts))]
+            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes)
+        sampling, repetition = self.spec.sampling, self.repetition
+        if repetition is None or not isinstance(sampling, MaskSampling):
+            return predictions
+        num_head = max(0, self.num_known - len(self.held))  # frozen before the gap
+        before = self.held[self.num_known :]
+        overridden = list[Prediction]()
+        for canvas, prediction in zip(canvases, predictions, strict=True):
+            run = _leftmost_masks(canvas == sampling.mask_id)
+            fill_ids = np.concatenate([before, canvas[num_head : run.start]])
+            overridden.append(repetition.overridden(prediction, fill_ids, run))
+        return overridden
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
         self._restore(slot)
         num_before, num_known = len(self.held), self.num_known
         held = np.concatenate([self.held, ids])
-        is_changed = bool(self.removed.text) or self.corrections is not NO_CORRECTIONS
-        positions = range(max(0, num_known - num_before - 1) if is_changed else len(ids), len(ids))
-        fills = [held[num_known : num_before + at + 1] for at in positions]
-        # of the first positions only, since each token spells at least one byte
-        allowed = [each for each in map(self.removed.allowed, fills) if each is not None]
-        known = self.corrections.after(fills[len(allowed) :])
+        first = max(0, num_known - num_before - 1)  # the positions before it are followed by known text
+        fills = {at: held[num_known : num_before + at + 1] for at in range(first, len(ids))}
+        restrictions = {at: self.removed.allowed(fill) for at, fill in fills.items()}
+        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
         with self._counted("predict"):
-            prediction = self.inner.extend(slot, ids, [*known.among, *allowed])
+            prediction = self.inner.extend(slot, ids, allowed)
         self.held = held
-        for column, at in enumerate(positions[: len(allowed)], start=len(known.among)):
-            prediction = _restricted(prediction, at, column)
-        for number, at in enumerate(positions[len(allowed) :]):
-            prediction = known.corrected(prediction, number, (at,))
+        for at, fill in fills.items():
+            if self.repetition is not None and at not in allowed:
+                prediction = self.repetition.overridden(prediction, fill, (at,))
         return prediction
 
     @property
@@ -241,15 +237,9 @@ class RequestDenoiser:
             self.slots.hold(slot, held, self.client)
 
 
-def _restricted(prediction: Prediction, at: int, column: int) -> Prediction:
-    """The prediction with the best token of a set at one position, and its probability among the set."""
-    assert prediction.among_ids is not None and prediction.among_share is not None
-    share = float(prediction.among_share[at, column])
-    return overridden(prediction, [(at, RepetitionMatch(int(prediction.among_ids[at, column]), share))])
-
-
-def _run(is_mask: Flags, first: int) -> range:
-    """The consecutive masks from the first one on."""
+def _leftmost_masks(is_mask: Flags) -> range:
+    """The consecutive masks from the first one on; empty, at 0, without a mask."""
+    first = int(is_mask.argmax())
     after = is_mask[first:]
     return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
@@ -266,7 +256,7 @@ class DecodeRun:
         watch: Stopwatch,
         *,
         seed: int,
-        corrections: Corrections = NO_CORRECTIONS,
+        repetition: Repetition | None = None,
         slot: int = -1,
     ) -> None:
         """Chooses the slot if there is none with this number.
@@ -280,12 +270,19 @@ class DecodeRun:
         stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
         slot = slots.choose(prompt_ids, model.client, slot=slot)
         removed = RemovedText(layout.removed, model.decode, model.token_index)
-        sources = corrections, layout.num_known, model.client, removed
-        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, *sources)
+        denoiser = RequestDenoiser(
+            model.denoiser,
+            slots,
+            watch,
+            model.spec,
+            repetition=repetition,
+            num_known=layout.num_known,
+            client=model.client,
+            removed=removed,
+        )
         self._denoiser = denoiser
         num_kept = denoiser.num_there = slots.num_shared(slot, prompt_ids, model.client)
-        more = corrections.repetition, num_kept, model.speed
-        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, *more)
+        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept, model.speed)
         self.name = decoder
         self.decoder = new_decoder(decoder, self.task)
         slots.hold(slot, prompt_ids, model.client)

@@ -18,15 +18,14 @@ from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptCut, PromptFormat, UnmaskOrder
-from dg_lsp.context.languages import language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer
-from dg_lsp.engine.corrections import NO_CORRECTIONS, Corrections
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.kv_slots import SlotState
+from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
@@ -250,22 +249,18 @@ class LocalEngine(Engine):
             num_tokens = num_canvases * limits.canvas_length
             passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
             limits = replace(limits, early_stop_passes=passes)
-            corrections, more = self._corrections(request, model, layout), {"seed": request.seed, "slot": request.slot}
-            return DecodeRun(model, decoder, layout, limits, watch, corrections=corrections, **more)
+            repetition = self._repetition(request, model, layout)
+            return DecodeRun(
+                model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition, slot=request.slot
+            )
 
-    def _corrections(self, request: FillRequest, model: EngineModel, layout: Layout) -> Corrections:
-        """What the buffer knows, for a model that is small enough to need it."""
+    def _repetition(self, request: FillRequest, model: EngineModel, layout: Layout) -> Repetition | None:
+        """The n-grams of the buffer, for a model that is small enough to need them."""
         text, removed = request.snapshot.text, layout.removed.decode("utf-8", "replace")
         is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
         if not (self.settings.repetition and self.spec.repetition_match and is_shown):
-            return NO_CORRECTIONS
-        return model.buffers.corrections(
-            text,
-            request.offset,
-            request.suffix_lines,
-            has_attributes=bool(language_of(request.snapshot.language).grammar),
-            num_removed=len(removed),
-        )
+            return None
+        return model.buffers.repetition(text, request.offset, request.suffix_lines, num_removed=len(removed))
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""

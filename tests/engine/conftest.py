@@ -78,13 +78,13 @@ class Reciter:
     def drift(self, _slot):
         return 0
 
-    def predict(self, slot, canvases, temperature, rng, lanes=(), _among=()):
+    def predict(self, slot, canvases, temperature, rng, lanes=()):
         del temperature, rng
         self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))
         at = len(self._held[slot]) - self._start
         return [self._prediction(at, canvas) for canvas in canvases]
 
-    def extend(self, slot, ids, _among=()):
+    def extend(self, slot, ids, _allowed=None):
         self._held[slot] = np.concatenate([self._held[slot], ids])
         self.calls.append(("extend", ids.tolist(), ()))
         return self._prediction(len(self._held[slot]) - self._start - len(ids) + 1, ids)

@@ -5,9 +5,9 @@ import numpy as np
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.corrections import Corrections, Repetition
 from dg_lsp.engine.decode_run import RequestDenoiser, Stopwatch
 from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.repetition import Repetition
 
 MASK = MASK_SPEC.sampling.mask_id
 PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
@@ -30,16 +30,16 @@ class Constant:
         confidence = np.full(size, 0.4, np.float32)
         return Prediction(ids, ids, confidence, np.ones(size, np.float32), confidence)
 
-    def predict(self, _slot, canvases, _temperature, _rng, _lanes=(), _among=()):
+    def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
         return [self._prediction(len(canvas)) for canvas in canvases]
 
-    def extend(self, _slot, ids, _among=()):
+    def extend(self, _slot, ids, _allowed=None):
         return self._prediction(len(ids))
 
 
 def repeating(layout):
-    corrections = Corrections(Repetition(PROMPT[1:], token_ids([])))
-    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, corrections, layout.num_known)
+    repetition = Repetition(PROMPT[1:], token_ids([]))
+    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, repetition, layout.num_known)
 
 
 def predicted(denoiser, *canvases):

@@ -157,11 +157,11 @@ class Clocked(ScriptedDenoiser):
 
     now = 0.0
 
-    def extend(self, slot, ids, _among=()):
+    def extend(self, slot, ids, _allowed=None):
         self.now += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
-    def predict(self, slot, canvases, temperature, rng, _lanes=(), _among=()):
+    def predict(self, slot, canvases, temperature, rng, _lanes=()):
         self.now += 2e-3 * sum(map(len, canvases))
         return super().predict(slot, canvases, temperature, rng)
 

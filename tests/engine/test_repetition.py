@@ -1,7 +1,13 @@
+"""Confident n-grams of the buffer, and fills that they override."""
+
+from dataclasses import replace
+
 import pytest
 
+from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.engine.corrections import BufferTokens, Repetition
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.repetition import BufferTokens, Repetition
 
 NOTHING = token_ids([])
 
@@ -9,10 +15,6 @@ NOTHING = token_ids([])
 def following(before, fill=(), after=()):
     match = Repetition(token_ids(before), token_ids(after)).following(token_ids(fill))
     return match and match.token
-
-
-def repetition_of(buffers, *where, **limits):
-    return buffers.corrections(*where, **limits, has_attributes=False).repetition
 
 
 @pytest.mark.parametrize(
@@ -79,9 +81,9 @@ def test_a_keystroke_tokenizes_one_line():
     words = WordTokenizer()
     buffers = BufferTokens(words)
     text = "a b c d\n" + "x y\n" * 50 + "a b c d\n" + "a b c"
-    assert repetition_of(buffers, text, len(text)).following(NOTHING).token == words.ids["d"]
+    assert buffers.repetition(text, len(text)).following(NOTHING).token == words.ids["d"]
     before = len(words.encoded)
-    repetition_of(buffers, text + " d", len(text) + 2)
+    buffers.repetition(text + " d", len(text) + 2)
     assert words.encoded[before:] == ["a b c d"]
 
 
@@ -89,7 +91,7 @@ def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
     words = WordTokenizer()
     buffers, line = BufferTokens(words), "a b c d " * 1000
     for _ in range(2):
-        repetition_of(buffers, line, len(line))
+        buffers.repetition(line, len(line))
     assert words.encoded == [line, line]
 
 
@@ -97,8 +99,8 @@ def test_hidden_suffix_lines_are_not_searched():
     words = WordTokenizer()
     text = "a b c\nother\na b c d\nx\na b c d\n"
     offset = len("a b c")
-    assert repetition_of(BufferTokens(words), text, offset).following(NOTHING).token == words.ids["d"]
-    assert repetition_of(BufferTokens(words), text, offset, suffix_lines=1).following(NOTHING) is None
+    assert BufferTokens(words).repetition(text, offset).following(NOTHING).token == words.ids["d"]
+    assert BufferTokens(words).repetition(text, offset, suffix_lines=1).following(NOTHING) is None
 
 
 def test_a_run_continues_while_the_buffer_has_one_continuation():
@@ -106,3 +108,16 @@ def test_a_run_continues_while_the_buffer_has_one_continuation():
     assert repetition.run(NOTHING, 8).tolist() == [4, 5, 6]
     assert repetition.run(NOTHING, 2).tolist() == [4, 5]
     assert repetition.run(token_ids([4, 7]), 8).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        pytest.param(replace(MASK_SPEC, repetition_match=3), "pha1;", id="a model that repetition helps"),
+        pytest.param(MASK_SPEC, "zz", id="a model that needs no help"),
+    ],
+)
+@pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_buffer_overrides_the_model_only_where_its_file_wants_it(engine_of, ask, decoder, spec, text):
+    engine, _ = engine_of("zz", spec=spec)
+    assert engine.fill(ask("\nalpha1;x\nalpha1;y\nal|\n", decoder=decoder, max_lines=1)).text == text

@@ -21,6 +21,7 @@ from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
+    Allowed,
     DeviceMemory,
     Floats,
     Footprint,
@@ -74,9 +75,7 @@ def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> P
     if found is not None and flags.all():
         return found
     ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
-    columns = 0 if found is None or found.among_ids is None else found.among_ids.shape[1]
-    among = [np.repeat(column[:, None], columns, axis=1) for column in (ids, ones)]
-    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy(), *among]
+    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy()]
     for number, name in enumerate(FIELDS):
         if (values := getattr(found, name, None)) is not None:
             merged[number][flags] = values
@@ -152,23 +151,17 @@ class ContextDenoiser(ABC):
         return 0
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Lanes = (),
-        among: Sequence[TokenIds] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
-        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, among=among)
+        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng)
         return self._predict(slot, checked, lanes, reduce)
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`; not possible with a bidirectional prompt."""
-        del slot, ids, among
+        del slot, ids, allowed
         raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def close(self) -> None:
@@ -254,7 +247,7 @@ class LlamaDenoiser(ContextDenoiser):
         check_slot(slot, self.num_slots)
         return self._cache.refresh(slot)
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`."""
         if self.spec.is_bidirectional or self.spec.block_length:
             return super().extend(slot, ids)
@@ -267,7 +260,7 @@ class LlamaDenoiser(ContextDenoiser):
             self._cache.make_room(slot, count)
             self._context.batch.put(new, np.arange(len(old), len(old) + count, dtype=np.int32), slot)
             self._cache.decode(slot, causal=True)
-            reduced = self._reducer.reduce(self._context.logits(count), 0.0, self._greedy, among)
+            reduced = self._reducer.reduce(self._context.logits(count), 0.0, self._greedy, allowed)
         except BackendError:
             self._cache.clear(slot)
             raise

@@ -40,7 +40,7 @@ from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Footprint, Lanes, Prediction, check_temperature
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction, check_temperature
 from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError, ModelUnsupportedError, RequestError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 from dg_lsp.settings import ModelSettings
@@ -112,10 +112,10 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._records.pop(slot, None)
         return super().prefill(slot, prompt_ids, most)
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`; forgets the slot's predictions."""
         self._records.pop(slot, None)
-        return super().extend(slot, ids, among)
+        return super().extend(slot, ids, allowed)
 
     def close(self) -> None:
         """Frees everything. Idempotent."""
@@ -124,16 +124,9 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         super().close()
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Lanes = (),
-        among: Sequence[TokenIds] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`. Predicts all positions; the lanes must be one for each canvas."""
-        del among  # the model has no masks
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
         chosen = list(lanes) or list(range(len(checked)))

@@ -20,7 +20,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats, Prediction, check_slot, checked_canvases
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
 
@@ -37,11 +37,12 @@ class ShiftedDenoiser(LlamaDenoiser):
         self._next: dict[int, tuple[TokenIds, Floats]] = {}
         """By slot: all its tokens, and the logits after the last one, shape (1, V)."""
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`."""
         self._next.pop(slot, None)
-        prediction = super().extend(slot, ids, among)
-        self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
+        prediction = super().extend(slot, ids, allowed)
+        if not allowed:  # otherwise the logits lack the other tokens
+            self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
         return prediction
 
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:

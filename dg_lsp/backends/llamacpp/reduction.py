@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Allowed, Floats, Prediction
 from dg_lsp.errors import BackendError
 
 Uniforms = npt.NDArray[np.float64]
@@ -40,28 +40,27 @@ class Reducer:
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     def reduce(
-        self, logits: Floats, temperature: float, rng: np.random.Generator, among: Sequence[TokenIds] = ()
+        self, logits: Floats, temperature: float, rng: np.random.Generator, allowed: Allowed | None = None
     ) -> Prediction:
-        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers.
-
-        `among` are the sets of `Prediction.among_ids`.
-        """
+        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
+        for row, ids in (allowed or {}).items():
+            kept = logits[row, ids]
+            logits[row] = NEVER
+            logits[row, ids] = kept
         uniforms, weights = rng.random(len(logits) if temperature else 0), self._reserved(logits.shape)
         num_parts = min(self._threads, len(logits)) if logits.size >= _SHARED_LOGITS else 1
         stops = [len(logits) * number // num_parts for number in range(num_parts + 1)]
 
         def reduced(start: int, stop: int) -> Prediction:
             rows = slice(start, stop)
-            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows], among)
+            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows])
 
         if num_parts == 1:
             return reduced(0, len(logits))
         # numpy releases the GIL in its loops over numbers
         return join(list(self._pool.map(reduced, stops[:-1], stops[1:])))
 
-    def _reduced(
-        self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms, among: Sequence[TokenIds]
-    ) -> Prediction:
+    def _reduced(self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms) -> Prediction:
         """The same of a part of the rows."""
         if len(self._banned):
             logits[:, self._banned] = NEVER
@@ -76,7 +75,6 @@ class Reducer:
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
         sampled = ids if temperature == 0 else draw(weights, argmax, uniforms)
-        best_among = [_best_among(each, weights) for each in among]
         return Prediction(
             argmax_ids=ids,
             sampled_ids=sampled,
@@ -85,8 +83,6 @@ class Reducer:
             sampled_confidence=weights[np.arange(len(ids)), sampled] / total,
             unexpanded_ids=unexpanded[0],
             unexpanded_confidence=unexpanded[1],
-            among_ids=np.stack([each for each, _ in best_among], axis=1) if among else None,
-            among_share=np.stack([each for _, each in best_among], axis=1) if among else None,
         )
 
     def weigh(self, logits: Floats, best: Floats, temperature: float) -> Floats:
@@ -126,13 +122,6 @@ def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> 
     confidence = weights[np.arange(len(ids)), ids] / np.maximum(total - of_token, np.finfo(np.float32).tiny)
     weights[rows, token] = of_token[rows]
     return ids, np.minimum(confidence, 1.0, dtype=np.float32)
-
-
-def _best_among(ids: TokenIds, weights: Floats) -> tuple[TokenIds, Floats]:
-    """The best of these tokens, and its weight; shape (N,) each."""
-    some = weights[:, ids]
-    best = some.argmax(axis=1)
-    return ids[best], some[np.arange(len(some)), best] / np.maximum(some.sum(axis=1), np.finfo(np.float32).tiny)
 
 
 def draw(weights: Floats, argmax: npt.NDArray[np.intp], uniforms: Uniforms) -> TokenIds:

@@ -18,6 +18,7 @@ from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, toke
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
+    Allowed,
     DeviceMemory,
     Footprint,
     Lanes,
@@ -116,16 +117,9 @@ class TransformersDenoiser:
 
     @torch.inference_mode()
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Lanes = (),
-        among: Sequence[TokenIds] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del among  # the model has no masks
         self._check_slot(slot)
         check_temperature(temperature)
         limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
@@ -152,9 +146,9 @@ class TransformersDenoiser:
         columns = (np.split(each, np.cumsum(lengths)[:-1]) for each in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
 
-    def extend(self, slot: int, ids: TokenIds, among: Sequence[TokenIds] = ()) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`; the decoder has no causal head."""
-        del slot, ids, among
+        del slot, ids, allowed
         raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:

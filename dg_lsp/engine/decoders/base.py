@@ -14,7 +14,7 @@ from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, among
 from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import Floats, Passes, is_whole
 from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.corrections import Repetition
+from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 

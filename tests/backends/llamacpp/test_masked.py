@@ -197,3 +197,15 @@ def test_model_trained_with_a_causal_prompt_is_always_cached(tiny_path, open_den
     settings = ModelSettings(threads=1, gpu_layers=0, prompt_attention=mode)
     denoiser = opened(denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings))
     assert type(denoiser) is LlamaDenoiser
+
+
+def test_tokens_that_a_causal_pass_allows_do_not_limit_the_canvas_after_it(tiny_path, open_denoiser, opened):
+    settings, spec = ModelSettings(threads=1, gpu_layers=0), replace(open_denoiser.mask, is_shifted=True)
+    denoiser = opened(denoiser_for(LlamaModel.load(tiny_path, settings), spec, settings))
+    first = []
+    for allowed in (None, {0: np.array([20, 21], np.int32)}):
+        denoiser.prefill(0, PROMPT[:-1])
+        denoiser.extend(0, PROMPT[-1:], allowed)
+        (prediction,) = predict(denoiser, np.full(8, open_denoiser.mask.sampling.mask_id, np.int32))
+        first.append(prediction.confidence[0])
+    assert first[1] == pytest.approx(first[0], abs=HALF)
