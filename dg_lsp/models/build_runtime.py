@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dg_lsp import runtime
 from dg_lsp.errors import ModelError, ModelRuntimeError, UsageError
-from dg_lsp.models.download import working_folder
+from dg_lsp.models.download import check_space, working_folder
 from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
@@ -159,6 +159,8 @@ def _lines_of(hunk: str, sign: str) -> str:
 
 # prebuilt wheels
 
+_MAX_EXPANSION = 20
+"""Times its compressed size; libraries of llama.cpp expand to 2.4 to 2.8 times theirs."""
 SeesGpu = Callable[[Path], bool]
 """Whether llama.cpp in a folder lists a GPU."""
 
@@ -181,6 +183,10 @@ def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowSte
                 libraries = [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
                 if not any(f"ggml-{backend}" in name for backend in backends for name in libraries):
                     return f"{wheel.name} of the package index is not for {' or '.join(backends)}"
+                size = sum(archive.getinfo(name).file_size for name in libraries)
+                if size > _MAX_EXPANSION * wheel.stat().st_size:
+                    return f"{wheel.name} of the package index expands to {size / 1e6:,.0f} MB, as no library does"
+                check_space(work, size)
                 archive.extractall(work, libraries)
             if not sees_gpu(work / "llama_cpp/lib"):
                 return f"llama.cpp of the prebuilt wheel {wheel.name} lists no GPU here"

@@ -26,6 +26,21 @@ def test_the_page_of_settings_has_one_row_for_each_setting(configuration):
     ]
 
 
+def test_every_promise_names_tests_that_exist():
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [row for row in page.splitlines() if row.startswith("| ")][2:]
+    assert len(rows) > 30
+    for row in rows:
+        cell = row.rstrip(" |").rpartition(" | ")[2]
+        found = re.findall(r"(tests/[\w/.]+\w)((?::? ?,? ?`test_\w+`)*)", cell)
+        assert found, f"no test: {row}"
+        for name, tests in found:
+            path = ROOT / name
+            assert path.exists(), row
+            for test in re.findall(r"test_\w+", tests):
+                assert re.search(rf"def {test}\b", path.read_text(encoding="utf-8")), f"{name} has no {test}"
+
+
 def test_the_documented_examples_are_valid_settings_files():
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
     assert examples

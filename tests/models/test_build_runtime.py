@@ -384,15 +384,17 @@ def test_sycl_is_compiled_by_the_compilers_of_intel():
 
 
 @pytest.mark.parametrize(
-    ("library", "lists_gpu", "reason"),
+    ("library", "code", "lists_gpu", "reason"),
     [
-        ("libggml-cuda.so", True, ""),
-        ("libggml-cuda.so", False, "lists no GPU here"),
-        ("libggml-cpu.so", True, "is not for cuda or vulkan"),
-        (None, True, "no prebuilt wheel of llama-cpp-python 0.3.36 (pip reports: none"),
+        ("libggml-cuda.so", "code", True, ""),
+        ("libggml-cuda.so", "code", False, "lists no GPU here"),
+        ("libggml-cuda.so", "0" * 100_000_000, True, "expands to 100 MB, as no library does"),
+        ("libggml-cpu.so", "code", True, "is not for cuda or vulkan"),
+        (None, "", True, "no prebuilt wheel of llama-cpp-python 0.3.36 (pip reports: none"),
     ],
+    ids=["good", "without a GPU", "bomb", "another backend", "none"],
 )
-def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatch, library, lists_gpu, reason):
+def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatch, library, code, lists_gpu, reason):
     commands, tried = [], []
 
     def pip(command, *options):
@@ -401,8 +403,8 @@ def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatc
             raise ModelDownloadError("pip reports: none")
         if command == "download":
             wheel = Path(options[options.index("--dest") + 1]) / f"llama_cpp_python-{VERSION}-py3-none-any.whl"
-            with zipfile.ZipFile(wheel, "w") as archive:
-                archive.writestr(f"llama_cpp/lib/{library}", "code")
+            with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(f"llama_cpp/lib/{library}", code)
 
     def sees_gpu(folder):
         tried.append((folder / library).read_text())
@@ -412,7 +414,7 @@ def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatc
     result = build_runtime.install_wheel(("cuda", "vulkan"), sees_gpu)
     assert reason in result if reason else result == ""
     assert commands == (["download", "install"] if not reason else ["download"])
-    assert tried == (["code"] if library == "libggml-cuda.so" else [])
+    assert tried == (["code"] if (library, code) == ("libggml-cuda.so", "code") else [])
 
 
 @pytest.mark.parametrize(
