@@ -150,7 +150,7 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     """
     from dg_lsp import system
     from dg_lsp.backends import llamacpp
-    from dg_lsp.backends.llamacpp.library import physical_cores
+    from dg_lsp.backends.threads import physical_cores
     from dg_lsp.models.selection import Gpu, Machine
 
     kinds = ("gpu", "igpu") if with_gpu else ()

@@ -13,10 +13,11 @@ import numpy as np
 
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.kv_cache import KvCache
-from dg_lsp.backends.llamacpp.library import gpus, threads_for
+from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduction import FIELDS, Reducer, take
+from dg_lsp.backends.threads import threads_for
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (

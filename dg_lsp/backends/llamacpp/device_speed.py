@@ -15,7 +15,8 @@ from functools import partial
 import numpy as np
 
 from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceGraph, GraphDevice, functions
-from dg_lsp.backends.llamacpp.library import devices, ggml_functions, physical_cores
+from dg_lsp.backends.llamacpp.library import devices, ggml_functions
+from dg_lsp.backends.threads import physical_cores
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import TENSOR_TYPES
 

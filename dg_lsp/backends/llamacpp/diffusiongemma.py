@@ -33,11 +33,12 @@ from dg_lsp.backends.llamacpp.device_reduction import (
     functions,
 )
 from dg_lsp.backends.llamacpp.errors import decode_error
-from dg_lsp.backends.llamacpp.library import gpus, library, physical_cores
+from dg_lsp.backends.llamacpp.library import gpus, library
 from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning
+from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction, check_temperature

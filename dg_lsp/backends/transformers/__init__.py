@@ -1,8 +1,10 @@
 """DiffusionGemma through Hugging Face transformers, in this process. torch is imported with the first model."""
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.errors import BackendError, with_extra
 from dg_lsp.settings import ModelSettings
@@ -24,6 +26,7 @@ def open_checkpoint(
         ModelError: the checkpoint is broken, or does not fit into memory.
         SettingsError: this machine does not have the device.
     """
+    set_wait_policy(os.environ)
     try:
         from dg_lsp.backends.transformers.loader import load
     except ImportError as error:

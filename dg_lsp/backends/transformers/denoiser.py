@@ -62,6 +62,16 @@ class TransformersDenoiser:
         """CPU threads of a step."""
         return torch.get_num_threads()
 
+    def set_threads(self, threads: int) -> None:
+        """Sets the CPU threads of the following steps, of every model in this process."""
+        torch.set_num_threads(threads)
+
+    def run_step(self, threads: int) -> None:
+        """A short step for the measurement of threads."""
+        self.set_threads(threads)
+        canvas = token_ids(np.arange(min(16, self.spec.longest_block)) % self.spec.vocab_size)
+        self.predict(0, [canvas], 0.0, np.random.default_rng(0))
+
     @property
     def footprint(self) -> Footprint:
         """See `Footprint`. The cache grows with the prompts."""

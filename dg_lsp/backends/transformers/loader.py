@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Runtime
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers.utils import logging
 
+from dg_lsp.backends.threads import threads_for
 from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
 from dg_lsp.backends.transformers.errors import map_load_errors, map_step_errors, map_tokenizer_errors
@@ -55,6 +56,8 @@ def load(
     denoiser = TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
     with map_step_errors("check at load"):
         denoiser.stepper.check()
+    if not settings.threads and device.type == "cpu":
+        denoiser.set_threads(threads_for(0, denoiser.run_step, on_gpu=False))
     return denoiser
 
 

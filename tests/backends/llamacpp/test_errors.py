@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp import errors
-from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, library, set_wait_policy
+from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, library
+from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
 
 LOGGED = {

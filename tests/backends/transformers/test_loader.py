@@ -171,6 +171,32 @@ def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeyp
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
 
 
+def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_checkpoint, monkeypatch):
+    measured = []
+
+    def measure(wanted, step, *, on_gpu):
+        step(2)
+        measured.append((wanted, on_gpu, torch.get_num_threads()))
+        return 1
+
+    monkeypatch.setattr(loader, "threads_for", measure)
+    for settings in (CPU, ModelSettings(threads=0, device="cpu")):
+        torch.set_num_threads(2)
+        denoiser = open_checkpoint(*read_folder(tiny_checkpoint), settings)
+        assert denoiser.threads == 1
+        denoiser.close()
+    assert measured == [(0, False, 2)]
+
+
+def test_threads_of_a_checkpoint_sleep_while_they_wait(tiny_checkpoint, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    policies = []
+    monkeypatch.setattr(loader, "load", lambda *_: policies.append(os.environ.get("OMP_WAIT_POLICY")))
+    open_checkpoint(*read_folder(tiny_checkpoint), CPU)
+    assert policies == ["passive"]
+
+
 @pytest.fixture
 def fill(capsys, tmp_path):
     """`fill(model, *options)` -> exit code, standard output and standard error of `dg-lsp fill`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.backends.llamacpp.library import choose_threads, physical_cores, thread_candidates
+from dg_lsp.backends.threads import choose_threads, physical_cores, thread_candidates
 
 
 class Machine:
