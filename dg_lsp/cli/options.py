@@ -158,7 +158,7 @@ _HelpAll = Annotated[
 def sampler_of(values: dict[str, Any]) -> SamplerOptions:
     """The options; raises UsageError for a number out of bounds."""
     try:
-        return SamplerOptions(**{name: values[name] for name in SAMPLER_NAMES})
+        return SamplerOptions(**{name: value for name, value in values.items() if name != "help_all"})
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -192,8 +192,9 @@ def instruction_advice(machine: Machine) -> str:
     fitting = [preset for preset, place in places.items() if not place.startswith("no")]
     if not fitting:
         smallest = min(places, key=lambda preset: preset.memory_bytes)
-        needed = f"the smallest one, {smallest.name}, needs {smallest.memory_bytes / 1e9:.1f} GB of memory"
-        return f"no model that follows them fits this machine ({needed}; {places[smallest]}): use --remote URL"
+        needed = f"{smallest.memory_bytes / 1e9:.1f} GB, {places[smallest].removeprefix('no: ')}"
+        problem = f"no model that follows them fits this machine (the smallest one, {smallest.name}, needs {needed})"
+        return f"{problem}: use --remote URL"
     best = max(fitting, key=lambda preset: (places[preset].startswith("yes"), -preset.size))
     get = "" if registry.is_tested(best) else f"run dg-lsp models pull {best.name} ({best.fetched_size / 1e9:.1f} GB), "
     return f"{best.name} follows them and fits this machine ({places[best]}): {get}use --model {best.name}"

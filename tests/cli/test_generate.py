@@ -273,7 +273,7 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
         (
             4,
             0,
-            "no model that follows them fits this machine (the smallest one, diffusiongemma, needs 18.4 GB of memory;",
+            "fits this machine (the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL",
         ),
     ],
 )

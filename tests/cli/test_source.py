@@ -1,12 +1,12 @@
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.cli import source as source_module
 from dg_lsp.cli.source import SourceFile, parse_position
 from dg_lsp.errors import InputFileError
 
@@ -109,7 +109,7 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
 
     path = tmp_path / "a.py"
     source = source_of(path, b"x")
-    owner = {"mkstemp": source_module.tempfile, "fsync": os}.get(step, Path)
+    owner = {"mkstemp": tempfile, "fsync": os}.get(step, Path)
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, fail)
         with pytest.raises(InputFileError if isinstance(failure, OSError) else Crash) as caught:

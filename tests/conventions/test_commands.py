@@ -26,7 +26,7 @@ def blocks(page):
 
 def settled(output):
     """An output without what differs between machines: times, probabilities, and the decoder that was faster here."""
-    output = re.sub(r"[\d.]+ (ms|s|%)|(prefill|denoise|postprocess) \d+", "#", output)
+    output = re.sub(r"[\d.]+ (ms\b|s\b|%)|(prefill|denoise|postprocess) \d+", "#", output)
     output = re.sub(r"\w+(-\w+)?( \d+)?, \d+ steps?, [\d.]+ tokens per step", "#", output)
     return "\n".join(line.rstrip() for line in output.splitlines())
 
