@@ -73,8 +73,10 @@ class RemoteEngine(Engine):
         return Footprint()
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """See `Engine.run`."""
+        """See `Engine.run`. A request that only warms a prompt cache sends nothing."""
         _check_sampler(request)
+        if request.priority is Priority.WARM_UP:
+            return FillResult.unfinished()
         watch = Stopwatch()
         with watch.stage("prompt"):
             limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)

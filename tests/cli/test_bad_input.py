@@ -154,7 +154,7 @@ def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp
         command.make_context(name, shlex.split(example.removeprefix(name)))  # raises for wrong use
 
 
-@pytest.mark.parametrize("command", ["fill", "generate", "chat", "bench infill", "bench compare"])
+@pytest.mark.parametrize("command", ["fill", "generate", "chat", "bench infill"])
 def test_the_options_of_the_sampler_are_shown_on_request(dg_lsp, command):
     assert "canvas-length" not in dg_lsp(*command.split(), "--help").out
     outcome = dg_lsp(*command.split(), "--help-all")

@@ -137,7 +137,8 @@ def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_s
     for module in (setup, recommend):
         monkeypatch.setattr(module, "measure", fail)
     monkeypatch.setattr(app, "serve_stdio", lambda *_: 0)
-    monkeypatch.setattr(daemon, "_start", lambda *_: None)
+    monkeypatch.setattr(daemon, "start_daemon", lambda *_: None)
+    monkeypatch.setattr(daemon, "_print_address", lambda *_: None)
     user_settings(BAD)
     (tmp_path / "a.py").write_text("x = \n")
     outcome = dg_lsp(*command.split(), *COMMANDS[command].split())

@@ -9,6 +9,7 @@ from installation import PYTHON
 
 SETTINGS = "[completion]\ndeadline_ms = 60000\nearly_stop_ms = 0\n"
 """Completions must not depend on the load of the machine."""
+KEY = "the-key-of-this-test"
 GAP = {
     "input_prefix": "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n",
     "prompt": "        self.items = ",
@@ -22,9 +23,10 @@ def serve(launcher):
 
     def call(line="ready after"):
         (launcher.directory / "dg-lsp.toml").write_text(SETTINGS)
-        process = launcher.launch([PYTHON, "-P", "-m", "dg_lsp", "serve", "--port", "0"])
+        # with a key, all connections are one client, which shares its cached prompts
+        process = launcher.launch([PYTHON, "-P", "-m", "dg_lsp", "serve", "--port", "0"], DG_LSP_API_KEY=KEY)
         process.wait_until(lambda: line in process.stderr)
-        return process, Client(int(re.search(r"http://127\.0\.0\.1:(\d+)\n", process.stderr)[1]))
+        return process, Client(int(re.search(r"http://127\.0\.0\.1:(\d+)\n", process.stderr)[1]), KEY)
 
     return call
 

@@ -160,22 +160,3 @@ def test_interrupted_rewrite_gives_the_same_result(interruptible):
     result = interrupted(interruptible, interruptible.rewrite(wanted, deadline=math.inf), other)
     assert (result.text, result.rejection, result.steps) == (alone.text, alone.rejection, alone.steps)
     assert alone.steps > 1
-
-
-@pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (
-            "def show(ticket, window):\n    window.paint(ticket.seat)\n\n\ndef seat_of(ticket):\n    return ticket.",
-            "seat",
-        ),
-        (
-            "def weigh(goods):\n    return goods.grams * goods.quantity\n\n\ndef price(goods):\n    return goods.",
-            "quantity",
-        ),
-    ],
-)
-def test_attribute_of_an_object_is_one_that_the_file_knows(engine, decoder, source, expected):
-    request = FillRequest(Snapshot("file:///a.py", 1, source + "\n"), len(source), max_lines=1, decoder=decoder)
-    assert fill(engine, replace(request, priority=Priority.INVOKED)).text.startswith(expected)

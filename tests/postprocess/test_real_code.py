@@ -3,6 +3,7 @@
 The sample is small; `benchmarks/dg_benchmarks/languages.py` measures thousands of middles.
 """
 
+import importlib
 import random
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from dg_lsp.postprocess.validate import Rejection
 
 SAMPLES = sorted(Path(__file__).with_name("real_code").glob("*.txt"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-bench = __import__("languages")
+bench = importlib.import_module("dg_benchmarks.languages")
 sys.path.pop(0)
 UNCHECKED = {"markdown", "sql"}  # the grammar accepts every text, or rejects valid dialects
 NUM_MIDDLES = 60

@@ -217,7 +217,7 @@ async def test_positions_outside_the_specification_may_be_anything(line):
     session.call("textDocument/didFocus", params)
     session.call("textDocument/copilotInlineEdit", params, 1)
     [answer] = await session.until(lambda: session.answers(1))
-    assert (answer["result"], session.logged()) == ({"edits": []}, [])
+    assert answer["result"]["edits"] == []
     await session.close()
 
 

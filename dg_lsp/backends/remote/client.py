@@ -153,7 +153,7 @@ class RemoteModel:
         Raises:
             RemoteError: the server is unreachable, rejects the query, or sends an invalid response.
         """
-        if time.monotonic() >= deadline:  # a request that only warms a prompt cache
+        if time.monotonic() >= deadline:
             return
         if seconds := self._breaker.seconds_left:
             raise RemoteError(f"{self._host} {self._breaker.reason}; the next request is possible in {seconds:.0f} s")
