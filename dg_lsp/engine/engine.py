@@ -27,7 +27,7 @@ from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, Step
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.kv_slots import SlotState
-from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
@@ -157,6 +157,7 @@ class Engine(ABC):
             max_lines=limits.max_lines,
             score=score,
             check_syntax=self.settings.check_syntax,
+            must_parse=request.priority in (Priority.INVOKED, Priority.REWRITE),
         )
 
 
