@@ -26,7 +26,7 @@ from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.repetition import Repetition
-from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
@@ -156,6 +156,7 @@ class Engine(ABC):
             max_lines=limits.max_lines,
             score=score,
             check_syntax=self.settings.check_syntax,
+            must_parse=request.priority in (Priority.INVOKED, Priority.REWRITE),
         )
 
 

@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from textwrap import dedent
 from typing import Self
 
-from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
+from dg_lsp.context.document import REACH, Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
 from dg_lsp.postprocess.filters import unbound_names
-from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
+from dg_lsp.postprocess.syntax import PythonGap, Surroundings, Validity, python_validity
 
 
 class Reason(StrEnum):
@@ -83,12 +84,14 @@ def judge(
     max_lines: int | None,
     score: float,
     check_syntax: bool,
+    must_parse: bool = False,
 ) -> Candidate | Rejection:
     """The candidate for `offset`, or the reason why the fill is not shown.
 
     `fill` is the decoded text before the end token, `cursor` the lines around `offset`. With `max_lines` None, a line
     with text gets one line and a blank line any number. The candidate has the buffer's line ends and indentation;
-    inserting it at `offset` changes nothing else.
+    inserting it at `offset` changes nothing else. With `must_parse`, CPython parses a Python buffer with it, if it does
+    so with any text there.
     """
     text = text_edits.to_text(fill)
     if text is None:
@@ -104,17 +107,23 @@ def judge(
     joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
-    if check_syntax and language.has_tags and text_edits.breaks_tags(joined, cursor):
+    if check_syntax and _breaks_tags(joined, cursor, language, is_whole=offset <= REACH):
         return Rejection(Reason.SYNTAX_ERROR, joined)
+    if check_syntax:
+        joined = text_edits.close_data(joined, snapshot.text, offset, language)
     style = TextStyle.of(snapshot.text, offset)
     surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
     valid = surroundings.keep_valid(joined) if surroundings else joined
-    if valid is None:
-        return Rejection(Reason.SYNTAX_ERROR, joined)
-    if surroundings and surroundings.strands_block(valid):
+    if valid and surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    text = style.from_model(valid, buffer_cursor.line_prefix, buffer_cursor.mixed_blanks)
-    return Candidate(text, score, fault=fault_at(valid, cursor, snapshot, offset))
+    to_buffer = partial(style.from_model, line_prefix=buffer_cursor.line_prefix, blanks_of=buffer_cursor.mixed_blanks)
+    if valid and must_parse and check_syntax and language.id == "python":
+        # one more line may follow a header that the user began
+        may_lack_body = bool(cursor.line_prefix.strip()) or max_lines == 1
+        valid = PythonGap.at(snapshot, offset).keep_parsing(valid, to_buffer, may_lack_body=may_lack_body) or ""
+    if not valid:
+        return Rejection(Reason.SYNTAX_ERROR, joined)
+    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, snapshot, offset))
 
 
 def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reason | None:
@@ -125,6 +134,13 @@ def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reas
     language = language_of(snapshot.language)
     faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, one, language) for one in views))
     return next(faults, None)
+
+
+def _breaks_tags(text: str, cursor: Cursor, language: Language, *, is_whole: bool) -> bool:
+    if language.has_tags and text_edits.breaks_tags(text, cursor):
+        return True
+    may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
+    return may_have_elements and text_edits.closes_wrongly(text, cursor, language, is_whole=is_whole)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:

@@ -125,3 +125,10 @@ def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
     assert timings.total == pytest.approx(timings.prefill + timings.denoise + timings.postprocess)
     assert 10 * denoiser.num_steps <= timings.predict <= timings.denoise
     assert 1e3 * until_first <= timings.total <= elapsed - 50
+
+
+def test_only_a_requested_completion_must_leave_a_file_that_python_parses(engine_of, ask):
+    engine, _ = engine_of("print y")
+    assert engine.fill(ask("|\ny = 2\n")).text == "print y"
+    refused = engine.fill(ask("|\ny = 2\n", priority=Priority.INVOKED))
+    assert (refused.text, refused.reason) == ("", Reason.SYNTAX_ERROR)

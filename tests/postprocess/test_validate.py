@@ -9,10 +9,10 @@ from dg_lsp.context.document import LINE_END, Cursor, Snapshot
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, merge, rank
 
 
-def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
+def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python", must_parse=False):
     snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
     raw, cursor = fill if isinstance(fill, bytes) else fill.encode(), Cursor.at(snapshot.text, offset)
-    options = {"max_lines": max_lines, "score": -0.5, "check_syntax": check_syntax}
+    options = {"max_lines": max_lines, "score": -0.5, "check_syntax": check_syntax, "must_parse": must_parse}
     return judge(raw, snapshot=snapshot, offset=offset, cursor=cursor, **options)
 
 
@@ -302,3 +302,92 @@ def test_a_fix_reduces_the_syntax_errors():
     assert judged_rewrite("x = «(1»\n", "(2", must_fix_errors=True).reason is Reason.SYNTAX_ERROR
     assert judged_rewrite("x = «(1»\n", "(2)", must_fix_errors=True) == Candidate("(2)", -0.5)
     assert judged_rewrite("x = «1»\n", "2", must_fix_errors=True) == Candidate("2", -0.5)  # no error to fix
+
+
+# accepted by a grammar that recovers from errors, and not by CPython
+BROKEN = [
+    pytest.param("|\ny = 2\n", "print y", id="a statement of Python 2"),
+    pytest.param("class A:\n    |\n\nb = 1\n", "def f(self):", id="a header without a body"),
+    pytest.param(
+        "def f(a):\n    return g(\n        a,\n        |\n    )\n", "b=1, a", id="an argument after one with a name"
+    ),
+    pytest.param("def f():\n    if a:\n        b\n    |\n", "  return 1", id="indentation of no block"),
+    pytest.param("|\nz = (2\nbroken here\n", "print y", id="an error below"),
+]
+SOUND = [
+    pytest.param("def f(|\n", "x):", id="a header that the user began"),
+    pytest.param("@prop|\n", "erty", id="a decorator that the user began"),
+    pytest.param("tr|\n", "y:", id="try"),
+    pytest.param("x = (\nbroken here\n\ny = |\n", "1 +", id="an error above"),
+    pytest.param("f(\n    a,\n    |\n)\n", "b=1,", id="an argument"),
+    pytest.param("d = {\n    'a': 1,\n    'b'|\n}\n", ": 2,", id="an element of a dictionary"),
+    pytest.param("%matplotlib inline\ny = |\n", "1", id="a magic"),
+    pytest.param("try:\n    a()\n|\n    pass\n", "except ValueError:", id="a handler"),
+]
+
+
+@pytest.mark.parametrize(("marked", "fill"), BROKEN)
+def test_a_requested_fill_that_breaks_a_python_file_is_refused(marked, fill):
+    assert isinstance(judged(marked, fill), Candidate)
+    rejection = judged(marked, fill, must_parse=True)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is Reason.SYNTAX_ERROR
+
+
+@pytest.mark.parametrize(("marked", "fill"), SOUND)
+def test_a_requested_fill_that_python_accepts_is_kept(marked, fill):
+    assert judged(marked, fill, must_parse=True).text == fill
+
+
+def test_of_a_requested_block_the_lines_that_parse_are_kept():
+    marked, fill = "def f():\n\t|\n", "a = 1\n    b = 2\n    print a"
+    assert judged(marked, fill).text.endswith("print a")
+    assert judged(marked, fill, must_parse=True).text == "a = 1\n\tb = 2"
+
+
+@pytest.mark.parametrize("language", ["json", "jsonc"])
+@pytest.mark.parametrize(
+    ("marked", "fill", "text"),
+    [
+        pytest.param("|", '{"b": 1', '{"b": 1}', id="an empty file"),
+        pytest.param('{"a": 2, |}', '"b": {"c": 1', '"b": {"c": 1}', id="inside an object"),
+        pytest.param(
+            '[\n  {"a": 1},\n  |\n]\n', '{\n    "b": [1, 2', '{\n    "b": [1, 2]\n  }', id="an element of a list"
+        ),
+        pytest.param('{"a": |\n', '{"b": 1', '{"b": 1}', id="what the user opened stays open"),
+        pytest.param('{\n  "a": |\n    1\n  ]\n}\n', "[", "[", id="the lines below close it"),
+    ],
+)
+def test_json_that_nothing_closes_is_closed(language, marked, fill, text):
+    assert judged(marked, fill, language=language).text == text
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        pytest.param("html", "|", "<span>text</b>", id="another name"),
+        pytest.param("html", "<i>|\n", '<span class="a > b"><b>x</b>text</i>', id="around another element"),
+        pytest.param("html", "<b>|\n", "text</i>", id="opened above"),
+        pytest.param("xml", "|", "<li>text</ul>", id="XML"),
+        pytest.param("vue", "|", "<a>text</b>", id="Vue"),
+        pytest.param("javascriptreact", "const a = |\n", "<span>text</b>", id="JSX"),
+        pytest.param("typescriptreact", "const a = |\n", "<span>text</b>", id="TSX"),
+    ],
+)
+def test_an_end_tag_of_another_element_is_refused(language, marked, fill):
+    assert judged(marked, fill, language=language) == Rejection(Reason.SYNTAX_ERROR, fill)
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        pytest.param("html", "<ul>|\n", "<li>a<li>b</ul>", id="end tags that HTML does not need"),
+        pytest.param("html", "<p>|\n", "a<br>b<img src='c'></p>", id="elements without an end tag"),
+        pytest.param("html", "<div><b>|\n", "x</b></div>", id="opened above"),
+        pytest.param("html", "{% if a %}<div>{% else %}<p>{% endif %}|\n", "x</div>", id="a template"),
+        pytest.param("html", "<DIV>|\n", "<b>x</B></div>", id="other letters"),
+        pytest.param("typescriptreact", "const a = <div>{|\n", "useState<string>(b)}</div>;", id="a type"),
+    ],
+)
+def test_an_end_tag_that_may_be_right_is_kept(language, marked, fill):
+    assert judged(marked, fill, language=language).text == fill
