@@ -46,8 +46,8 @@ def test_the_commands_of_a_page_run_from_its_first_to_its_last(page, tmp_path):
         "DG_LSP_DAEMON_DIR": str(tmp_path / "home/daemon"),
     }
     (tmp_path / "home").mkdir()
-    found = blocks(page)
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    every = blocks(page)
+    for block, following in zip(every, [*every[1:], None], strict=True):
         text = block["text"]
         if block["language"] != "sh" or block["reason"]:
             continue

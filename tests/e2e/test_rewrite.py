@@ -193,7 +193,7 @@ def test_an_instruction_that_the_model_does_not_follow_is_reported_first(editor,
     client.wait_log("ready after")
     msg_id = command(client, name, range=span(0, 0, 1, 5), **argument)
     applying(client)
-    [message] = [one["message"] for one in client.received("window/showMessage")]
+    [message] = [shown["message"] for shown in client.received("window/showMessage")]
     assert message.startswith("dg-lsp: scripted follows no instructions")
     assert fate in message
     assert client.result(msg_id)["applied"]
