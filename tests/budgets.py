@@ -1,7 +1,7 @@
 """Prints the lines of Python of each part of the project beside its budget; `make check` fails above a budget.
 
 The budgets stand in pyproject.toml, in the table `tool.dg-lsp.budgets`: globs, a budget, and the goal of the design. A
-budget only falls. Whoever deletes lines lowers it.
+budget only falls: a change that deletes lines lowers it.
 """
 
 import sys

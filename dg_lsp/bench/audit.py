@@ -74,10 +74,13 @@ def _audit_texts(records: Records) -> metrics.Texts:
     answered = _answered(records)
     computed = [record for record in answered if record.generation_seconds and not record.is_cached]
     outcomes = Counter(record.outcome for record in records)
-    num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
+    num_prompt = sum(record.prompt_tokens for record in computed)
+    num_reused = sum(record.reused_tokens for record in computed)
 
     def times(listed: Records, field: str, fraction: float = 0.5) -> str:
-        return metrics.milliseconds(ttfue.quantile([1e3 * float(getattr(one, field)) for one in listed], fraction))
+        return metrics.milliseconds(
+            ttfue.quantile([1e3 * float(getattr(record, field)) for record in listed], fraction)
+        )
 
     def tokens(field: str) -> str:
         return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
@@ -127,7 +130,10 @@ _OUTCOMES = {
 def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
     counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
     total = sum(counts.values(), Counter[str]())
-    rows = [(one, *(metrics.number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
+    rows = [
+        (reason, *(metrics.number(counter[reason] or None) for counter in counts.values()))
+        for reason, _ in total.most_common()
+    ]
     return [metrics.Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
 
 

@@ -1,4 +1,4 @@
-"""Contenders of a benchmark: anything that fills test cases. Here the engine; other programs are in `baselines`."""
+"""Contenders of a benchmark: anything that fills test cases. Here the engine; benchmarks/ adds llama-server."""
 
 import math
 import time

@@ -78,22 +78,22 @@ def read_sources(
         raise InputFileError(f"{folder} is no folder: name one with source files")
     paths = list(_files_in(folder.resolve(), is_excluded))
     random.Random(seed).shuffle(paths)
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for path in paths:
         source = _read(path, folder.resolve())
-        if source is None or source.text in found or (languages and source.language not in languages):
+        if source is None or source.text in sources or (languages and source.language not in languages):
             continue
         if not is_excluded(Snapshot(path.as_uri(), 0, source.text, source.language)):
-            found[source.text] = source
-        if len(found) == MAX_FILES:
+            sources[source.text] = source
+        if len(sources) == MAX_FILES:
             break
-    if not found:
+    if not sources:
         kinds = ", ".join(languages) or "a known language"
         raise InputFileError(
             f"{folder} has no source file in {kinds} with {MIN_CHARS} to {MAX_CHARS:,} characters that the settings "
             "and .gitignore allow: name another folder or --language"
         )
-    return sorted(found.values(), key=lambda source: source.path)
+    return sorted(sources.values(), key=lambda source: source.path)
 
 
 def _files_in(folder: Path, is_excluded: Callable[[Snapshot], bool]) -> Iterator[Path]:
@@ -179,15 +179,16 @@ def cuts(
     is_wanted: Callable[[Middle], bool] = lambda _: True,
 ) -> Iterator[Middle]:
     """`num` middles of all kinds in turn, from random places; fewer if the files have too few."""
-    rng, found = random.Random(seed), 0
+    rng = random.Random(seed)
+    num_cut = 0
     weights = [min(source.text.count("\n"), MAX_WEIGHT) for source in sources]
     for _ in range(num * _TRIES):
-        if found == num:
+        if num_cut == num:
             return
         [source] = rng.choices(sources, weights)
-        middle = cut(source, rng, KINDS[found % len(KINDS)], by_grammar=by_grammar)
+        middle = cut(source, rng, KINDS[num_cut % len(KINDS)], by_grammar=by_grammar)
         if middle and is_wanted(middle):
-            found += 1
+            num_cut += 1
             yield middle
 
 

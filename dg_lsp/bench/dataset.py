@@ -162,10 +162,10 @@ def read_positions(path: Path) -> tuple[SamplePosition, ...]:
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
-        if not all(position.expect for position in found):
+        positions = tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
+        if not all(position.expect for position in positions):
             raise ValueError("a place without an expected text")
-        return found
+        return positions
     except (OSError, ValueError, KeyError, TypeError, RecursionError, cattrs.BaseValidationError) as error:
         reason = getattr(error, "strerror", None) or error
         advice = "name a TOML file of cursor positions, or run this in a clone of dg-lsp"

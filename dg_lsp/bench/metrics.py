@@ -228,59 +228,35 @@ CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationBin:
-    """The fills in a range of confidence, and the fills from there on; shares are between 0 and 1."""
+def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
+    """One row for each range of confidence that has fills, ascending; None if no fill has a confidence.
 
-    least: float
-    num: int
-    confidence: float  # mean
-    right: float  # share whose first line is right; a calibrated model has as many as its mean confidence
-    shown_above: float  # share of all fills that this confidence as the minimum would show
-    right_above: float  # share of these whose first line is right
-    hits_kept: float  # share of all right fills that it would show
-
-
-def calibration(attempts: Iterable[Attempt]) -> list[CalibrationBin]:
-    """Ranges of confidence that have fills, ascending; empty if no fill has one."""
-    known = [(one.confidence, one.is_first_line) for one in attempts if one.confidence is not None and one.text]
-    hits, bins = sum(is_right for _, is_right in known), []
+    Of a calibrated model the share of right first lines equals the mean confidence. The last three columns are for this
+    confidence as the minimum: the share of all fills that it would show, the share of these whose first line is right,
+    and the share of all right fills that it would show.
+    """
+    shown = (attempt for attempt in attempts if attempt.text)
+    known = [(attempt.confidence, attempt.is_first_line) for attempt in shown if attempt.confidence is not None]
+    num_right = sum(is_right for _, is_right in known)
+    rows = []
     for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
-        inside = [one for one in known if least <= one[0] < end]
+        inside = [(confidence, is_right) for confidence, is_right in known if least <= confidence < end]
         above = [is_right for confidence, is_right in known if confidence >= least]
         if inside:
-            mean, right = (share(sum(one[i] for one in inside), len(inside)) for i in (0, 1))
-            shares = share(len(above), len(known)), share(sum(above), len(above)), share(sum(above), hits)
-            bins.append(CalibrationBin(least, len(inside), mean, right, *shares))
-    return bins
-
-
-def calibration_table(groups: Mapping[str, Sequence[CalibrationBin]]) -> Table:
-    """One row for each range, by the name of the contender."""
-    columns = (
-        "confidence from",
-        "fills",
-        "mean confidence",
-        "right",
-        "shown from here on",
-        "right of these",
-        "hits kept",
-    )
-    rows = {
-        name: [
-            (
-                f"{one.least:g}",
-                number(one.num),
-                *map(percent, (one.confidence, one.right, one.shown_above, one.right_above, one.hits_kept)),
+            shares = (
+                share(sum(confidence for confidence, _ in inside), len(inside)),
+                share(sum(is_right for _, is_right in inside), len(inside)),
+                share(len(above), len(known)),
+                share(sum(above), len(above)),
+                share(sum(above), num_right),
             )
-            for one in bins
-        ]
-        for name, bins in groups.items()
-    }
+            rows.append((f"{least:g}", number(len(inside)), *map(percent, shares)))
+    above_columns = ("shown from here on", "right of these", "hits kept")
+    columns = ("confidence from", "fills", "mean confidence", "right", *above_columns)
     note = (
         "Right: the first line is. A minimum confidence hides the rows above it; the last three columns are its price."
     )
-    return Table("Confidence against right first lines", columns, rows, note)
+    return Table("Confidence against right first lines", columns, {"": rows}, note) if rows else None
 
 
 def percent(share: float | None, digits: int = 1) -> str:

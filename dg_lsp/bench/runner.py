@@ -28,7 +28,6 @@ from dg_lsp.bench.metrics import (
     Table,
     by_kind,
     by_language,
-    calibration,
     calibration_table,
     count,
     decoder_tables,
@@ -239,7 +238,11 @@ def run_cases(
                 for case in missing:
                     # random, but the same for the same case and seed
                     ordered = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
-                    attempts = [one.answer(case) for one in ordered if (case.id, one.name) not in file.attempts]
+                    attempts = [
+                        contender.answer(case)
+                        for contender in ordered
+                        if (case.id, contender.name) not in file.attempts
+                    ]
                     for attempt in attempts:  # the tests run last, because they would slow the next contender down
                         file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
                     advance(1)
@@ -255,11 +258,12 @@ def run_cases(
 
 def infill_tables(run: Run) -> list[Table]:
     """Summaries by kind, and by language and decoder if there were several; calibration, if there is a confidence."""
-    bins, languages = calibration(run.attempts), by_language(run.attempts)
+    calibration = calibration_table(run.attempts)
+    languages = by_language(run.attempts)
     tables = [summary_table("By kind", by_kind(run.attempts))]
     if len(languages) > 1:
         tables.append(language_table(languages))
-    return [*tables, *decoder_tables(run.attempts), *([calibration_table({"": bins})] if bins else [])]
+    return [*tables, *decoder_tables(run.attempts), *([calibration] if calibration else [])]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
@@ -283,10 +287,10 @@ def file_sha256(path: Path) -> str:
 
 def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """The values of nested mappings by their dotted names."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in tree.items():
-        found |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found
+        values |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return values
 
 
 def _line(value: RunHeader | Attempt) -> bytes:

@@ -64,8 +64,8 @@ class Timeline:
     @property
     def counts(self) -> dict[Verdict, int]:
         """Requests by verdict, in the order of `Verdict`."""
-        found = Counter(moment.verdict for moment in self.moments if moment.verdict)
-        return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
+        counts = Counter(moment.verdict for moment in self.moments if moment.verdict)
+        return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
     @property
     def summary(self) -> str:
@@ -84,8 +84,8 @@ class Timeline:
     def data(self) -> dict[str, Any]:
         """What the page's script reads."""
         rows = [
-            (round(one.at_ms), one.typed, one.ghost, one.event, one.verdict and one.verdict.value)
-            for one in self.moments
+            (round(moment.at_ms), moment.typed, moment.ghost, moment.event, moment.verdict and moment.verdict.value)
+            for moment in self.moments
         ]
         signs = {verdict.value: sign for verdict, sign in _SIGNS.items()}
         return {"head": self.head, "text": self.text, "tail": self.tail, "moments": rows, "signs": signs}
@@ -99,7 +99,7 @@ def timelines(events: Iterable[Event]) -> list[Timeline]:
             recorders.append(_Recorder(event))
         else:
             recorders[-1].add(event)
-    return [one.timeline() for one in recorders]
+    return [recorder.timeline() for recorder in recorders]
 
 
 @dataclass(slots=True)

@@ -1,11 +1,10 @@
 """`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types."""
 
-import inspect
 import math
 import shlex
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -18,7 +17,6 @@ from dg_lsp.cli.options import (
     Json,
     Seed,
     SuffixLines,
-    with_group,
     with_local_model_options,
     with_model_options,
     with_sampler_options,
@@ -27,42 +25,10 @@ from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
-if TYPE_CHECKING:
-    from dg_lsp.cli.measurements import Cases
-
 app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 
-Data = Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
-Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")]
-Length = Annotated[
-    Literal["none", "oracle"], Option(help="What is known of the length: nothing, or the reference's number of lines.")
-]
-Warm = Annotated[bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")]
-Execute = Annotated[bool, Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")]
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 Html = Annotated[Path | None, Option(metavar="OUT.html", help="Also write a page.")]
-
-
-def _cases(values: dict[str, Any]) -> "Cases":
-    from dg_lsp.cli.measurements import Cases
-
-    return Cases(**values)
-
-
-with_cases = with_group(
-    "cases",
-    {
-        "data": (Data, inspect.Parameter.empty),
-        "limit": (Limit, None),
-        "seed": (Seed, 0),
-        "execute": (Execute, False),
-        "as_json": (Json, False),
-        "output": (Output, None),
-        "html": (Html, None),
-    },
-    _cases,
-)
-"""The parameter `cases` is a `Cases`."""
 
 
 @app.command("cut", epilog="Example: dg-lsp bench cut src -o cases.jsonl")
@@ -90,7 +56,7 @@ def cut(
     exclusion = WorkspaceExclusion(privacy, [folder.resolve().as_uri()])
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
-    counts = ", ".join(f"{one} {name}" for name, one in write_cases(middles, output).most_common())
+    counts = ", ".join(f"{number} {name}" for name, number in write_cases(middles, output).most_common())
     print_line(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
@@ -99,28 +65,53 @@ def cut(
 @app.command("infill", epilog="Example: dg-lsp bench infill cases.jsonl --limit 50")
 @with_sampler_options
 @with_model_options
-@with_cases
 def infill(
+    data: Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")],
+    limit: Annotated[
+        int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")
+    ] = None,
+    seed: Seed = 0,
+    execute: Annotated[
+        bool, Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")
+    ] = False,
     decoder: Decoder = None,
-    length: Length = "none",
+    length: Annotated[
+        Literal["none", "oracle"],
+        Option(help="What is known of the length: nothing, or the reference's number of lines."),
+    ] = "none",
     max_lines: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of lines of every fill.")] = None,
     suffix_lines: SuffixLines = None,
     deadline: Deadline = None,
-    warm: Warm = False,
+    warm: Annotated[
+        bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
+    ] = False,
     sweep: Annotated[
         list[str] | None,
         Option(metavar="NAME=VALUE,...", help="Measure each value of a sampler option; several: all combinations."),
     ] = None,
+    as_json: Json = False,
+    output: Output = None,
+    html: Html = None,
     *,
-    cases: "Cases",
     over: dict[str, Any],
     sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    from dg_lsp.cli.measurements import measure_infill, measure_sweep, request_options, sweep_of
+    from dg_lsp.bench.contenders import LengthHint, RequestOptions
+    from dg_lsp.cli.measurements import Cases, measure_infill, measure_sweep, sweep_of
 
+    if max_lines is not None and length == "oracle":
+        raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
     settings = configure(over)
-    options = request_options(length, max_lines, suffix_lines, deadline, None, warm, sampler)
+    cases = Cases(data, limit, seed, execute, as_json, output, html)
+    options = RequestOptions(
+        length=LengthHint(length) if max_lines is None else LengthHint.GIVEN,
+        max_lines=max_lines,
+        suffix_lines=suffix_lines,
+        deadline_ms=deadline,
+        is_warm=warm,
+        sampler=sampler,
+    )
     if sweep:
         return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)

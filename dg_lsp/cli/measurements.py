@@ -12,7 +12,7 @@ import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import runner
-from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, grouped, summarize, sweep_table
 from dg_lsp.bench.report import benchmark_page, check_page_path
@@ -90,18 +90,10 @@ class Cases:
         with opening as (opened, contenders):
             listed = {**listed, **asdict(options), "execute": self.execute}
             header = header_of(command, opened, settings, {self.data.name: self.data}, listed)
-            how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": progress_bar}
-            run = runner.run_cases(cases, contenders, header, self.output, **how)
+            run = runner.run_cases(
+                cases, contenders, header, self.output, seed=self.seed, sandbox=sandbox, progress=progress_bar
+            )
         return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes))
-
-
-def request_options(length: str, max_lines: int | None, *others: Any) -> RequestOptions:
-    """The options of all requests; `others` are the remaining fields."""
-    if max_lines is None:
-        return RequestOptions(LengthHint(length), None, *others)
-    if length == LengthHint.ORACLE:
-        raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
-    return RequestOptions(LengthHint.GIVEN, max_lines, *others)
 
 
 def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
@@ -110,7 +102,7 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     opening = _open_contender(settings, decoder, options)
     run = cases.run("infill", settings, options, opening, {"decoder": decoder})
     known = {"model": run.header.model, "length_knowledge": options.length}
-    languages = {name: _language_shares(one) for name, one in by_language(run.attempts).items()}
+    languages = {name: _language_shares(attempts) for name, attempts in by_language(run.attempts).items()}
     tree = {**infill_summary(run.attempts), **known, "languages": languages} if cases.as_json else None
     return finish(run, runner.infill_tables(run), tree, cases.html)
 
@@ -123,8 +115,9 @@ def infill_summary(attempts: Sequence[Attempt]) -> dict[str, Any]:
 
 def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
     summary = summarize(attempts)
-    kinds = {kind: summarize(one)["exact_match"] for kind, one in grouped(attempts, lambda one: one.kind).items()}
-    return {**{key: summary[key] for key in _LANGUAGE_KEYS}, "exact_match_by_kind": kinds}
+    by_kind = grouped(attempts, lambda attempt: attempt.kind)
+    exact = {kind: summarize(listed)["exact_match"] for kind, listed in by_kind.items()}
+    return {**{key: summary[key] for key in _LANGUAGE_KEYS}, "exact_match_by_kind": exact}
 
 
 def sweep_of(texts: Sequence[str], sampler: SamplerOptions) -> dict[str, SamplerOptions]:
@@ -145,7 +138,7 @@ def sweep_of(texts: Sequence[str], sampler: SamplerOptions) -> dict[str, Sampler
         except ValueError as error:
             raise UsageError(f"--sweep {text}: {error}") from error
     combinations = (dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values()))
-    return {_sweep_label(one): sampler_of({**sampler.values, **one}) for one in combinations}
+    return {_sweep_label(values): sampler_of({**sampler.values, **values}) for values in combinations}
 
 
 def _sweep_label(values: dict[str, Any]) -> str:
@@ -203,7 +196,7 @@ def _open_contender(
 def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition, ...], dict[str, SourceFile]]:
     """The cursor positions of a TOML file, and the files by name; refuses files that the settings exclude."""
     positions = read_positions(places)
-    sources = {one.file: SourceFile.read(places.parent / one.file) for one in positions}
+    sources = {position.file: SourceFile.read(places.parent / position.file) for position in positions}
     for source in sources.values():
         loading.check_allowed(source, settings)
     return positions, sources

@@ -74,7 +74,7 @@ def _rivals(path: Path, header: runner.RunHeader) -> list[metrics.Attempt]:
     if different := [name for name in names if not name.startswith("options.decoder")]:
         raise InputFileError(f"{path} holds a replay of other files or typing ({', '.join(different)} differ)")
     is_same = run.header.model == header.model
-    return [replace(one, contender=path.stem) if is_same else one for one in run.attempts]
+    return [replace(attempt, contender=path.stem) if is_same else attempt for attempt in run.attempts]
 
 
 def typing_tasks(

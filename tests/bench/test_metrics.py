@@ -4,7 +4,6 @@ import pytest
 
 from dg_lsp.bench.metrics import (
     Attempt,
-    calibration,
     calibration_table,
     count,
     decoder_tables,
@@ -144,16 +143,10 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
     right, wrong = (10.0, "x\nz"), (10.0, "y")
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
-    bins = calibration([*unknown, *(attempt(item, confidence=value) for item, value in known)])
-    assert [(one.least, one.num, round(one.confidence, 4), one.right) for one in bins] == [
-        (0.0, 1, 0.01, 0.0),
-        (0.02, 2, 0.035, 0.5),
-        (0.7, 2, 0.85, 1.0),
+    table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
+    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.groups[""]] == [
+        ["0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
+        ["0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
+        ["0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
-    above = [(one.shown_above, one.right_above, one.hits_kept) for one in bins]
-    assert above == [(1.0, 0.6, 1.0), (0.8, 0.75, 1.0), (0.4, 1.0, pytest.approx(2 / 3))]
-    [row, *_] = calibration_table({"": bins}).groups[""]
-    assert [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] == [
-        "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %",
-    ]  # fmt: skip
-    assert calibration(unknown) == []
+    assert calibration_table(unknown) is None
