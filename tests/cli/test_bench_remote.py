@@ -111,7 +111,8 @@ def replies_of(api):
 def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, path, sent):
     Path("a.py").write_text("def area(width, height):\n    return width * height\n")
     server = replies_of("infill" if "infill" in options else "completions")
-    command = ("bench", "replay", "a.py", "--region", "2-2", "--remote", server.url, "--html", "out.html", *options)
+    typing = ("--region", "2-2", "--speed", "0.1")  # slow: an answer of a busy machine is there before the next key
+    command = ("bench", "replay", "a.py", *typing, "--remote", server.url, "--html", "out.html", *options)
     tree = dg_lsp(*command, "--json").json
     server.close()
     assert server.requests[0].startswith(path) and all(sent in request for request in server.requests)
