@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,6 @@ from dg_lsp.errors import DaemonError, InputFileError, UsageError
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
 if TYPE_CHECKING:
-    from dg_lsp.http.auth import AccessRules
     from dg_lsp.settings import Settings
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
@@ -28,14 +27,7 @@ TOKEN_VARIABLE = "DG_LSP_TOKEN"
 MIN_TOKEN_CHARS = 16
 _ONLY_CLIENT = "client"
 """The name of a key that has none."""
-KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the API keys; without it {KEY_VARIABLE}.")]
-AllowedHosts = Annotated[
-    list[str] | None, Option(metavar="NAME", help="Host name that clients use for this machine; may be repeated.")
-]
 DaemonUse = Literal["auto", "start", "never"]
-AllowedOrigins = Annotated[
-    list[str] | None, Option(metavar="ORIGIN", help="Origin whose web pages may send requests; may be repeated.")
-]
 
 
 @with_model_options
@@ -122,12 +114,16 @@ def _located(settings: "Settings") -> dict[str, Any]:
 def serve(
     host: Annotated[str, Option(metavar="HOST", help="Address; any but loopback requires a key.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
-    api_key_file: KeyFile = None,
-    allow_host: AllowedHosts = None,
-    allow_origin: AllowedOrigins = None,
-    max_queued: Annotated[
-        int | None, Option(min=1, metavar="N", help="Most requests that run and wait at a time; default: 32.")
+    api_key_file: Annotated[
+        Path | None, Option(metavar="FILE", help=f"File with the API keys; without it {KEY_VARIABLE}.")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Host name that clients use for this machine; may be repeated.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, Option(metavar="ORIGIN", help="Origin whose web pages may send requests; may be repeated.")
+    ] = None,
+    max_queued: Annotated[int, Option(min=1, metavar="N", help="Most requests that run and wait at a time.")] = 32,
     gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use only this GPU.")] = None,
     *,
     over: dict[str, Any],
@@ -136,34 +132,29 @@ def serve(
     from dg_lsp.engine.request_queue import SharedDevice
     from dg_lsp.engine.scheduler import Scheduler
     from dg_lsp.http.app import HttpServer
+    from dg_lsp.http.auth import AccessRules, allowed_hosts
 
     if gpu is not None:
         pin_gpu(gpu)
         over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
     settings = configure(over)
-    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or (), max_queued)
+    rules = AccessRules(
+        keys=_read_keys(api_key_file),
+        hosts=allowed_hosts(host, allow_host or ()),
+        origins=tuple(allow_origin or ()),
+        max_queued=max_queued,
+    )
     open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())
     keep_heap_small()
     HttpServer((host, port), open_scheduler, settings, rules).run()
     return 0
 
 
-def access_rules(
-    host: str,
-    api_key_file: Path | None,
-    hosts: Sequence[str],
-    origins: Sequence[str],
-    max_queued: int | None = None,
-) -> "AccessRules":
-    """Whose and how many requests the server accepts. Raises InputFileError if the keys cannot be read."""
-    from dg_lsp.http.auth import AccessRules, allowed_hosts
-
-    limit = {} if max_queued is None else {"max_queued": max_queued}
-    return AccessRules(_read_keys(api_key_file), allowed_hosts(host, hosts), tuple(origins), **limit)
-
-
 def _read_keys(path: Path | None) -> dict[str, str]:
-    """Keys by name: of the file's lines, or the variable's; other users could read a key on the command line."""
+    """Keys by name: of the file's lines, or the variable's; other users could read a key on the command line.
+
+    Raises InputFileError if the keys cannot be read.
+    """
     if path is None:
         key = os.environ.get(KEY_VARIABLE, "").strip()
         return {_ONLY_CLIENT: key} if key else {}

@@ -43,16 +43,14 @@ class SchedulerSession:
 
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
-        future = self._scheduler.submit(
-            replace(request, client=(self._number, request.client)), on_step, self._settings
-        )
+        future = self._scheduler.submit(replace(request, client=self._number), on_step, self._settings)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
 
     def warm_up(self, request: FillRequest) -> None:
         """See `Scheduler.warm_up`."""
-        self._scheduler.warm_up(replace(request, client=(self._number, request.client)), self._settings)
+        self._scheduler.warm_up(replace(request, client=self._number), self._settings)
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""
