@@ -275,7 +275,10 @@ class Scheduler:
         self._begin(first)
         with self._device.running(first.job.request.priority):
             while self._active and not self._is_interrupted():
-                if not self._device.wait(min(each.job.priority for each in self._active)):
+                if done := [each for each in self._active if each.job.future.done()]:  # cancelled during a pause
+                    for each in done:
+                        self._end(each, None)
+                elif not self._device.wait(min(each.job.priority for each in self._active)):
                     self._admit()
                     self._join()
                     for each in self._active:
