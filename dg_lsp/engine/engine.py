@@ -69,6 +69,11 @@ class Engine(ABC):
         """The model's memory on this machine; for any thread."""
 
     @property
+    def max_joined(self) -> int:
+        """Requests whose causal passes are worth computing together; 1 where none are."""
+        return 1
+
+    @property
     def slots(self) -> tuple[SlotState, ...]:
         """The slots of the KV cache, none where a server has them; for any thread."""
         return ()
@@ -198,6 +203,12 @@ class LocalEngine(Engine):
     def slots(self) -> tuple[SlotState, ...]:
         """See `Engine.slots`."""
         return self._model.slots.states
+
+    @property
+    def max_joined(self) -> int:
+        """See `Engine.max_joined`."""
+        costs = self.decoder_selection.costs
+        return self._model.denoiser.num_slots if costs and costs.joins else 1
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """See `Engine.run`."""

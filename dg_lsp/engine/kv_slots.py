@@ -44,12 +44,15 @@ class KVSlots:
     def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
         """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
 
-        Without such a slot, the least recently used. A `slot` that exists is taken as it is.
+        Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
+        in use. A `slot` that exists is taken as it is.
         """
         if slot in self._held:
             self._held.move_to_end(slot)
             return slot
-        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in self._held if slot not in taken}
+        possible = [slot for slot in self._held if slot not in taken]
+        free = [slot for slot in possible if slot not in self._busy] or possible
+        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
         best = max(shared, key=lambda slot: shared[slot])
         if 2 * shared[best] < min(len(prompt_ids), len(self._held[best])):
             best = next(iter(shared))

@@ -40,6 +40,7 @@ class Job:
     settings: CompletionSettings
     on_step: OnStep | None = None
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
+    is_joinable: bool = True  # its passes may be computed together with those of another job
 
     @classmethod
     def of(cls, request: Request, settings: CompletionSettings, on_step: OnStep | None = None) -> "Job":
@@ -104,6 +105,14 @@ class RequestQueue:
         """The next one; the queue must not be empty."""
         job = min(self._jobs, key=lambda job: (job.priority, job.steps is None))
         self._jobs.remove(job)
+        return job
+
+    def pop_beside(self, running: Job) -> Job | None:
+        """The next job that may run beside the running one: of the same priority, and requested by a client."""
+        equal = (job for job in self._jobs if job.request.priority == running.request.priority and job.is_joinable)
+        job = None if running.is_speculative else min(equal, key=lambda job: job.steps is None, default=None)
+        if job is not None:
+            self._jobs.remove(job)
         return job
 
     def pop_done(self) -> list[Job]:

@@ -4,6 +4,9 @@ The future of a request stays pending while the request runs, so that its owner 
 checks it between steps. There the thread also turns to more urgent requests and continues afterwards: typing never
 waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
+Requests of the same priority decode side by side, several tokens in one causal pass, where such a pass is so much
+cheaper than single ones that the answers come earlier on average. Otherwise they run one after the other.
+
 Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
 follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
@@ -13,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +25,8 @@ from typing import Any, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.decode_run import join
+from dg_lsp.engine.decoders.base import PendingPass, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
@@ -47,6 +51,16 @@ class ModelTime:
 
     def __add__(self, other: "ModelTime") -> "ModelTime":
         return ModelTime(self.total + other.total, self.stale + other.stale, self.speculative + other.speculative)
+
+
+@dataclass(slots=True, eq=False)
+class ActiveJob:
+    """A job that the model thread runs, alone or beside others."""
+
+    job: Job
+    seconds: float = 0.0  # of its own steps and of those that it shared
+    num_passes: int = 0  # those of its prompt left out
+    next_pass: PendingPass | None = None
 
 
 class Scheduler:
@@ -74,8 +88,7 @@ class Scheduler:
         self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
-        self._running: Job | None = None
-        self._num_passes = 0  # of the running job, those of its prompt left out
+        self._active: tuple[ActiveJob, ...] = ()
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
@@ -121,10 +134,10 @@ class Scheduler:
         settings = settings or self._settings
         job = Job(WarmUpRequest(request, client=request.client), math.inf, Future(), settings)
         with self._changed:
-            running = self._running
-            if running is not None and isinstance(running.request, WarmUpRequest):
-                running.future.cancel()
-            elif running is not None or self._is_closed:
+            running = [each.job for each in self._active]
+            if any(isinstance(job.request, WarmUpRequest) for job in running):
+                running[0].future.cancel()
+            elif running or self._is_closed:
                 return
             if not settings.speculate or any(not isinstance(one.request, WarmUpRequest) for one in self._queue.jobs):
                 return
@@ -143,7 +156,7 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Nothing runs or waits, speculation included."""
         with self._changed:
-            return self.ready.done() and not (self._running or self._queue)
+            return self.ready.done() and not (self._active or self._queue)
 
     @property
     def is_asleep(self) -> bool:
@@ -173,7 +186,7 @@ class Scheduler:
         """
         with self._changed:
             self._is_closed = True
-            jobs = [*self._queue.clear(), *([self._running] if self._running else [])]
+            jobs = [*self._queue.clear(), *(each.job for each in self._active)]
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
@@ -186,12 +199,12 @@ class Scheduler:
             if self._is_closed:
                 job.future.cancel()
                 return
-            stale, running = self._queue.replace(job.key), self._running
+            stale = self._queue.replace(job.key)
+            running = [each.job for each in self._active]
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
-        if running is not None and (running.is_speculative or running.key == job.key):
-            stale.append(running)
+        stale += [each for each in running if each.is_speculative or each.key == job.key]
         self._device.wake()
         for one in stale:
             one.future.cancel()
@@ -210,13 +223,13 @@ class Scheduler:
     def _serve_next(self) -> None:
         """Serves the next request, or closes the model, after idle time or at the end. Survives and reports errors."""
         try:
-            if (job := self._next_job()) is not None:
-                self._advance(job)
+            if (first := self._next_job()) is not None:
+                self._advance(first)
             else:
                 self._close_engine()
         except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
-            if (running := self._running) is not None:
-                _settle(running.future, error)
+            for each in self._active:
+                _settle(each.job.future, error)
             place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
             where = f"{Path(place.filename).name}:{place.lineno}"
             sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")
@@ -242,55 +255,125 @@ class Scheduler:
         if engine is not None:
             engine.close()
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> ActiveJob | None:
         """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
         self._close_done()
         with self._changed:
-            self._running = None
+            self._active = ()
             timeout = None if self._engine is None else self._idle_seconds
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
-            if self._queue and not self._is_closed:
-                self._running = self._queue.pop()
-            return self._running
+            if not (self._queue and not self._is_closed):
+                return None
+            self._active = (ActiveJob(self._queue.pop()),)
+            return self._active[0]
 
-    def _advance(self, job: Job) -> None:
-        """Runs until the end, a cancellation, or a more urgent request."""
-        began, steps, is_paused, self._num_passes = time.monotonic(), job.steps, False, 0
-        try:
-            if steps is None:
+    def _advance(self, first: ActiveJob) -> None:
+        """Runs a job, and others beside it where that pays, until all have ended or a more urgent one waits."""
+        self._begin(first)
+        with self._device.running(first.job.request.priority):
+            while self._active and not self._is_interrupted():
+                if done := [each for each in self._active if each.job.future.done()]:  # cancelled during a pause
+                    for each in done:
+                        self._end(each, None)
+                elif not self._device.wait(min(each.job.priority for each in self._active)):
+                    self._admit()
+                    self._join()
+                    for each in self._active:
+                        self._step(each)
+
+    def _begin(self, active: ActiveJob) -> None:
+        if active.job.steps is None:
+            began = time.monotonic()
+            try:
                 self.ready.result()  # a model that could not be opened is not tried again
-                steps = job.start(self._open(job.settings))
-            begun = replace(job, steps=steps)
-            with self._device.running(job.request.priority):
-                while not (job.future.done() or (is_paused := self._is_interrupted(begun))):
-                    if seconds := self._device.wait(begun.priority):
-                        began += seconds
-                        continue
-                    progress = next(steps)
-                    self._num_passes = progress.number
-                    if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
-                        job.on_step(progress)
-        except StopIteration as end:
-            if isinstance(job.request, FillRequest):
-                self._keep(job, job.request, end.value)
-            _settle(job.future, end.value)
-        except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
-            _settle(job.future, error)
-        finally:
-            if steps is not None and not is_paused:
-                steps.close()
-            self._count(job, time.monotonic() - began)
-            self._finish_later(job)
+                steps = active.job.start(self._open(active.job.settings))
+            except Exception as error:  # noqa: BLE001 - see `_step`
+                self._end(active, error)
+            else:
+                active.job = replace(active.job, steps=steps)
+                active.seconds += time.monotonic() - began
 
-    def _is_interrupted(self, begun: Job) -> bool:
-        """Pauses the job where a more urgent one waits."""
+    def _step(self, active: ActiveJob) -> None:
+        """One forward pass of a job, or its end."""
+        job, began, progress, outcome = active.job, time.monotonic(), None, None
+        try:
+            if not job.future.done() and job.steps is not None:
+                progress = next(job.steps)
+                if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
+                    job.on_step(progress)
+        except StopIteration as end:
+            outcome = end.value
+        except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
+            progress, outcome = None, error
+        active.seconds += time.monotonic() - began
+        if progress is None:
+            self._end(active, outcome)
+        else:
+            active.num_passes = progress.number
+            active.next_pass = progress.next_pass
+
+    def _end(self, active: ActiveJob, outcome: Any) -> None:
+        job = active.job
+        if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
+            self._keep(job, job.request, outcome)
+        _settle(job.future, outcome)
+        if job.steps is not None:
+            job.steps.close()
+        self._count(active)
+        self._finish_later(job)
+        self._remove([active])
+
+    def _is_interrupted(self) -> bool:
+        """Pauses all jobs where a more urgent one waits."""
         if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
             return False
         self._close_done()
         with self._changed:
-            if outranked := self._queue.outranks(begun):
-                self._queue.add(begun)
-            return outranked
+            active = self._active
+            if not self._queue.outranks(min((each.job for each in active), key=lambda job: job.priority)):
+                return False
+            self._remove(active, is_paused=True)
+        return True
+
+    def _admit(self) -> None:
+        """Takes waiting requests of the same priority beside the active ones, where joined passes pay."""
+        engine = self._engine
+        while self._queue and engine is not None and len(self._active) < engine.max_joined:
+            if not all(each.next_pass for each in self._active):
+                return
+            with self._changed:
+                job = self._queue.pop_beside(self._active[0].job)
+                if job is None:
+                    return
+                admitted = ActiveJob(job)
+                self._active = (*self._active, admitted)
+            self._begin(admitted)
+
+    def _join(self) -> None:
+        """Computes the next passes of the active jobs in one; where that is impossible, only the first one goes on."""
+        if len(self._active) < 2:
+            return
+        began = time.monotonic()
+        ready = [each for each in self._active if each.next_pass is not None and not each.job.future.done()]
+        passes = [each.next_pass for each in ready if each.next_pass is not None]
+        if any(each.num_passes and each.next_pass is None for each in self._active) or (
+            len(passes) > 1 and not join(passes)
+        ):
+            others = self._active[1:]
+            for each in others:
+                each.job = replace(each.job, is_joinable=False)
+            self._remove(others, is_paused=True)
+        elif len(passes) > 1:
+            for each in ready:
+                each.seconds += (time.monotonic() - began) / len(ready)
+
+    def _remove(self, ended: Sequence[ActiveJob], *, is_paused: bool = False) -> None:
+        """Takes jobs from the active ones; paused ones wait in the queue."""
+        with self._changed:
+            self._active = tuple(each for each in self._active if each not in ended)
+            for each in ended if is_paused else ():
+                self._queue.add(each.job)
+                self._count(each)
 
     def _close_done(self) -> None:
         """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
@@ -300,8 +383,8 @@ class Scheduler:
             if job.steps is not None:
                 job.steps.close()
 
-    def _count(self, job: Job, seconds: float) -> None:
-        spent = self.model_time
+    def _count(self, active: ActiveJob) -> None:
+        job, seconds, spent = active.job, active.seconds, self.model_time
         stale = seconds if job.future.cancelled() and not job.is_speculative else 0.0
         speculative = seconds if job.is_speculative else 0.0
         self.model_time = ModelTime(spent.total + seconds, spent.stale + stale, spent.speculative + speculative)
@@ -309,7 +392,7 @@ class Scheduler:
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
-            if self._queue or job.future.done():
+            if self._queue or len(self._active) > 1 or job.future.done():
                 return
             following = None if job.is_speculative else self._next_fill(job, request, result)
             is_last = job.is_speculative or result.is_unfinished
@@ -327,8 +410,7 @@ class Scheduler:
         """
 
         def settle() -> None:
-            running = self._running
-            if not (self._num_passes and running is not None and running.future is job.future):
+            if not any(each.num_passes for each in self._active if each.job.future is job.future):
                 _settle(job.future, FillResult.unfinished())
 
         timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)
@@ -357,7 +439,7 @@ class Scheduler:
         return Job.of(following, job.settings) if self._cache.find(following) is None else None
 
 
-def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
+def _settle(future: Future[Any], outcome: Any) -> None:
     """Ends a future unless it has ended: the model thread, the deadline and the client all may end it."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):

@@ -12,7 +12,7 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, PendingPass, Progress, gap_of
 
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
@@ -28,12 +28,13 @@ class AutoregressiveDecoder(Decoder):
         task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
         prompt_ids = known_ids = task.layout.prompt_ids
         draft, num_new = EMPTY, (yield from self._prefill(prompt_ids))
+        copied = self._copied(known_ids)
         while not (self._is_done(draft) or limits.is_over()):
-            drafted = yield from self._drafted(known_ids, draft)
+            drafted = (yield from self._drafted(known_ids, draft)) if copied is None else copied
             if limits.is_over():
                 break
-            new_ids, num_agreed = known_ids[len(known_ids) - num_new :], 0
-            prediction = denoiser.extend(slot, np.concatenate([new_ids, drafted]) if len(drafted) else new_ids)
+            num_agreed = 0
+            prediction = denoiser.extend(slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted]))
             self.num_passes += 1
             if len(drafted):
                 num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
@@ -45,7 +46,11 @@ class AutoregressiveDecoder(Decoder):
             num_new = 1
             num_tokens = len(draft.confidence)
             fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + num_tokens]
-            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
+            copied = self._copied(known_ids)
+            next_pass = None
+            if copied is not None:
+                next_pass = PendingPass(denoiser, slot, np.concatenate([known_ids[-1:], copied]))
+            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence, next_pass=next_pass)
         return (draft,)
 
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
@@ -55,14 +60,17 @@ class AutoregressiveDecoder(Decoder):
         self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
         return num_left
 
+    def _copied(self, known_ids: TokenIds) -> TokenIds | None:
+        """Tokens that may follow, found without a pass; None where passes draft them."""
+        del known_ids
+        return NOTHING
+
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         """Tokens that may follow, with one value for each forward pass that it took to draft them.
 
         The slot holds all but the last token of `known_ids`, before and after.
         """
-        del known_ids, draft
-        yield from ()
-        return NOTHING
+        raise NotImplementedError
 
     def _grown(self, draft: Draft, prediction: Prediction, accepted: slice) -> Draft:
         """Grows token by token, so that the draft stops where it would without drafted tokens."""
@@ -98,9 +106,7 @@ _BORDER = token_ids([-1])  # matches no token
 class PromptLookupDecoder(AutoregressiveDecoder):
     """See `Decoder`. Drafts cost no pass of their own; without a match a pass gives one token."""
 
-    def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
-        del draft
-        yield from ()  # no pass
+    def _copied(self, known_ids: TokenIds) -> TokenIds:
         layout, repetition = self._task.layout, self._task.repetition
         fill_ids = known_ids[len(layout.prompt_ids) :]
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
@@ -145,6 +151,9 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         num_left = int(self._task.spec.is_drafter)
         self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
         return 1
+
+    def _copied(self, known_ids: TokenIds) -> None:
+        del known_ids
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         task, length = self._task, self._task.limits.canvas_length
