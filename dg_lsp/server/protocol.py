@@ -3,15 +3,16 @@
 import asyncio
 import json
 import logging
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from functools import partial
-from typing import Any, Union
+from functools import cache, partial
+from typing import Any, Literal, Union, get_args, get_origin
 from uuid import uuid4
 
-from cattrs import BaseValidationError, Converter, transform_error
+import attrs
+from cattrs import Converter
+from cattrs.errors import ClassValidationError
 from lsprotocol import types
 from pygls import exceptions
 from pygls.lsp.server import LanguageServer
@@ -24,7 +25,6 @@ logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
 _CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
-_CAMEL = re.compile("_([a-z])")
 _MAX_UNANSWERED = 100
 """Requests to the client that may wait for its answers: some clients never answer."""
 _REPLACED = (
@@ -46,8 +46,6 @@ class Protocol(LanguageServerProtocol):
 
     def __init__(self, server: LanguageServer, converter: Converter) -> None:
         super().__init__(server, converter)
-        for kind in (str, bool, int):
-            converter.register_structure_hook(kind, _structure_primitive)
         converter.register_structure_hook(_CHANGE, partial(_structure_change, converter))
         self.on_error: Callable[[str], None] = lambda _: None
         """Receives one line about each message that cannot be read, without its content."""
@@ -66,7 +64,7 @@ class Protocol(LanguageServerProtocol):
     def receive(self, body: bytes) -> None:
         """Handles the body of one message."""
         try:
-            data = json.loads(body, object_hook=_clamped)
+            data = json.loads(body, object_hook=_clamped, parse_constant=_reject_constant)
         except (ValueError, RecursionError):
             self._reject({}, exceptions.JsonRpcParseError())
             return
@@ -83,8 +81,12 @@ class Protocol(LanguageServerProtocol):
             )
             return
         try:
-            self._check_method(data["method"])
+            self._check_method(data["method"], is_request="id" in data)
             message = self.structure_message(data)
+        except exceptions.JsonRpcMethodNotFound as error:
+            if "id" in data:  # servers ignore notifications that they do not know
+                self._reject(data, error)
+            return
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             return
@@ -101,27 +103,27 @@ class Protocol(LanguageServerProtocol):
             JsonRpcInvalidParams: a parameter is missing or has a wrong type.
         """
         kind, params = self.get_message_type(data["method"]), data.get("params")
+        head = {key: data[key] for key in ("id", "method", "jsonrpc") if key in data}
         if kind is None:
-            if "id" in data:
-                return JsonRPCRequestMessage(data["id"], data["method"], data["jsonrpc"], params)
-            return JsonRPCNotification(data["method"], data["jsonrpc"], params)
-        message = self.structured({**data, "params": {} if params is None else params}, kind)
-        if isinstance(message, types.InitializeRequest):
-            _make_root_a_folder(message.params)
-        return message
+            return (JsonRPCRequestMessage if "id" in head else JsonRPCNotification)(params=params, **head)
+        declared = _type_of(kind, "params")
+        structured = declared and self.structured({} if params is None else params, declared, "params")
+        if isinstance(structured, types.InitializeParams):
+            _make_root_a_folder(structured)
+        return kind(params=structured, **head)
 
-    def structured(self, value: object, kind: Any, name: str = "") -> Any:
+    def structured(self, value: object, kind: Any, name: str) -> Any:
         """A JSON value as an object of a type of lsprotocol.
 
         Raises:
             JsonRpcInvalidParams: a field of it is missing or has a wrong type; the message has `name` and the field.
         """
+        if (where := check_of(kind)(value)) is not None:
+            raise exceptions.JsonRpcInvalidParams(f"{name}{where} is missing or has a wrong type")
         try:
             return self._converter.structure(value, kind)
-        except (BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
-            path = transform_error(error)[0].rpartition("@ $")[2]  # the rest may quote a buffer
-            field = (name + _CAMEL.sub(lambda match: match[1].upper(), path)).removeprefix(".")
-            raise exceptions.JsonRpcInvalidParams(f"{field} is missing or has a wrong type") from error
+        except (ClassValidationError, ValueError) as error:
+            raise exceptions.JsonRpcInvalidParams(f"a value of {name} is not allowed") from error
 
     def _receive_response(self, data: dict[str, Any]) -> None:
         """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
@@ -132,12 +134,12 @@ class Protocol(LanguageServerProtocol):
             is_response = "id" in data or "result" in data or "error" in data
             self._reject(data if is_response else {}, exceptions.JsonRpcInvalidRequest("there is no such request"))
             return
-        declared = self._forget(msg_id)
+        declared = _type_of(self._forget(msg_id), "result")
         try:
             if data.get("error") is not None:
                 error = self.structured(data["error"], types.ResponseError, "error")
                 raise exceptions.JsonRpcException.from_error(error)
-            future.set_result(self.structured({"result": None, **data}, declared).result)
+            future.set_result(declared and self.structured(data.get("result"), declared, "result"))
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             future.set_exception(error)
@@ -184,7 +186,7 @@ class Protocol(LanguageServerProtocol):
         super()._execute_handler(msg_id, handler, end, *args, **kwargs)
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        if is_id(msg_id) and msg_id in self._request_futures and msg_id not in self._sent:
+        if msg_id in self._request_futures and msg_id not in self._sent:
             self._cancelled.add(msg_id)
             super()._handle_cancel_notification(msg_id)
 
@@ -201,8 +203,8 @@ class Protocol(LanguageServerProtocol):
         )
         self._send_response(msg_id, error=error)
 
-    def _check_method(self, method: object) -> None:
-        """Raises `JsonRpcException` for a method that cannot be called now."""
+    def _check_method(self, method: object, *, is_request: bool) -> None:
+        """Raises `JsonRpcException` for a method that cannot be called, or not now."""
         is_initialized = self._workspace is not None
         if not isinstance(method, str):
             raise exceptions.JsonRpcInvalidRequest("a method is a string")
@@ -212,6 +214,11 @@ class Protocol(LanguageServerProtocol):
             raise exceptions.JsonRpcInvalidRequest("initialize was received already")
         if self._shutdown and method != types.EXIT:
             raise exceptions.JsonRpcInvalidRequest("the server is shutting down")
+        if method != types.CANCEL_REQUEST:
+            self._get_handler(method)
+        kind = self.get_message_type(method)
+        if kind is not None and is_request != ("id" in attrs.fields_dict(kind)):
+            raise exceptions.JsonRpcInvalidRequest("a notification has no id" if is_request else "a request has an id")
 
     def _reject(self, data: dict[str, Any], error: exceptions.JsonRpcException) -> None:
         """Logs the error, and answers it if the message is a request."""
@@ -233,6 +240,12 @@ def _make_root_a_folder(params: types.InitializeParams) -> None:
     params.root_uri = params.root_path = None
 
 
+def _type_of(message: type | None, field: str) -> Any:
+    """The type of `params` or `result` of a message; None for no message, and where there is nothing."""
+    kind = attrs.fields_dict(message)[field].type if message is not None else None
+    return None if kind is type(None) else kind
+
+
 def _structure_change(converter: Converter, value: Any, _kind: Any) -> Any:
     """A change of a part of the text, or of the whole text: its range is missing or null."""
     is_part = value.get("range") is not None
@@ -241,15 +254,9 @@ def _structure_change(converter: Converter, value: Any, _kind: Any) -> Any:
     )
 
 
-def _structure_primitive(value: Any, kind: type) -> Any:
-    """The member of an enumeration, or a value of exactly this type; lsprotocol takes any value for a string."""
-    if issubclass(kind, Enum):
-        return kind(value)
-    if kind is int and is_integer(value):  # 3.0 is an integer
-        return int(value)
-    if type(value) is not kind:
-        raise TypeError(f"no {kind.__name__}")
-    return value
+def _reject_constant(name: str) -> None:
+    """Raises `ValueError`: JSON has no NaN and no infinity."""
+    raise ValueError(name)
 
 
 def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
@@ -265,6 +272,97 @@ def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+# the converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields
+Check = Callable[[Any], str | None]
+"""Returns where a value differs from a type, such as `.range.start`: empty for the value itself, None for nowhere."""
+
+
+@cache
+def check_of(kind: Any) -> Check:
+    """The check of a type of lsprotocol, whose names must be resolved, as the converter does.
+
+    Null is a missing field. An empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Union:
+        return _union([one for one in arguments if attrs.has(one)], [one for one in arguments if not attrs.has(one)])
+    if origin is Sequence:
+        return _sequence(check_of(arguments[0]))
+    if origin is Literal:
+        return _simple(lambda value: value in arguments)
+    if attrs.has(kind):
+        return _object(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        values = [one.value for one in kind]
+        return _simple(lambda value: not isinstance(value, bool) and value in values)
+    return _simple(_PRIMITIVES.get(kind, lambda _: True))  # Any, and what no client sends
+
+
 def is_integer(value: Any) -> bool:
     """Whether a value of JSON is a whole number; 3.0 is one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+
+
+_PRIMITIVES: dict[type, Callable[[Any], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int: is_integer,
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    str: lambda value: isinstance(value, str),
+    type(None): lambda value: value is None,
+    types.LSPObject: lambda value: isinstance(value, Mapping),
+}
+
+
+def _simple(holds: Callable[[Any], bool]) -> Check:
+    return lambda value: None if holds(value) else ""
+
+
+def _union(objects: Sequence[type], others: Sequence[Any]) -> Check:
+    def check(value: Any) -> str | None:
+        if isinstance(value, Mapping) and objects:
+            return check_of(max(objects, key=lambda one: _likeness(one, value)))(value)
+        return None if any(check_of(one)(value) is None for one in (*others, *objects)) else ""
+
+    return check
+
+
+def _likeness(kind: type, value: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of the required fields of a type an object has; of two types, the one that requires less is meant."""
+    names = [_json_name(one) for one in attrs.fields(kind) if one.default is attrs.NOTHING]
+    return sum(value.get(name) is not None for name in names), -len(names)
+
+
+def _sequence(element: Check) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list):
+            return ""
+        return next((f"[{at}]{where}" for at, one in enumerate(value) if (where := element(one)) is not None), None)
+
+    return check
+
+
+def _object(kind: type) -> Check:
+    fields: list[tuple[str, Check, bool]] = []  # some types contain themselves
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, Mapping) and value != []:
+            return ""
+        fields[:] = fields or [_field(one) for one in attrs.fields(kind)]
+        for name, element, is_required in fields:
+            one = value.get(name) if value else None
+            if (one is not None or is_required) and (where := element(one)) is not None:
+                return f".{name}{where}"
+        return None
+
+    return check
+
+
+def _field(field: "attrs.Attribute[Any]") -> tuple[str, Check, bool]:
+    """The name of a field in JSON, its check, and whether it is required."""
+    declared: Any = field.type
+    return _json_name(field), check_of(declared), field.default is attrs.NOTHING
+
+
+def _json_name(field: "attrs.Attribute[Any]") -> str:
+    first, *others = field.name.removesuffix("_").split("_")
+    return "".join([first, *map(str.title, others)])

@@ -79,10 +79,11 @@ def session():
     ("params", "field"),
     [
         pytest.param(None, "params.textDocument", id="missing"),
-        pytest.param("text", "params", id="a string for an object"),
+        pytest.param("text", "params is", id="a string for an object"),
         pytest.param({**ACTION, "textDocument": {"uri": 5}}, "params.textDocument.uri", id="a number for a string"),
         pytest.param({**ACTION, "range": {"start": {**AT, "line": True}}}, "params.range.start.line", id="a bool"),
         pytest.param({**ACTION, "range": {"start": {**AT, "line": 0.5}}}, "params.range.start.line", id="a fraction"),
+        pytest.param({**ACTION, "context": {"diagnostics": {}}}, "params.context.diagnostics", id="an object"),
         pytest.param({**ACTION, "context": {"diagnostics": [1]}}, "params.context.diagnostics[0]", id="an element"),
         pytest.param(
             {**ACTION, "context": {"diagnostics": [], "triggerKind": 9}},
@@ -161,35 +162,28 @@ def test_a_root_that_is_no_uri_does_not_keep_a_session_from_beginning(root):
 @pytest.mark.parametrize(
     ("message", "code"),
     [
-        ({"method": "textDocument/hover", "params": {"textDocument": {"uri": URI}, "position": AT}}, METHOD_NOT_FOUND),
+        ({"method": "textDocument/hover", "params": {"position": 5}}, METHOD_NOT_FOUND),
+        ({"method": "textDocument/didOpen", "params": {}}, INVALID_REQUEST),
         ({"method": ["x"]}, INVALID_REQUEST),
         ({"method": "unknown"}, METHOD_NOT_FOUND),
     ],
-    ids=["unserved", "a list", "unknown"],
+    ids=["unserved", "a notification", "a list", "unknown"],
 )
 def test_a_request_of_no_method_is_answered(session, message, code):
     session.receive(id=7, **message)
     assert [one["error"]["code"] for one in session.answers(7)] == [code]
 
 
-@pytest.mark.parametrize("method", ["initialize", "shutdown", "textDocument/codeAction", "workspace/executeCommand"])
-def test_a_request_without_an_id_is_ignored_with_one_line(session, method):
-    session.call(method, ACTION)
-    assert len(session.sent) == 2  # with the answer to `initialize`
-    assert f"notification '{method}' dropped" in session.logged()[0]
-    session.call("textDocument/codeAction", ACTION, 1)
-    assert "result" in session.answers(1)[0]
-
-
 @pytest.mark.parametrize(
     ("body", "code"),
     [
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": NaN}', PARSE_ERROR),
         (b'{"jsonrpc": "2.0", "id": null, "method": "shutdown"}', INVALID_REQUEST),
         (b'{"jsonrpc": "2.0"}', INVALID_REQUEST),
         (b'[{"jsonrpc": "2.0", "id": 1, "method": "shutdown"}]', INVALID_REQUEST),
         (b"{{{{{", PARSE_ERROR),
     ],
-    ids=["null", "nothing", "batch", "no JSON"],
+    ids=["not a number", "null", "nothing", "batch", "no JSON"],
 )
 def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
     session.server.protocol.receive(body)
