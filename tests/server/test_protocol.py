@@ -341,7 +341,7 @@ async def test_nothing_is_kept_of_documents_and_notebooks_that_were_closed():
     async def use(uri):
         document, place = {"textDocument": {"uri": uri}}, {"start": AT, "end": AT}
         session.call("textDocument/didFocus", {**document, "position": AT})
-        completion = {**document, "position": AT, "context": {"triggerKind": 1}}
+        completion = {**document, "position": AT, "context": {"triggerKind": 2}}
         session.call("textDocument/inlineCompletion", completion, uri)
         [answer] = await session.until(lambda: session.answers(uri))
         assert answer["result"]["items"]
