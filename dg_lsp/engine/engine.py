@@ -161,7 +161,7 @@ class Engine(ABC):
             max_lines=limits.max_lines,
             score=score,
             check_syntax=self.settings.check_syntax,
-            must_parse=request.priority in (Priority.INVOKED, Priority.REWRITE),
+            must_parse=request.priority is Priority.INVOKED,  # a rewrite is checked as a whole
         )
 
 
