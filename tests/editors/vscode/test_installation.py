@@ -38,7 +38,7 @@ def test_the_extension_contains_the_server_of_this_tree():
     expected = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in files}
     # names only: pytest takes minutes for the difference of the contents
     assert {name for name in {**found, **expected} if found.get(name) != expected.get(name)} == set()
-    assert VSIX.stat().st_size < 8_000_000
+    assert VSIX.stat().st_size < 90_000_000  # dg-base has 70 MB
 
 
 def start_installation(window):
