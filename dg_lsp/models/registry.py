@@ -226,12 +226,12 @@ BUNDLED = (
         name=BASE,
         patterns=(f"{BASE}.gguf",),
         quantization="IQ4_NL",
-        size=70_450_048,
+        size=70_450_080,
         licence="Apache-2.0",
         note="bundled: made from SmolLM2-135M-Instruct",
         sources=("docs/log.md",),
-        quality=0.05,  # provisional: the final file is not measured yet
-        quality_source="estimate: not measured yet",
+        quality=0.19,
+        quality_source="measured: exact lines of 100",
         memory=300_000_000,
     ),
 )
