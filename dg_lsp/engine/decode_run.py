@@ -276,17 +276,17 @@ def join(passes: Sequence[PendingPass]) -> bool:
     False where that is not possible; then each request decodes by itself.
     """
     requests = [each.denoiser for each in passes if isinstance(each.denoiser, RequestDenoiser)]
-    model, slots, began = requests[0].inner, requests[0].slots, time.perf_counter()
+    began = time.perf_counter()
     causal_passes = list[CausalPass]()
     try:
         for request, each in zip(requests, passes, strict=True):
             request.restore(each.slot)
             causal_passes.append(request.causal_pass(each.slot, each.ids))
-        predictions = model.extend_together(causal_passes)
+        predictions = requests[0].inner.extend_together(causal_passes)
     except DgLspError:
         return False
     finally:
-        slots.user = None  # a request that does not take its result restores its slot
+        requests[0].slots.user = None  # a request that does not take its result restores its slot
     seconds = time.perf_counter() - began
     for request, causal_pass, prediction in zip(requests, causal_passes, predictions, strict=True):
         request.take_joined(causal_pass, prediction, seconds)

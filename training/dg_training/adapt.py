@@ -145,9 +145,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
     trainer = adaptation.trainer()
     with trainer.stopped_by_signal():
         trainer.run(
-            show,
-            max_steps=options.max_steps,
-            on_save=lambda: adaptation.export(out, trainer.average, trainer.progress),
+            show, max_steps=options.max_steps, on_save=lambda: adaptation.export(out, trainer.average, trainer.progress)
         )
 
 

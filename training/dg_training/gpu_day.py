@@ -99,8 +99,7 @@ def run(
             trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
         is_complete = trainer.progress.seconds >= options.minutes * 60
         log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": is_complete})
-    missing = send(root, parcel)
-    log({"do": "sent", "missing": missing})
+    log({"do": "sent", "missing": send(root, parcel)})
 
 
 def _device_name(device: str) -> str:

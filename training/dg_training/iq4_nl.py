@@ -72,7 +72,7 @@ class RoundedWeights:
     """The matrices of a network but its embedding, rounded while a step runs."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._weights = [w for name, w in network.named_parameters() if w.ndim == 2 and "embd" not in name]
+        self._weights = _matrices(network)
         self._scales: list[Tensor] = []
         self._offsets: list[Tensor] = []
         self._num_steps = 0
@@ -97,6 +97,10 @@ class RoundedWeights:
 def round_matrices(network: nn.Module) -> None:
     """Rounds the matrices of a network but its embedding in place, as `pack` does."""
     with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if weight.ndim == 2 and "embd" not in name:
-                weight.copy_(rounded(weight, best_scales(weight)))
+        for weight in _matrices(network):
+            weight.copy_(rounded(weight, best_scales(weight)))
+
+
+def _matrices(network: nn.Module) -> list[nn.Parameter]:
+    """The weights that a file holds in this format: all matrices but the embedding."""
+    return [weight for name, weight in network.named_parameters() if weight.ndim == 2 and "embd" not in name]

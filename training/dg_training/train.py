@@ -192,11 +192,10 @@ class Trainer:
             self.loader_state = loader and LoaderState(tuple(loader["streams"]), loader["turn"])
             self.generator.set_state(generator)
 
-    def start_from(self, path: Path, *, continues: bool = False) -> None:
-        """Take the weights of a GGUF file of this configuration. `continues`: also its place in the planned time."""
+    def start_from(self, path: Path) -> None:
+        """Take the weights of a GGUF file of this configuration, and count its tokens."""
         network = read_model(path, self.config.network)
-        progress = TrainingProgress(*training_progress(path))
-        self.progress = progress if continues else TrainingProgress(tokens=progress.tokens)
+        self.progress = TrainingProgress(tokens=training_progress(path)[1])
         self.network.load_state_dict(network.state_dict())
         self.average.load_state_dict(network.state_dict())
 
