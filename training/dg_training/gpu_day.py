@@ -9,7 +9,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ def send(root: Path, parcel: Parcel) -> int:
     return len(missing)
 
 
-def collect(homes: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def collect(homes: Sequence[Path], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Join the newest export whose slices are all in `homes`, the folders that came back, and write it to `path`.
 
     Returns its manifest and the lines of the logs, without repetitions.
@@ -175,7 +175,6 @@ def collect(homes: Iterable[Path], path: Path) -> tuple[dict[str, Any], list[dic
     Raises:
         InputFileError: there is no whole export.
     """
-    homes = list(homes)
     errors = []
     for name in sorted(
         {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}, reverse=True

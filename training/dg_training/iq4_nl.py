@@ -18,9 +18,8 @@ LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 1
 CANDIDATES = range(-134, -119, 2)
 """Levels to which the largest weight of a block is scaled; the scale with the least square error is taken."""
 _INDICES = np.array([min(range(16), key=lambda i: abs(LEVELS[i] - x)) for x in range(-128, 128)], np.uint8)
-"""Index of the level next to -128, -127, ..., 127."""
 _VALUES = np.array(LEVELS, np.float32)[_INDICES]
-"""That level."""
+"""Index of the level next to -128, -127, ..., 127, and that level."""
 ROUNDED_STEPS, SCALED_STEPS = 4, 64
 
 

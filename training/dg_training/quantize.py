@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import InputFileError
 from dg_training.adapt import CPU_ROWS, prepare_vocabulary
 from dg_training.network import DiffusionNetwork
@@ -67,6 +68,7 @@ def quantize(
         ModelError: the file is missing, damaged or not supported.
     """
     weights = _importance_of(source, root, num_batches) if num_batches else {}
+    library()  # its log takes characters that llama.cpp cuts in two
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.nthread, params.allow_requantize = FILE_TYPES[file_type], 2, True
     if embedding_type:
