@@ -98,8 +98,9 @@ class _Command:
     def fill(self, offset: int, candidates: int, suffix_lines: int | None) -> int:
         """Completes the code at an offset; returns the exit code."""
         from dg_lsp.cli.output import fill_object, timing_line
+        from dg_lsp.context.eligibility import Eligibility
         from dg_lsp.engine.request import FillRequest, Priority
-        from dg_lsp.server.explanation import Visibility, explain, not_requested
+        from dg_lsp.server.explanation import Explanation, Visibility, explain
 
         request = FillRequest(
             self.source.snapshot(),
@@ -116,8 +117,11 @@ class _Command:
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             result = self._run(engine, request)
             completion, exclusion = self.settings.completion, loading.exclusion(self.settings)
-            typed = not_requested(request, exclusion, completion, engine)
-            typed = typed or explain(result.confident(completion.min_confidence), completion, engine)
+            problem = engine.spec.language_problem(self.source.language)
+            eligibility = Eligibility.of_typing(request.snapshot, offset, exclusion, completion.trigger, problem)
+            typed = Explanation.of(eligibility) or explain(
+                result.confident(completion.min_confidence), completion, engine
+            )
         if self.write and result.candidates:
             self.source.replace(offset, offset, result.text)
         if self.as_json:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
+from dg_lsp.context.eligibility import Cause
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
@@ -149,10 +150,9 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     document = ls.documents.get(argument["uri"])
     if document is None:
         raise Refusal(f"{argument['uri']} is not open")
-    if ls.is_excluded(document.snapshot()):
-        raise Refusal("this file is excluded from completion")
-    if problem := ls.language_problem(document.language, of_rewrites=of_rewrites):
-        raise Refusal(problem)
+    eligibility = ls.eligibility(document.snapshot(), of_rewrites=of_rewrites)
+    if not eligibility.is_served:
+        raise Refusal(eligibility.reason)
     try:
         span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
         where = ls.protocol.structured(span, types.Range, "range")
@@ -244,10 +244,12 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
     """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
     document = ls.documents.get(params.text_document.uri)
-    if document is None or ls.is_excluded(document.snapshot()):
+    if document is None:
         return []
-    can_fill = not ls.language_problem(document.language)
-    can_rewrite = not ls.language_problem(document.language, of_rewrites=True)
+    fills = ls.eligibility(document.snapshot())
+    if fills.cause is Cause.EXCLUDED:
+        return []
+    can_fill, can_rewrite = fills.is_served, ls.eligibility(document.snapshot(), of_rewrites=True).is_served
     where, context = params.range, params.context
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
