@@ -31,7 +31,7 @@ from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.protocol import Protocol
-from dg_lsp.server.status import Once, State, Status, canvas_sender
+from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
 
 NOTHING: Mapping[str, Any] = {}
@@ -80,7 +80,8 @@ class Server(LanguageServer):
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
         self._cursors: dict[str, int] = {}  # last known offsets by open document; one that is too large means the end
-        self._reported = Once()
+        self._reported: set[int] = set()
+        """Hashes of what was shown or logged once a session."""
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels[AnyScheduler] | None = None
@@ -100,13 +101,19 @@ class Server(LanguageServer):
 
     def log_once(self, message: str) -> None:
         """Writes one line to the client's log, if it is not there yet."""
-        if self._reported.is_new(message):
+        if self._is_new(message):
             self.log(types.MessageType.Info, message)
 
     def show_settings_errors(self, errors: Sequence[str]) -> None:
         """Shows each error once a session."""
-        if new := [error for error in errors if self._reported.is_new(error)]:
+        if new := [error for error in errors if self._is_new(error)]:
             self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
+
+    def _is_new(self, message: str) -> bool:
+        """Whether the message is shown or logged for the first time."""
+        is_new = hash(message) not in self._reported
+        self._reported.add(hash(message))
+        return is_new
 
     def report_server_error(self, error: Exception, source: type[Exception]) -> None:
         """Logs the type of an error that pygls caught. Its message is left out: it may quote a buffer."""
