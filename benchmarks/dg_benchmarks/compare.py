@@ -37,7 +37,7 @@ DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit code."""
     given = _parser().parse_args(arguments)
-    cases = Cases(given.data, given.limit, given.seed, given.execute, given.json, given.output, given.html)
+    cases = Cases(given.data, given.limit, given.seed, given.execute, given.json, given.output)
     options = RequestOptions(
         length=LengthHint(given.length),
         deadline_ms=1e3 * ANSWER_SECONDS,
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         opening = _open_contenders(settings, given, options)
         run = cases.run("compare", settings, options, opening, {**_listed(given), "seed": given.seed})
         tree = compare_json(run, given.seed) if given.json else None
-        return finish(run, compare_tables(run, given.seed), tree, given.html)
+        return finish(run, compare_tables(run, given.seed), tree)
     except DgLspError as error:
         print(f"compare: {error}", file=sys.stderr)
         return error.exit_code
@@ -77,7 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--execute", action="store_true", help="run the tests of each case in a sandbox")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--output", type=Path, metavar="RUN.jsonl", help="keep every attempt, resume an earlier run")
-    parser.add_argument("--html", type=Path, metavar="OUT.html", help="also write a page")
     return parser
 
 

@@ -8,14 +8,13 @@ The model is the bundled one with default settings; nothing is left out between 
 import argparse
 import html
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from dg_lsp.bench import replay, typing_model
-from dg_lsp.bench.timeline import Timeline, timelines
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.replay import typing_tasks
 from dg_lsp.settings import Settings
@@ -43,22 +42,31 @@ class Frame:
     column: int  # of the cursor
 
 
-def frames(timeline: Timeline) -> Iterator[Frame]:
+def frames(task: typing_model.TypingTask, events: Iterable[replay.Event]) -> Iterator[Frame]:
     """The first screen, and one for each event that changed something."""
-    head = "\n".join(timeline.head.split("\n")[-NUM_BEFORE - 1 :])
-    typed = timeline.text.encode("utf-16-le")
-    moments = [(0.0, 0, ""), *((one.at_ms, one.typed, one.ghost) for one in timeline.moments)]
-    for (at_ms, num, ghost), (next_ms, *_) in pairwise([*moments, (moments[-1][0] + PAUSE_MS, 0, "")]):
-        if next_ms > at_ms:
-            before = head + typed[: 2 * num].decode("utf-16-le")
-            lines = before.split("\n")
-            yield Frame(at_ms, tuple(lines), ghost.split("\n")[0], len(lines) - 1, len(lines[-1]))
+    head = task.head.split("\n")[-NUM_BEFORE - 1 :]
+    frame = Frame(0.0, tuple(head), "", len(head) - 1, len(head[-1]))
+    typed = ""
+    for event in events:
+        if isinstance(event, replay.TaskEvent) or (isinstance(event, replay.RequestEvent) and not event.is_displayed):
+            continue
+        at_ms, ghost = event.at_ms, ""
+        if isinstance(event, replay.RequestEvent):
+            at_ms, ghost = event.at_ms + event.attempt.latency_ms, event.attempt.text
+        elif isinstance(event, replay.KeyEvent):
+            typed, ghost = typed + event.key, event.item
+        else:
+            typed += event.text
+        if at_ms > frame.at_ms:
+            yield frame
+        lines = ("\n".join(head) + typed).split("\n")
+        frame = Frame(at_ms, tuple(lines), ghost.split("\n")[0], len(lines) - 1, len(lines[-1]))
+    yield frame
 
 
-def draw(timeline: Timeline, caption: str) -> str:
+def draw(screens: Sequence[Frame], caption: str) -> str:
     """The animation as SVG; where nothing moves, the last frame is shown."""
-    screens = list(frames(timeline))
-    total_ms = timeline.moments[-1].at_ms + PAUSE_MS
+    total_ms = screens[-1].at_ms + PAUSE_MS
     rows = max(len(one.lines) for one in screens)
     columns = max(one.column + len(one.ghost) for one in screens)
     columns = max(columns, *(len(line) for one in screens for line in one.lines), len(caption) * 6 // 7)
@@ -124,13 +132,12 @@ def main(arguments: list[str] | None = None) -> None:
     with closing(open_engine(settings)) as engine:
         played = replay.Replay(tasks, typist, typing_model.EditorModel())
         events = list(played.run(replay.EngineCompleter(engine)))
-        [timeline] = timelines(events)
         numbers = replay.summarize_replay(events)
         saved, p50 = numbers["keystrokes_saved"], numbers["ttfue_ms"]["p50"] or 0
         caption = f"{engine.spec.name} on {os.cpu_count()} CPU cores, default settings, typed at {given.speed:g}x"
     caption += f": {100 * saved:.0f} % of the keys saved, useful text after {p50:.0f} ms"
-    given.out.write_text(draw(timeline, caption), encoding="utf-8")
-    print(f"{given.out}: {timeline.summary}")
+    given.out.write_text(draw(list(frames(tasks[0], events)), caption), encoding="utf-8")
+    print(f"{given.out}: {caption}")
 
 
 if __name__ == "__main__":

@@ -227,5 +227,5 @@ def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path)
     assert [frame.get("visibility") for frame in frames] == ["hidden"] * (len(frames) - 1) + ["visible"]
     starts = [frame[0].get("keyTimes").split(";")[-2] for frame in frames[1:-1]]
     assert starts == sorted(set(starts), key=float)
-    assert len(frames) > 20
-    assert "right" in capsys.readouterr().out
+    assert len(frames) > 10
+    assert "of the keys saved" in capsys.readouterr().out

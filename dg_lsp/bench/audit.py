@@ -1,11 +1,10 @@
-"""The page of an audit log: requests, their cost, and what became of the completions of editors."""
+"""Tables of an audit log: requests, their cost, and what became of the completions of editors."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from dg_lsp.bench import metrics
-from dg_lsp.bench.report import Page, Section, facts_table
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.ttfue import Outcome
@@ -18,8 +17,8 @@ USEFUL_LATER = (
 Records = Sequence[AuditRecord]
 
 
-def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequence[Outcome] = ()) -> Page:
-    """The page of an audit log; `num_bad` is the number of lines that are not records."""
+def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome] = ()) -> list[metrics.Table]:
+    """The tables of an audit log; `num_bad` is the number of lines that are not records."""
     groups = metrics.grouped(records, lambda record: record.endpoint)
     groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
     note = (
@@ -27,18 +26,9 @@ def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequenc
         " are means, over the requests that the model worked on."
     )
     table = metrics.measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
-    sections = (
-        Section("numbers", "Numbers", [table, *_reasons(groups)]),
-        Section("edits", "Useful edits", _edits(outcomes)),
-        Section("log", "Log", [facts_table("Records", _log_facts(records, num_bad))]),
-    )
-    lead = "The log has no requests."
-    if records:
-        share, num = fmean(record.outcome == "shown" for record in records), metrics.count(len(records), "request")
-        latency = _audit_texts(records)["Time"]["latency"]
-        lead = f"{metrics.percent(share, 0)} of {num} had a fill; the median answer took {latency}."
-    notes = (USEFUL_LATER,) if outcomes else ()
-    return Page(title, max((record.time for record in records), default="")[:10], lead, notes, sections)
+    facts = [(name, str(value)) for name, value in _log_facts(records, num_bad).items()]
+    log = metrics.Table("Records", ("name", "value"), {"": facts})
+    return [table, *_reasons(groups), *_edits(outcomes), log]
 
 
 def _edits(outcomes: Sequence[Outcome]) -> list[metrics.Table]:
@@ -47,7 +37,7 @@ def _edits(outcomes: Sequence[Outcome]) -> list[metrics.Table]:
     if not groups:
         return []
     texts = {trigger: _edit_texts(listed) for trigger, listed in groups.items()}
-    return [metrics.measure_table("Completions in editors", texts)]
+    return [metrics.measure_table("Completions in editors", texts, USEFUL_LATER)]
 
 
 def _edit_texts(outcomes: Sequence[Outcome]) -> metrics.Texts:
@@ -139,30 +129,15 @@ def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
 
 def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
     times = sorted(record.time for record in records)
+    models = sorted({record.model for record in records if record.model})
     return {
         "requests": len(records),
-        "lines that are not records": num_bad or None,
-        "first": times[0] if times else None,
-        "last": times[-1] if times else None,
-        "models": sorted({record.model for record in records if record.model}),
-        "decoders": sorted({record.decoder for record in records if record.decoder}),
-        "slots": len({record.slot for record in records if record.slot >= 0}),
-        "canvas lengths": sorted({record.canvas_length for record in records if record.canvas_length}),
-        "context, tokens": sorted({record.context_size for record in records if record.context_size}),
-        "runtimes": sorted({_runtime(record) for record in records if record.backend}),
-        "GPU memory, estimated, MB": _megabytes(records, "gpu_estimated_bytes"),
-        "GPU memory, used by all, peak, MB": _megabytes(records, "gpu_used_bytes"),
-        "peak memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
+        "lines that are not records": num_bad,
+        "first": times[0],
+        "last": times[-1],
+        "models": ", ".join(models),
+        "peak memory, MB": round(max(record.resident_bytes for record in records) / 1e6),
     }
-
-
-def _runtime(record: AuditRecord) -> str:
-    return f"{record.backend} {record.quantization or 'of unknown format'}, sampling on the {record.sampling}"
-
-
-def _megabytes(records: Records, field: str) -> int | None:
-    """The largest value; None where there is no GPU."""
-    return round(max((getattr(record, field) for record in records), default=0) / 1e6) or None
 
 
 def _answered(records: Records) -> list[AuditRecord]:

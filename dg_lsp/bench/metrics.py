@@ -4,7 +4,6 @@ The metrics are the match with the reference, the time to the first useful edit 
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,6 @@ Summary = dict[str, Any]
 
 ALL = "all"
 """Label of the summary over all kinds."""
-_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-"""Invisible characters, and those that change the order of others."""
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +139,7 @@ class Table:
     note: str = ""
 
     def markdown(self) -> Iterator[str]:
-        """Lines with the caption above the table."""
+        """Lines with the caption above the table, and the note below it."""
         yield f"{self.caption}:"
         yield ""
         yield f"| {' | '.join(self.columns)} |"
@@ -152,6 +148,9 @@ class Table:
             for row in rows:
                 yield f"| {' | '.join(row)} |"
         yield ""
+        if self.note:
+            yield self.note
+            yield ""
 
 
 Texts = Mapping[str, Mapping[str, str]]
@@ -259,12 +258,6 @@ def count(num: int, noun: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """At most `limit` characters, with an ellipsis at the end of a longer text."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def visible(text: str) -> str:
-    """The text with control characters as pictures; the result is valid UTF-8."""
-    text = text.replace("\r\n", "\n")
-    return _INVISIBLE.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else _REPLACEMENT, text)
 
 
 def wilson_interval(share: float, num: int) -> tuple[float, float]:

@@ -17,14 +17,13 @@ from dg_lsp.cli.options import (
     with_model_options,
     with_sampler_options,
 )
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
 app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
-Html = Annotated[Path | None, Option(metavar="OUT.html", help="Also write a page.")]
 
 
 @app.command("cut", epilog="Example: dg-lsp bench cut src -o cases.jsonl")
@@ -83,7 +82,6 @@ def infill(
     ] = False,
     as_json: Json = False,
     output: Output = None,
-    html: Html = None,
     *,
     over: dict[str, Any],
     sampler: SamplerOptions,
@@ -95,7 +93,7 @@ def infill(
     if max_lines is not None and length == "oracle":
         raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
     settings = configure(over)
-    cases = Cases(data, limit, seed, execute, as_json, output, html)
+    cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
         length=LengthHint(length) if max_lines is None else LengthHint.GIVEN,
         max_lines=max_lines,
@@ -132,7 +130,6 @@ def replay(
     decoder: Decoder = None,
     as_json: Json = False,
     output: Output = None,
-    html: Html = None,
     against: Annotated[
         list[Path] | None, Option(metavar="RUN.jsonl", help="An --output of the same typing, to compare with.")
     ] = None,
@@ -150,30 +147,23 @@ def replay(
     settings = configure(over)
     selection, tasks = typing_tasks(files, region, start, settings, bodies=bodies)
     played = Replay(tasks, typing, editor, seed, limit, decoder)
-    return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
+    return measure_replay(played, selection, settings, as_json=as_json, output=output, others=against or ())
 
 
 def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
-    output: Annotated[
-        Path | None, Option("-o", "--output", metavar="OUT.html", help="The page; default: beside the log.")
-    ] = None,
 ) -> int:
-    """Write an audit log as a page: how many requests, how fast, and their outcomes."""
-    from dg_lsp.bench.audit import audit_page
-    from dg_lsp.bench.metrics import count
-    from dg_lsp.bench.report import check_page_path
+    """Summarize an audit log: how many requests, how fast, and their outcomes."""
+    from dg_lsp.bench.audit import audit_tables
+    from dg_lsp.cli.measurements import markdown
     from dg_lsp.engine.audit import read_log
 
     configure({})
-    path = output or log.with_suffix(".html")
-    check_page_path(path)
     try:
         records, outcomes, num_bad = read_log(log)
     except OSError as error:
         raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
-    audit_page(records, f"dg-lsp: {log.name}", num_bad, outcomes).write(path)
-    print_line(f"{count(len(records), 'request')}: {path}")
+    print_lines(markdown(audit_tables(records, num_bad, outcomes)))
     return 0

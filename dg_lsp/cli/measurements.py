@@ -14,9 +14,7 @@ from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_language, grouped, summarize
-from dg_lsp.bench.report import benchmark_page, check_page_path
 from dg_lsp.bench.sandbox import Sandbox
-from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder
@@ -67,7 +65,6 @@ class Cases:
     execute: bool
     as_json: bool
     output: Path | None
-    html: Path | None
 
     def run(
         self,
@@ -78,8 +75,6 @@ class Cases:
         listed: dict[str, Any],
     ) -> runner.Run:
         """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
-        if self.html is not None:
-            check_page_path(self.html)
         cases = sample_cases(read_cases(self.data), self.limit, self.seed)
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
@@ -99,7 +94,7 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     known = {"model": run.header.model, "length_knowledge": options.length}
     languages = {name: _language_shares(attempts) for name, attempts in by_language(run.attempts).items()}
     tree = {**infill_summary(run.attempts), **known, "languages": languages} if cases.as_json else None
-    return finish(run, runner.infill_tables(run), tree, cases.html)
+    return finish(run, runner.infill_tables(run), tree)
 
 
 def infill_summary(attempts: Sequence[Attempt]) -> dict[str, Any]:
@@ -139,14 +134,8 @@ def markdown(tables: Iterable[Table]) -> str:
     return "\n".join(line for table in tables for line in table.markdown())
 
 
-def finish(
-    run: runner.Run,
-    tables: Sequence[Table],
-    tree: dict[str, Any] | None,
-    html: Path | None,
-    timelines: Sequence[Timeline] = (),
-) -> int:
-    """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
+def finish(run: runner.Run, tables: Sequence[Table], tree: dict[str, Any] | None) -> int:
+    """Prints the JSON tree or the tables, and returns the exit code."""
     header = run.header
     if tree is not None:
         print_json(tree)
@@ -154,9 +143,6 @@ def finish(
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
         print_lines((f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""))
         print_lines(markdown(tables))
-    if html is not None:
-        title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
-        benchmark_page(title, run, tables, timelines).write(html)
     return 0 if run.is_complete else INTERRUPTED
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from dg_lsp.bench import metrics, runner
 from dg_lsp.bench import replay as typing
-from dg_lsp.bench.report import check_page_path
-from dg_lsp.bench.timeline import timelines
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
 from dg_lsp.cli import loading
 from dg_lsp.cli.measurements import finish, header_of, open_model, progress_bar, remote_notes
@@ -26,12 +24,9 @@ def measure_replay(
     *,
     as_json: bool,
     output: Path | None,
-    html: Path | None,
     others: Sequence[Path] = (),
 ) -> int:
-    """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, for the page."""
-    if html is not None:
-        check_page_path(html)
+    """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, to compare with."""
     check_decoder(played.decoder, settings)
     lines = [task.lines for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
@@ -60,7 +55,7 @@ def measure_replay(
     if rivals:
         run = replace(run, attempts=(*run.attempts, *rivals))
         tables.insert(1, metrics.summary_table("All contenders", metrics.by_contender(run.attempts)))
-    return finish(run, tables, tree, html, timelines(events))
+    return finish(run, tables, tree)
 
 
 def _rivals(path: Path, header: runner.RunHeader) -> list[metrics.Attempt]:

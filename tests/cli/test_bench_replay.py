@@ -48,23 +48,21 @@ def code(tmp_path):
     return path
 
 
-def test_a_terminal_gets_the_assumptions_and_a_table_like_the_page(dg_lsp, model, code, tmp_path):
-    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--html", tmp_path / "page.html")
+def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
+    outcome = dg_lsp("bench", "replay", code, "--start", 6)
     assert (outcome.code, outcome.err) == (0, "")
-    for text in ("Typing with the model", "keystrokes saved"):
-        assert text in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Typing with the model" in outcome.out
     assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
     assert "| keystrokes saved | " in outcome.out
     assert model.is_closed
 
 
-def test_the_page_compares_with_other_runs_of_the_same_typing(dg_lsp, model, code, tmp_path):
-    other, page = tmp_path / "other.jsonl", tmp_path / "page.html"
+def test_a_run_is_compared_with_others_of_the_same_typing(dg_lsp, model, code, tmp_path):
+    other = tmp_path / "other.jsonl"
     dg_lsp("bench", "replay", code, "--start", 6, "--decoder", "autoregressive", "--output", other)
-    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--html", page, "--against", other)
+    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--against", other)
     assert (outcome.code, outcome.err) == (0, "")
     assert "| measure | scripted | other |" in outcome.out
-    assert "by other" in page.read_text(encoding="utf-8")
     error = dg_lsp("bench", "replay", code, "--start", 5, "--against", other).error(2)
     assert "holds a replay of other files or typing (options.lines" in error
 
@@ -111,7 +109,6 @@ def test_the_limit_applies_to_each_file(dg_lsp, model, code, tmp_path):
         (["--start", "9"], "choose lines from 1 to 7"),
         (["--region", "1-2", "--bodies"], "exclude each other"),
         (["--start", "2", "--bodies"], "exclude each other"),
-        (["--html", "gone/page.html"], "no directory gone"),
         (["--output", "gone/run.jsonl"], "cannot write gone/run.jsonl"),
         (["--limit", "0"], "--limit"),
         (["--on-matching-key", "x"], "--on-matching-key"),

@@ -75,7 +75,6 @@ ARGUMENTS = {
     "NAME": "gemma3-270m",
     "SOURCE": "checkpoint",
     "FOLDER": ".",
-    "OUT.html": "out.html",
     "CASES.jsonl": "out.jsonl",
 }
 """What stands for a required argument or option; a file of code for any other one."""
@@ -89,8 +88,8 @@ MORE = {
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
     "models build-runtime": ["--backend", "cpu", "--whole"],
     "models show": ["dg-mini"],
-    "bench replay": ["--limit", "2", "--start", "9", "--html", "replay.html"],
-    "bench infill": ["--limit", "1", "--html", "infill.html", "--output", "run.jsonl", "--execute"],
+    "bench replay": ["--limit", "2", "--start", "9"],
+    "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
 }
 """Options of the second run of a command."""
 LASTING = ("listening on", "the daemon listens", "runs already")
