@@ -37,6 +37,8 @@ class EngineRequest(Generic[Result_co]):
     client: Hashable = 0  # the session or machine, where several share the model: they share no cache
     sampler: SamplerOptions = NO_OPTIONS  # in place of the model's own values
     slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
+    endpoint: str = ""  # the path of the HTTP API or the method of LSP, for the audit log
+    id: str = ""  # of the audit record; empty leaves it to the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import (
     ChatRequest,
+    EngineRequest,
     FillRequest,
     Priority,
     RefreshRequest,
@@ -27,6 +29,16 @@ from dg_lsp.settings import CompletionSettings
 Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnStep = Callable[[Progress], None]
+
+
+class SchedulerListener(Protocol):
+    """Receives the events of the requests of one client, on any thread; it must be quick and raise nothing."""
+
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+        """A request has ended so many seconds after its arrival. `footprint` is that of the model."""
+        ...
+
+
 Request = FillRequest | RewriteRequest | ChatRequest
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from dg_lsp.engine.decoders.base import PendingPass, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
+from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SchedulerListener, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -81,6 +82,8 @@ class Scheduler:
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
+        self.listeners: tuple[SchedulerListener, ...] = ()
+        """Receive the events of the requests that bring no listeners."""
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
@@ -103,16 +106,23 @@ class Scheduler:
         return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds, device)
 
     def submit(
-        self, request: EngineRequest[Result], on_step: OnStep | None = None, settings: CompletionSettings | None = None
+        self,
+        request: EngineRequest[Result],
+        on_step: OnStep | None = None,
+        settings: CompletionSettings | None = None,
+        listeners: tuple[SchedulerListener, ...] | None = None,
     ) -> Future[Result]:
         """The result to come; cancelling it stops the model.
 
         An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
         now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
-        `on_step` is called by the model thread after each forward pass. `settings` replace the scheduler's.
+        `on_step` is called by the model thread after each forward pass. `settings` and `listeners` replace the
+        scheduler's.
         """
         assert isinstance(request, Request)
         job = Job.of(request, settings or self._settings, on_step)
+        for listener in self.listeners if listeners is None else listeners:
+            job.future.add_done_callback(partial(self._report, listener, request, time.monotonic()))
         cached: FillResult | None = None
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
@@ -125,6 +135,11 @@ class Scheduler:
         elif not isinstance(request, RewriteRequest):
             self._settle_at_deadline(job)
         return job.future
+
+    def _report(
+        self, listener: SchedulerListener, request: EngineRequest[Any], arrival: float, outcome: Future[Any]
+    ) -> None:
+        listener.finished(request, outcome, time.monotonic() - arrival, self.footprint)
 
     def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
         """Decodes the prompt of this fill as soon as the model is idle, unless there is something better to do.
