@@ -140,14 +140,15 @@ class _Command:
         """
         from dg_lsp.cli.output import times, watch_gaps
         from dg_lsp.cli.rewrite import finish
-        from dg_lsp.context.holes import find_holes
+        from dg_lsp.context.gaps import find_gaps
         from dg_lsp.engine.engine import drain
         from dg_lsp.engine.request import RewriteRequest
         from dg_lsp.errors import RequestError
 
         snapshot = self.source.snapshot()
-        holes, wait_ms = find_holes(snapshot, start, end), math.inf if self.deadline is None else self.deadline
-        if not holes:
+        gaps = find_gaps(snapshot, start, end)
+        wait_ms = math.inf if self.deadline is None else self.deadline
+        if not gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         request = RewriteRequest(
             snapshot,
@@ -155,7 +156,7 @@ class _Command:
             end,
             deadline_ms=wait_ms,
             seed=self.seed,
-            holes=holes,
+            gaps=gaps,
             decoder=self.decoder,
             sampler=self.sampler,
         )
@@ -170,7 +171,7 @@ class _Command:
             for gap in result.gaps
             if gap.rejection
         ]
-        gaps = [
+        filled_gaps = [
             {
                 "line": self.source.line_of(gap.start),
                 "placeholder": self.source.text[gap.start : gap.end],
@@ -183,7 +184,7 @@ class _Command:
         tree = {
             "text": result.text,
             "model": result.model,
-            "gaps": gaps,
+            "gaps": filled_gaps,
             "rejected": result.rejection.reason.value if result.rejection else None,
             "steps": result.steps,
             "timings_ms": times(result.timings, load_ms),

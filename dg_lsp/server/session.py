@@ -266,7 +266,7 @@ class Server(LanguageServer):
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
-        send = self._canvas_sender(request.snapshot.uri) if request.holes else None
+        send = self._canvas_sender(request.snapshot.uri) if request.gaps else None
         if on_step is None or send is None:
             return on_step or send
 
