@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.decoders.base import PendingPass, Progress
 from dg_lsp.engine.request import (
     ChatRequest,
     EngineRequest,
@@ -29,6 +28,7 @@ from dg_lsp.settings import CompletionSettings
 Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnStep = Callable[[Progress], None]
+Request = FillRequest | RewriteRequest | ChatRequest
 
 
 class SchedulerListener(Protocol):
@@ -39,35 +39,31 @@ class SchedulerListener(Protocol):
         ...
 
 
-Request = FillRequest | RewriteRequest | ChatRequest
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Job:
     """A request on its way through the scheduler."""
 
     request: Request | RefreshRequest | WarmUpRequest
     deadline: float  # `time.monotonic` seconds
-    future: Future[Any]
     settings: CompletionSettings
     on_step: OnStep | None = None
+    future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
     is_joinable: bool = True  # its passes may be computed together with those of another job
+    seconds: float = 0.0  # of the model thread for the job that are not counted yet
+    num_passes: int = 0  # since it was resumed, those of its prompt left out
+    next_pass: PendingPass | None = None
 
     @classmethod
     def of(cls, request: Request, settings: CompletionSettings, on_step: OnStep | None = None) -> "Job":
         """A job that arrives now."""
         deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-        return cls(request, deadline, Future(), settings, on_step)
+        return cls(request, deadline, settings, on_step)
 
     @property
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
-        request = self.request
-        if isinstance(request, ChatRequest | RefreshRequest | WarmUpRequest):
-            return request.client, request.name, type(request)
-        name = request.snapshot.uri
-        return request.client, name, type(request)
+        return self.request.client, self.request.subject, type(self.request)
 
     @property
     def priority(self) -> int:
@@ -78,18 +74,6 @@ class Job:
     def is_speculative(self) -> bool:
         """No client has requested it yet."""
         return self.request.priority is Priority.SPECULATION
-
-    def start(self, engine: Engine) -> Generator[Progress, None, Any]:
-        """The work, one forward pass at a time."""
-        if isinstance(self.request, RewriteRequest):
-            return engine.rewrite(self.request, deadline=self.deadline)
-        if isinstance(self.request, ChatRequest):
-            return engine.chat(self.request, deadline=self.deadline)
-        if isinstance(self.request, RefreshRequest):
-            return engine.refresh()
-        if isinstance(self.request, WarmUpRequest):
-            return engine.warm_up(self.request.fill)
-        return engine.run(self.request, deadline=self.deadline)
 
 
 class RequestQueue:
