@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -132,6 +133,7 @@ class Server(LanguageServer):
                 await asyncio.to_thread(old.close)
             self._audit_log = self._open_audit_log()
             models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
+            models.listen(self._audit_log)
         for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
             engine = await _outcome(scheduler.ready)
             if models is not self._models:  # other settings have replaced it
@@ -179,11 +181,8 @@ class Server(LanguageServer):
             return None
         scheduler, was_loading = self._models.completion, self.engine() is None
         with self.status.busy():
-            submitted = scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
-            if self._audit_log is not None:
-                endpoint = types.TEXT_DOCUMENT_INLINE_COMPLETION
-                self._audit_log.watch(submitted, endpoint, request.max_tokens, request_id, scheduler)
-            result = await _outcome(submitted)
+            request = replace(request, endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION, id=request_id or "")
+            result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not scheduler.ready.exception():
@@ -230,10 +229,8 @@ class Server(LanguageServer):
         if models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
-        submitted = scheduler.submit(request, self._observers(request, on_step))
-        if self._audit_log is not None:
-            self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
-        result = await asyncio.wrap_future(submitted)
+        request = replace(request, endpoint="dg-lsp.rewrite")
+        result = await asyncio.wrap_future(scheduler.submit(request, self._observers(request, on_step)))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -275,6 +272,7 @@ class Server(LanguageServer):
             return True
         if old.privacy != settings.privacy:
             self._audit_log = self._open_audit_log()
+            self._models.listen(self._audit_log)
         if old.completion != settings.completion:
             self._models.configure(settings.completion)
         return False

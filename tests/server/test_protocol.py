@@ -9,7 +9,7 @@ from functools import partial
 from types import FunctionType, ModuleType
 
 import pytest
-from gates import TIMEOUT
+from gates import TIMEOUT, is_idle
 from language_client import CAPTURED, capabilities
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
@@ -273,7 +273,7 @@ async def test_a_cancelled_command_changes_nothing():
     session.call("$/cancelRequest", {"id": 1})
     [answer] = session.answers(1)
     assert answer["error"]["code"] == CANCELLED
-    await session.until(lambda: session.server._models.completion.is_idle)
+    await session.until(lambda: is_idle(session.server._models.completion))
     await asyncio.sleep(0.01)  # the loop's turn after the model's thread
     assert session.requested("workspace/applyEdit") is None
     await session.close()
