@@ -124,6 +124,7 @@ _OUTCOMES = {
     "unfinished": "unfinished at the deadline",
     "cancelled": "cancelled by a newer request",
     "failed": "failed",
+    "ineligible": "not computed",
 }
 
 
@@ -166,4 +167,4 @@ def _megabytes(records: Records, field: str) -> int | None:
 
 
 def _answered(records: Records) -> list[AuditRecord]:
-    return [record for record in records if record.outcome not in ("cancelled", "failed")]
+    return [record for record in records if record.outcome not in ("cancelled", "failed", "ineligible")]

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.request import EngineRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
@@ -34,7 +35,8 @@ class AuditRecord:
     endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
     model: str
     outcome: str
-    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled` or `failed`."""
+    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, or
+    `ineligible` (not computed, for example because the file is excluded; only requests by the user are recorded)."""
     reason: str = ""  # why nothing was shown, or the class of the error
     decoder: str = ""
     is_cached: bool = False  # the rest of an earlier fill, without a new model call
@@ -100,6 +102,11 @@ class AuditLog:
     def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
         """See `SchedulerListener`. Records the request."""
         self.write(_record(request, outcome, seconds, footprint))
+
+    def ineligible(self, endpoint: str, eligibility: Eligibility) -> None:
+        """Records a request of the user that no model may or can serve."""
+        time, reason = datetime.now(UTC).isoformat(timespec="milliseconds"), str(eligibility.cause)
+        self.write(AuditRecord(time, uuid.uuid4().hex, endpoint, model="", outcome="ineligible", reason=reason))
 
     def write(self, record: AuditRecord | Outcome) -> None:
         """Appends a line."""

@@ -40,7 +40,7 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
     eligibility = _eligibility(server, position, is_requested=is_requested)
     if not eligibility.is_served:
         if is_requested:
-            server.status.explain(eligibility.sentence)
+            server.report_ineligible(eligibility)
         return []
     request = _request(server, position, num_candidates=NUM_INVOKED if is_invoked else 1, is_requested=is_requested)
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)

@@ -305,6 +305,12 @@ class Server(LanguageServer):
             return Eligibility.of_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
         return eligibility
 
+    def report_ineligible(self, eligibility: Eligibility) -> None:
+        """Shows why a completion that the user requested is not computed, and records that in the audit log."""
+        self.status.explain(eligibility.sentence)
+        if self._audit_log is not None:
+            self._audit_log.ineligible(types.TEXT_DOCUMENT_INLINE_COMPLETION, eligibility)
+
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
         models = self._models

@@ -57,9 +57,13 @@ def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agree
     client = session("fill", "x = \n", **options)
     assert client.texts(0, 4) == []
     assert client.texts(0, 4, kind=client.INVOKED) == ["total"]
-    client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 2)
+    client.open("A=\n", uri=SECRETS)
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert client.texts(0, 2, uri=SECRETS, kind=kind) == []
+    client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 3)
     records, *_ = read_log(log)
-    assert [(one.outcome, one.reason) for one in records] == [("nothing", "low-confidence"), ("shown", "")]
+    outcomes = [(record.outcome, record.reason) for record in records]
+    assert outcomes == [("nothing", "low-confidence"), ("shown", ""), ("ineligible", "excluded")]
 
 
 def test_the_rest_of_a_typed_completion_is_shown_without_the_model(session, steps):
