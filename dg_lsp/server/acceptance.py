@@ -167,24 +167,28 @@ class Acceptance:
             self._offered.popitem(last=False)
         return name
 
-    def record(self, name: str, event: str, length: int | None = None) -> None:
-        """The client reports that the item was `shown`, or `accepted`: `length` UTF-16 units of it, or all.
-
-        Unknown names are ignored.
-        """
-        followed, item, events = self._offered.get(name, (None, "", {event}))
-        if event not in events:
-            events.add(event)
-            self.counts[event] += 1
-        if followed is None or followed.id not in self._followed:
-            return
-        if event == "shown":
+    def record_shown(self, name: str) -> None:
+        """The client displayed the item of this name; an unknown name is ignored."""
+        followed, _ = self._count(name, "shown")
+        if followed is not None:
             followed.displayed_ms = followed.displayed_ms or 1e3 * (self._clock() - followed.arrival)
-        else:
+
+    def record_accepted(self, name: str, length: int | None = None) -> None:
+        """The user accepted `length` UTF-16 units of the item of this name, or all; an unknown name is ignored."""
+        followed, item = self._count(name, "accepted")
+        if followed is not None:
             text = item.encode("utf-16-le")
             start = item if length is None else text[: 2 * length].decode("utf-16-le", "ignore")
             num = len(_plain(start))
             followed.accept(_part(_plain(item), num), item, num, self._clock(), is_reported=True)
+
+    def _count(self, name: str, event: str) -> tuple[Followed | None, str]:
+        """Counts an event of an item once; returns its request, if that is still followed, and its text."""
+        followed, item, events = self._offered.get(name, (None, "", {event}))
+        if event not in events:
+            events.add(event)
+            self.counts[event] += 1
+        return followed if followed is not None and followed.id in self._followed else None, item
 
     def change(self, uri: str, changes: Iterable[Change]) -> None:
         """The document was changed. Call `settle` before the change, so that what is due is judged without it."""

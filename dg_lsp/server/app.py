@@ -51,18 +51,8 @@ def create_server(
 ) -> Server:
     """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
     server = Server(open_scheduler, settings, over, usage)
-    server.feature(types.INITIALIZE)(initialize)
-    server.feature(types.INITIALIZED)(initialized)
-    server.feature(types.EXIT)(on_exit)
-    server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
-    server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
-    server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)(did_open_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)(did_change_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_SAVE)(did_save_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)(did_close_notebook)
-    server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(did_change_configuration)
-    server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(did_change_workspace_folders)
+    for method, handler in HANDLERS.items():
+        server.feature(method)(handler)
     # pygls declares the capability only if it is given options
     server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
     rewrite.register(server)
@@ -221,6 +211,22 @@ def did_change_workspace_folders(ls: Server, _params: types.DidChangeWorkspaceFo
     """Updates the roots of .gitignore files and imports. pygls has updated the workspace."""
     ls.exclusion.set_folders(_folders(ls))
     ls.update_status()
+
+
+HANDLERS: Mapping[str, Callable[..., Any]] = {
+    types.INITIALIZE: initialize,
+    types.INITIALIZED: initialized,
+    types.EXIT: on_exit,
+    types.TEXT_DOCUMENT_DID_OPEN: did_open,
+    types.TEXT_DOCUMENT_DID_CHANGE: did_change,
+    types.TEXT_DOCUMENT_DID_CLOSE: did_close,
+    types.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
+    types.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,
+    types.NOTEBOOK_DOCUMENT_DID_SAVE: did_save_notebook,
+    types.NOTEBOOK_DOCUMENT_DID_CLOSE: did_close_notebook,
+    types.WORKSPACE_DID_CHANGE_CONFIGURATION: did_change_configuration,
+    types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: did_change_workspace_folders,
+}
 
 
 def _folders(ls: Server) -> list[str]:

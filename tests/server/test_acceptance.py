@@ -154,9 +154,9 @@ def test_reports_of_the_client_decide_how_much_was_accepted(length, accepted, ch
     editor = Editor()
     item = "f = open\nf.x = 1"[:15]
     [name] = editor.shows(item)
-    editor.acceptance.record(name, "shown")
+    editor.acceptance.record_shown(name)
     editor.insert(item[: length or 15])
-    editor.acceptance.record(name, "accepted", length)
+    editor.acceptance.record_accepted(name, length)
     outcome = editor.outcome()
     assert (outcome.accepted, outcome.accepted_chars, outcome.is_reported) == (accepted, chars, True)
     assert outcome.displayed_ms == pytest.approx(80)
@@ -192,7 +192,7 @@ def test_a_closed_document_is_judged_at_once_and_nothing_of_it_is_kept():
     editor.documents.close(URI)
     editor.acceptance.answer(late, ["sesame"], "m")
     assert [one.verdict for one in editor.outcomes] == ["useful", "cancelled"]
-    editor.acceptance.record(name, "accepted")
+    editor.acceptance.record_accepted(name)
     assert editor.acceptance.counts["accepted"] == 1
     assert "return" not in repr(vars(editor.acceptance)) and editor.acceptance.seconds_until_due is None
 
@@ -204,7 +204,7 @@ def test_many_requests_are_followed_in_bounded_memory(monkeypatch):
     names = [editor.shows(ITEM)[0] for _ in range(10)]
     assert len(editor.outcomes) == 6
     for name in (names[0], "nonsense", ""):
-        editor.acceptance.record(name, "accepted")
+        editor.acceptance.record_accepted(name)
     assert editor.acceptance.counts == {"shown": 0, "accepted": 0}
 
 
