@@ -5,7 +5,7 @@ Automatic completion never interrupts the user: errors are written to the client
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -88,45 +88,18 @@ def on_exit(ls: Server, _params: None) -> None:
 
 def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
     """Opens a document, and prepares the first completion in it."""
-    ls.documents.open(params.text_document)
-    ls.cancel_stale(params.text_document.uri)
-    ls.update_status()
+    ls.open_documents([params.text_document])
     ls.warm_up(params.text_document.uri)
 
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     """Edits a document, and ends what was requested for the text before."""
-    _change(ls, params.text_document, params.content_changes)
-
-
-def _change(
-    ls: Server,
-    identifier: types.VersionedTextDocumentIdentifier,
-    changes: Sequence[types.TextDocumentContentChangeEvent],
-) -> None:
-    document = ls.documents.get(identifier.uri)
-    partial = [one for one in changes if isinstance(one, types.TextDocumentContentChangePartial)]
-    if document is not None and partial:
-        ls.context_provider.record_edit(document, partial[-1].range.start.line)
-    ls.acceptance.settle()  # what is due is judged by the text before the change
-    applied = ls.documents.change(identifier, changes)
-    if applied is not None:
-        ls.acceptance.change(identifier.uri, applied)
-        ls.settle()
-    else:
-        ls.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
-    ls.cancel_stale(identifier.uri)
+    ls.change_document(params.text_document, params.content_changes)
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Closes a document."""
-    _close(ls, params.text_document.uri)
-
-
-def _close(ls: Server, *uris: str) -> None:
-    for uri in uris:
-        ls.forget(uri)
-    ls.settle()
+    ls.close_documents([params.text_document.uri])
 
 
 def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -> None:
@@ -134,7 +107,7 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
     notebook = params.notebook_document
     did_close_notebook(ls, types.DidCloseNotebookDocumentParams(types.NotebookDocumentIdentifier(notebook.uri), ()))
     ls.documents.put_notebook(Notebook(notebook.uri, notebook.version, tuple(notebook.cells)))
-    _open_cells(ls, notebook.uri, params.cell_text_documents)
+    ls.open_documents(params.cell_text_documents, notebook.uri)
     code = (cell.document for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
     ls.warm_up(next(code, ""))
 
@@ -151,14 +124,14 @@ def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParam
         notebook = notebook.spliced(structure.array)
         ls.documents.put_notebook(notebook)
         new = structure.did_open or ()
-        _close(ls, *(one.uri for one in structure.did_close or ()))
-        _open_cells(ls, uri, new)
+        ls.close_documents([document.uri for document in structure.did_close or ()])
+        ls.open_documents(new, uri)
         if new:
             ls.warm_up(new[0].uri, 0)
     if changed.data:
         ls.documents.put_notebook(notebook.with_data(changed.data))
     for text in changed.text_content or ():
-        _change(ls, text.document, text.changes)
+        ls.change_document(text.document, text.changes)
 
 
 def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams) -> None:
@@ -168,16 +141,9 @@ def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams)
 def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
     """Closes a notebook with its cells."""
     uri = params.notebook_document.uri
-    _close(ls, *ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents))
+    ls.close_documents([*ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents)])
     ls.context_provider.close(uri)
     ls.documents.close_notebook(uri)
-
-
-def _open_cells(ls: Server, notebook: str, items: Sequence[types.TextDocumentItem]) -> None:
-    for item in items:
-        ls.documents.open(item, notebook)
-        ls.cancel_stale(item.uri)
-    ls.update_status()
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:

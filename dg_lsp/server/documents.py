@@ -219,12 +219,9 @@ class DocumentStore:
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
-    ) -> list[Change] | None:
-        """Applies edits in order; returns what they changed, each in the text after the last, or None if the document
-        is not open."""
-        document = self._open.get(identifier.uri)
-        if document is None:
-            return None
+    ) -> list[Change]:
+        """Applies edits to an open document in order; returns what they changed, each in the text after the last."""
+        document = self._open[identifier.uri]
         lines, applied = document.lines, []
         for change in changes:
             text, start, end = _without_surrogates(change.text), 0, len(lines.text)

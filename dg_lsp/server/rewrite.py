@@ -243,39 +243,41 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
     """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
-    document = ls.documents.get(params.text_document.uri)
-    if document is None:
+    document, where, context = ls.documents.get(params.text_document.uri), params.range, params.context
+    fills = ls.eligibility(document.snapshot()) if document is not None else None
+    if document is None or fills is None or fills.cause is Cause.EXCLUDED:
         return []
-    fills = ls.eligibility(document.snapshot())
-    if fills.cause is Cause.EXCLUDED:
-        return []
-    can_fill, can_rewrite = fills.is_served, ls.eligibility(document.snapshot(), of_rewrites=True).is_served
-    where, context = params.range, params.context
-    messages = [(one.range.start.line, one.message) for one in context.diagnostics]
+    rewrites = ls.eligibility(document.snapshot(), of_rewrites=True)
+    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
-    if start == end and can_fill:
+    if start == end and fills.is_served:
         ls.warm_up(document.uri, end)
-    fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
-    actions = fixes[:MAX_FIXES] if can_rewrite else []
+    actions = _fixes(document, context.diagnostics) if rewrites.is_served else []
     if document.lines.text[start:end].strip():
-        argument, has_gaps = {"uri": document.uri, "range": where}, bool(find_gaps(document.snapshot(), start, end))
-        actions += _instruction_actions(ls, argument) if can_rewrite else []
-        actions += [_action("Fill the gaps in the selection", FILL_GAPS, argument)] if can_fill and has_gaps else []
-        actions += _replacing_actions(ls, argument) if can_rewrite else []
+        has_gaps = fills.is_served and bool(find_gaps(document.snapshot(), start, end))
+        argument = {"uri": document.uri, "range": where}
+        actions += _selection_actions(ls, argument, can_rewrite=rewrites.is_served, has_gaps=has_gaps)
     # automatic requests come at every move of the cursor: an action there would show a light bulb everywhere
-    elif can_fill and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
+    elif fills.is_served and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
         argument = {"uri": document.uri, "position": where.start}
         actions.append(_action("Complete this block", COMPLETE_BLOCK, argument))
-    return [one for one in actions if _has_kind(one, context.only)]
+    return [action for action in actions if _has_kind(action, context.only)]
 
 
-def _replacing_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    strength = ls.settings.rewrite.strength
-    return [
-        _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
-        _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
-    ]
+def _selection_actions(
+    ls: Server, argument: dict[str, Any], *, can_rewrite: bool, has_gaps: bool
+) -> list[types.CodeAction]:
+    actions = _instruction_actions(ls, argument) if can_rewrite else []
+    if has_gaps:
+        actions.append(_action("Fill the gaps in the selection", FILL_GAPS, argument))
+    if can_rewrite:
+        strength = ls.settings.rewrite.strength
+        actions += [
+            _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
+            _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
+        ]
+    return actions
 
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
@@ -299,6 +301,12 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 def _no_instructions(model: str) -> str:
     """Why a model gets no instructions, and which one does."""
     return f"{model} follows no instructions; {instruction_model()} does (setting rewrite.model)"
+
+
+def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:
+    """A quick fix for each of the first diagnostics."""
+    placed = [diagnostic for diagnostic in diagnostics if diagnostic.range.start.line >= 0]
+    return [_fix(document, diagnostic) for diagnostic in placed[:MAX_FIXES]]
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -242,13 +242,40 @@ class Server(LanguageServer):
         if (job := self.rewrites.get(uri)) is not None:
             job.cancel()
 
-    def forget(self, uri: str) -> None:
-        """Closes a document. Of its text stay recent edits, and snippets in the prompt of an open one."""
-        self.context_provider.close(uri)
-        self.acceptance.close(uri)
-        self.documents.close(uri)
-        self.cancel_stale(uri)
-        self._cursors.pop(uri, None)
+    def open_documents(self, items: Iterable[types.TextDocumentItem], notebook: str = "") -> None:
+        """Opens documents, or cells of the notebook with this URI."""
+        for item in items:
+            self.documents.open(item, notebook)
+            self.cancel_stale(item.uri)
+        self.update_status()
+
+    def change_document(
+        self,
+        identifier: types.VersionedTextDocumentIdentifier,
+        changes: Sequence[types.TextDocumentContentChangeEvent],
+    ) -> None:
+        """Edits a document, and ends what was requested for the text before."""
+        document = self.documents.get(identifier.uri)
+        if document is None:
+            self.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
+            return
+        partial_changes = [change for change in changes if isinstance(change, types.TextDocumentContentChangePartial)]
+        if partial_changes:
+            self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
+        self.acceptance.settle()  # what is due is judged by the text before the change
+        self.acceptance.change(document.uri, self.documents.change(identifier, changes))
+        self.settle()
+        self.cancel_stale(document.uri)
+
+    def close_documents(self, uris: Iterable[str]) -> None:
+        """Closes documents. Of their texts stay recent edits, and snippets in the prompt of an open one."""
+        for uri in uris:
+            self.context_provider.close(uri)
+            self.acceptance.close(uri)
+            self.documents.close(uri)
+            self.cancel_stale(uri)
+            self._cursors.pop(uri, None)
+        self.settle()
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
