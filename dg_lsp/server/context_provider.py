@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import cut, mask_secrets
+from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
     MAX_CHARS,
@@ -28,7 +28,6 @@ from dg_lsp.context.snippets import (
 from dg_lsp.context.tags import Import, imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import ContextSettings
 
@@ -77,7 +76,7 @@ class _Collection:
 class ContextProvider:
     """Collects the snippets of one session. Reads files of the workspace; the session reports edits and diagnostics."""
 
-    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
+    def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
         self._index = WorkspaceIndex(documents, exclusion)

@@ -16,6 +16,7 @@ from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
@@ -30,7 +31,6 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
@@ -63,7 +63,7 @@ class Server(LanguageServer):
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(settings.privacy)
+        self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
         self.usage = usage or Usage()

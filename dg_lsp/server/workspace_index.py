@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot, path_of
-from dg_lsp.context.exclusion import local_path
+from dg_lsp.context.exclusion import Exclusion, local_path
 from dg_lsp.context.languages import language_id_of, language_of
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 
 MAX_MODULES = 12
 """Files read for the imports of one buffer."""
@@ -194,7 +193,7 @@ class WorkspaceIndex:
     its file.
     """
 
-    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
+    def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
         self._indexed: dict[Path, _IndexedFile] = {}
@@ -290,8 +289,7 @@ class WorkspaceIndex:
 
     def _modules(self, path: Path) -> Modules:
         """What finds the modules that the file at `path` imports."""
-        workspace = self._exclusion.workspace
-        roots = dict.fromkeys([*workspace.around(path), *workspace.roots[:MAX_ROOTS]])
+        roots = dict.fromkeys([*self._exclusion.folders_around(path), *self._exclusion.roots[:MAX_ROOTS]])
         return Modules(tuple(roots), self._is_inside, self._read_small)
 
     def _is_inside(self, path: Path) -> bool:
@@ -300,7 +298,7 @@ class WorkspaceIndex:
             target = path.resolve() if os.path.lexists(path) else None
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
-        return target is not None and bool(self._exclusion.workspace.around(target / "file"))
+        return target is not None and bool(self._exclusion.folders_around(target / "file"))
 
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""

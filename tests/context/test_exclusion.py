@@ -12,7 +12,6 @@ from dg_lsp.context.exclusion import (
     MASK,
     Exclusion,
     ExclusionReason,
-    WorkspaceFolders,
     is_binary,
     is_secret,
     local_path,
@@ -201,7 +200,7 @@ def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositorie
         (tmp_path / "project/.git").mkdir()
         (tmp_path / "project/.git/HEAD").touch()
     roots = {"workspace": (tmp_path / "project",), "link": (tmp_path / "link",)}.get(base, ())
-    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)), WorkspaceFolders(roots))
+    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)), [root.as_uri() for root in roots])
     assert reason_of(file.as_uri(), rules=rules) is ExclusionReason.PATTERN
     assert reason_of((tmp_path / "link/src/secret/keys.py").as_uri(), rules=rules) is ExclusionReason.PATTERN
     if base != "nothing":  # of a file that is in no project, no folder is known that the pattern is not relative to
@@ -217,9 +216,7 @@ def test_a_pattern_with_a_slash_excludes_files_of_other_machines():
 
 
 def test_a_pattern_may_name_a_file_by_its_absolute_path(tmp_path):
-    rules = Exclusion(
-        PrivacySettings(exclude_patterns=("/private/home/me/*.py",)), WorkspaceFolders((Path("/private"),))
-    )
+    rules = Exclusion(PrivacySettings(exclude_patterns=("/private/home/me/*.py",)), ["file:///private"])
     assert reason_of("file:///private/home/me/a.py", rules=rules) is ExclusionReason.PATTERN
 
 

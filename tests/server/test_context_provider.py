@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
 from dg_lsp.server.context_provider import MAX_MESSAGE_CHARS, NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
 SECRET = "hunter2"
@@ -23,7 +23,7 @@ class Session:
     def __init__(self, root):
         self.root = root
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(PrivacySettings(), [root.as_uri()])
+        self.exclusion = Exclusion(PrivacySettings(), [root.as_uri()])
         self.provider = ContextProvider(self.documents, self.exclusion)
 
     def uri(self, name):

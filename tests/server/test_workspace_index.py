@@ -3,11 +3,11 @@
 import pytest
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.tags import definitions_of, imports_of
 from dg_lsp.server import workspace_index
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import PrivacySettings
 
@@ -21,7 +21,7 @@ def index(tmp_path):
             (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "w" / name).write_text(text)
         return WorkspaceIndex(
-            DocumentStore(), WorkspaceExclusion(PrivacySettings(exclude_patterns=excluded), [(tmp_path / "w").as_uri()])
+            DocumentStore(), Exclusion(PrivacySettings(exclude_patterns=excluded), [(tmp_path / "w").as_uri()])
         )
 
     return make
@@ -115,7 +115,7 @@ def test_a_home_that_is_a_link_changes_nothing(tmp_path):
     (real / "w/other.py").symlink_to("ignored.py")
     (real / "w/shown.py").write_text("def f(): ...\n")
     for root in (real, linked):
-        exclusion = WorkspaceExclusion(PrivacySettings(), [(root / "w").as_uri()])
+        exclusion = Exclusion(PrivacySettings(), [(root / "w").as_uri()])
         index = WorkspaceIndex(DocumentStore(), exclusion)
         for folder in (real / "w", linked / "w"):
             assert exclusion.is_ignored((folder / "ignored.py").as_uri())

@@ -8,9 +8,9 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from dg_lsp import gitignore
+from dg_lsp.context import exclusion as exclusion_module
 from dg_lsp.context.document import Snapshot
-from dg_lsp.server import exclusion as exclusion_module
-from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.settings import PrivacySettings
 
 
@@ -19,7 +19,7 @@ def exclusion(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / ".gitignore").write_text("*.log\nbuild/\n/only_here.py\n")
     (tmp_path / "src/.gitignore").write_text("!keep.log\n")
-    return WorkspaceExclusion(PrivacySettings(), [tmp_path.as_uri()])
+    return Exclusion(PrivacySettings(), [tmp_path.as_uri()])
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
 )
 def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
     """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
-    monkeypatch.setattr(WorkspaceExclusion, "flavour", PureWindowsPath)
+    monkeypatch.setattr(Exclusion, "flavour", PureWindowsPath)
     monkeypatch.setattr(gitignore, "IGNORES_CASE", True)
     patterns = gitignore.compiled(("*.log", "build/"))
-    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda *_: patterns)
+    monkeypatch.setattr(Exclusion, "_patterns", lambda *_: patterns)
     monkeypatch.setattr(exclusion_module, "repository_around", lambda _: None)
-    assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
+    assert Exclusion(PrivacySettings(), [root]).is_ignored(path) is expected
 
 
 @pytest.mark.parametrize(("number", "expected"), [(30_000, False), (2000, True), (200, False)])
@@ -74,7 +74,7 @@ def test_a_path_of_many_folders_takes_little_memory(number, expected):
     document = Snapshot("file:///" + "a/" * number, 0, "x = 1")
     tracemalloc.start()
     try:
-        assert WorkspaceExclusion(settings, ["file:///"]).is_excluded(document) is expected
+        assert Exclusion(settings, ["file:///"]).is_excluded(document) is expected
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
@@ -92,7 +92,7 @@ def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
 
 def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda _, name: looked.append(name) or ())
+    monkeypatch.setattr(Exclusion, "_patterns", lambda _, name: looked.append(name) or ())
     path = tmp_path.joinpath(*"a" * 200, "main.py")
     assert not exclusion.is_ignored(path.as_uri())
     assert len(looked) == len(set(looked)) == 201
@@ -139,7 +139,7 @@ def repository(tmp_path, monkeypatch):
 def ignored(repository, *roots):
     """Whether secret.py and main.py are ignored."""
     files = [repository / "package/inner" / name for name in ("secret.py", "main.py")]
-    exclusion = WorkspaceExclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
+    exclusion = Exclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
     return [exclusion.is_excluded(Snapshot(path.as_uri(), 0, "x = 1")) for path in files]
 
 
