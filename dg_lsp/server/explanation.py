@@ -53,7 +53,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         return Explanation(Visibility.UNFINISHED, sentence, milliseconds=spent)
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
-        probable, limit = _below(hidden.confidence, settings.min_confidence)
+        probable, limit = _percent(hidden.confidence), _percent(settings.min_confidence)
         sentence = f"The completion is hidden: {probable} probable, below {limit} (completion.min_confidence)."
         return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
@@ -76,11 +76,5 @@ def _parts(result: FillResult, settings: CompletionSettings) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _below(share: float, limit: float) -> tuple[str, str]:
-    """Both as percentages, the share with as many decimals as it takes to read less than the limit."""
-    shown_limit = f"{100 * limit:g}"
-    digits = next((n for n in range(7) if float(f"{100 * share:.{n}f}") < float(shown_limit)), 7)
-    return f"{100 * share:.{digits}f} %", f"{shown_limit} %"
+    """With three digits, so that a share just below a limit differs from it."""
+    return f"{100 * share:.3g} %"

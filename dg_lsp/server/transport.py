@@ -24,9 +24,6 @@ MAX_FIRST_BYTES = 1 << 20
 """Longest first message of a client that has not sent the token yet."""
 AUTHENTICATION_SECONDS = 10.0
 """Time for a client to send its first message."""
-MAX_STRANGERS, BACKLOG = 128, 32
-"""Connections without the token, of more the oldest is closed; and connections that are accepted at a time, fewer: a
-client's message is read before its connection is the oldest."""
 TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
 CLOSE_SECONDS = 3.0
@@ -136,26 +133,19 @@ async def accept_client(host: str, port: int, token: str) -> TcpClient:
     """
     accepted: asyncio.Future[TcpClient] = asyncio.get_running_loop().create_future()
     wanted = token or secrets.token_urlsafe(32)
-    strangers: dict[asyncio.StreamWriter, None] = {}
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = b""
-        strangers[writer] = None
-        if len(strangers) > MAX_STRANGERS:
-            oldest = next(iter(strangers))
-            del strangers[oldest]
-            oldest.transport.abort()
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(AUTHENTICATION_SECONDS):
                 first = await _first_message(reader, writer, wanted)
-        strangers.pop(writer, None)
         if first and not accepted.done():
             accepted.set_result(TcpClient(reader, writer, first))
         else:
             writer.close()
 
     try:
-        listener = await asyncio.start_server(accept, host, port, backlog=BACKLOG)
+        listener = await asyncio.start_server(accept, host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on {host}:{port} ({reason}); choose another --tcp HOST:PORT") from error
