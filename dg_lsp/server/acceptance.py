@@ -6,7 +6,7 @@ Holds positions and items of open documents only, and no timer: the session requ
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -65,14 +65,30 @@ class Followed:
             self.start, self.end = min(self.start, change.start), max(self.end, change.end) + growth
         return not is_outside
 
-    def accept(self, part: AcceptedPart, item: str, num: int, now: float, *, is_reported: bool = False) -> None:
+    def compare(self, text: str, moment: float, *, is_inserted: bool) -> None:
+        """Updates what was accepted by the text in the range of the request."""
+        text = _plain(text)
+        item = next((item for item in map(_plain, self.items) if item.startswith(text) or text.startswith(item)), None)
+        if item is None:
+            self.has_left = True
+            return
+        num = min(len(text), len(item))
+        has_grown = num > self.num_matched
+        self.num_matched = num
+        if num == len(item):
+            self.has_left = True
+            self.accept(AcceptedPart.WHOLE if is_inserted else AcceptedPart.TYPED, item, num, moment)
+        elif is_inserted and has_grown:
+            self.accept(_part(item, num), item, num, moment)
+
+    def accept(self, part: AcceptedPart, item: str, num: int, moment: float, *, is_reported: bool = False) -> None:
         """The first `num` characters of the item stand in the buffer: the 30 seconds begin again."""
         if is_reported or not self.is_reported or num > self.num_accepted:
             self.accepted, self.item, self.num_accepted = part, item, num
         self.is_reported |= is_reported
-        self.due = now + FOLLOW_SECONDS
+        self.due = moment + FOLLOW_SECONDS
 
-    def outcome(self, reference: str, now: float) -> Outcome:
+    def outcome(self, reference: str, moment: float) -> Outcome:
         """The record, if the user has written the reference."""
         item = _plain(self.item or next(iter(self.items), ""))
         accepted = item[: self.num_accepted]
@@ -97,7 +113,7 @@ class Followed:
             kept_chars=num_kept,
             is_rest=self.is_rest,
             is_line_finished=is_line_finished(reference),
-            followed_seconds=0.0 if self.changed_at is None else max(0.0, now - self.changed_at),
+            followed_seconds=0.0 if self.changed_at is None else max(0.0, moment - self.changed_at),
         )
 
 
@@ -121,11 +137,11 @@ class Acceptance:
 
     def request(self, uri: str, start: int, end: int, *, is_invoked: bool) -> Followed:
         """Follows a request from its arrival on. Its items replace `[start, end)` of the document."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        followed = Followed(uri, start, end, is_invoked, self._clock(), now)
+        time_of_day = datetime.now(UTC).isoformat(timespec="milliseconds")
+        followed = Followed(uri, start, end, is_invoked, self._clock(), time_of_day)
         self._followed[followed.id] = followed
         if len(self._followed) > MAX_FOLLOWED:
-            answered = (one for one in self._followed.values() if one.answer_ms is not None)
+            answered = (request for request in self._followed.values() if request.answer_ms is not None)
             self._settle(next(answered, followed))
         return followed
 
@@ -134,12 +150,12 @@ class Acceptance:
         document = self._documents.get(uri)
         if document is None:
             return False
+        text = document.lines.text
         return any(
-            item.startswith(typed) and len(item) > len(typed)
-            for one in self._of(uri)
-            if one.is_invoked and one.start <= offset <= one.end
-            for typed in [document.lines.text[one.start : offset]]
-            for item in one.items
+            item.startswith(text[request.start : offset]) and len(item) > offset - request.start
+            for request in self._of(uri)
+            if request.is_invoked and request.start <= offset <= request.end
+            for item in request.items
         )
 
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
@@ -149,7 +165,8 @@ class Acceptance:
             return [self.offer() for _ in items]
         followed.answer_ms = 1e3 * (self._clock() - followed.arrival)
         followed.items, followed.model = items, model
-        followed.is_rest = any(self._has_rest(one, followed) for one in self._of(followed.uri) if one is not followed)
+        others = [request for request in self._of(followed.uri) if request is not followed]
+        followed.is_rest = any(self._has_rest(older, followed) for older in others)
         return [self.offer(item, followed) for item in items]
 
     def drop(self, followed: Followed, verdict: Verdict) -> None:
@@ -190,54 +207,58 @@ class Acceptance:
             self.counts[event] += 1
         return followed if followed is not None and followed.id in self._followed else None, item
 
-    def change(self, uri: str, changes: Iterable[Change]) -> None:
+    def change(self, uri: str, changes: Sequence[Change]) -> None:
         """The document was changed. Call `settle` before the change, so that what is due is judged without it."""
-        listed, now = list(changes), self._clock()
-        document = self._documents.get(uri)
+        document, moment = self._documents.get(uri), self._clock()
         if document is None:
             return
-        for one in self._of(uri):
-            touching = [change for change in listed if one.move(change)]
-            if one.answer_ms is None:
+        for request in self._of(uri):
+            touching = [change for change in changes if request.move(change)]
+            if request.answer_ms is None:
                 continue
-            if one.changed_at is None:
-                one.changed_at, one.due = now, now + FOLLOW_SECONDS
-            if touching and one.items and not one.has_left:
+            if request.changed_at is None:
+                request.changed_at = moment
+                request.due = moment + FOLLOW_SECONDS
+            if touching and request.items and not request.has_left:
                 num_inserted = max(len("".join(change.text.split())) for change in touching)
-                _compare(one, document.lines.text[one.start : one.end], now, is_inserted=num_inserted >= MIN_INSERTED)
+                text = document.lines.text[request.start : request.end]
+                request.compare(text, moment, is_inserted=num_inserted >= MIN_INSERTED)
 
     @property
     def seconds_until_due(self) -> float | None:
         """When `settle` has something to do; None while nothing waits for a time."""
-        due = [one.due for one in self._followed.values() if one.due is not None]
+        due = [request.due for request in self._followed.values() if request.due is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
     def settle(self) -> None:
         """Ends the requests whose 30 seconds are over."""
-        now = self._clock()
-        for one in [one for one in self._followed.values() if one.due is not None and one.due <= now]:
-            self._settle(one)
+        moment = self._clock()
+        for request in [*self._followed.values()]:
+            if request.due is not None and request.due <= moment:
+                self._settle(request)
 
     def close(self, uri: str | None = None) -> None:
         """Ends the requests of a document that is about to be closed, or of all; nothing of its text is kept."""
-        for one in [one for one in self._followed.values() if uri in (None, one.uri)]:
-            self._settle(one)
-        stale = [name for name, (one, _, _) in self._offered.items() if one and one.id not in self._followed]
-        for name in stale:
-            self._offered[name] = (None, "", self._offered[name][2])
+        for request in [*self._followed.values()]:
+            if uri in (None, request.uri):
+                self._settle(request)
+        for name, (followed, _, events) in self._offered.items():
+            if followed is not None and followed.id not in self._followed:
+                self._offered[name] = (None, "", events)
 
-    def _settle(self, one: Followed) -> None:
+    def _settle(self, request: Followed) -> None:
         """Requests without an answer are left to `drop`."""
-        if one.answer_ms is None:
+        if request.answer_ms is None:
             return
-        del self._followed[one.id]
-        document = self._documents.get(one.uri)
+        del self._followed[request.id]
+        document = self._documents.get(request.uri)
         if document is not None:
-            end = min(one.end, one.start + 2 * max(map(len, one.items), default=0) + _MAX_REFERENCE)
-            self._on_outcome(one.outcome(_plain(document.lines.text[one.start : end]), self._clock()))
+            longest = max(map(len, request.items), default=0)
+            end = min(request.end, request.start + 2 * longest + _MAX_REFERENCE)
+            self._on_outcome(request.outcome(_plain(document.lines.text[request.start : end]), self._clock()))
 
     def _of(self, uri: str) -> list[Followed]:
-        return [one for one in self._followed.values() if one.uri == uri]
+        return [request for request in self._followed.values() if request.uri == uri]
 
     def _has_rest(self, older: Followed, newer: Followed) -> bool:
         """An item of the newer request is what is left of one of the older one."""
@@ -253,23 +274,6 @@ def accept_command(title: str, name: str) -> types.Command:
     return types.Command(title, ACCEPTED, arguments=[name])
 
 
-def _compare(one: Followed, text: str, now: float, *, is_inserted: bool) -> None:
-    """Updates what was accepted by the text in the range of the request."""
-    text = _plain(text)
-    matching = [item for item in map(_plain, one.items) if item.startswith(text) or text.startswith(item)]
-    if not matching:
-        one.has_left = True
-        return
-    item = matching[0]
-    num = min(len(text), len(item))
-    grows, one.num_matched = num > one.num_matched, num
-    if num == len(item):
-        one.has_left = True
-        one.accept(AcceptedPart.WHOLE if is_inserted else AcceptedPart.TYPED, item, num, now)
-    elif is_inserted and grows:
-        one.accept(_part(item, num), item, num, now)
-
-
 def _part(item: str, num: int) -> AcceptedPart:
     """What the first `num` characters of the item are."""
     if num >= len(item):
@@ -283,8 +287,8 @@ def _num_kept(words: Sequence[str], left: Sequence[str]) -> int:
     best = [0] * (len(left) - head + 1)
     for word in words[head:]:
         above, best = best, [0]
-        for i, other in enumerate(left[head:]):
-            best.append(above[i] + len(word) if word == other else max(above[i + 1], best[i]))
+        for i, kept in enumerate(left[head:]):
+            best.append(above[i] + len(word) if word == kept else max(above[i + 1], best[i]))
     return sum(map(len, words[:head])) + best[-1]
 
 
