@@ -176,10 +176,10 @@ class Exclusion:
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
         text, patterns = path_bytes(path), self.settings.exclude_patterns
-        around = {path_bytes(one.as_posix().strip("/") + "/").lstrip("/") for one in folders}
-        starts = {len(one) for one in around if text.startswith(one)}
+        around = {path_bytes(folder.as_posix().strip("/") + "/").lstrip("/") for folder in folders}
+        starts = {len(start) for start in around if text.startswith(start)}
         lines = patterns if starts else tuple(map(anywhere, patterns))
-        rules = (Rule(start, one) for one in compiled(lines) for start in {0, *starts})
+        rules = (Rule(start, pattern) for pattern in compiled(lines) for start in {0, *starts})
         return ExclusionReason.PATTERN if is_excluded(text, rules) else None
 
     def _uri_reason(self, uri: str) -> ExclusionReason | None:
@@ -191,8 +191,8 @@ class Exclusion:
         folders = [folder for file in files for folder in self.folders_around(file)]
         if self.settings.exclude_patterns:
             folders += filter(None, map(repository_around, files))
-        spellings = dict.fromkeys([path, *(one.as_posix().lstrip("/") for one in files)])
-        return next(filter(None, (self.path_reason(one, folders) for one in spellings)), None)
+        spellings = dict.fromkeys([path, *(file.as_posix().lstrip("/") for file in files)])
+        return next(filter(None, (self.path_reason(spelling, folders) for spelling in spellings)), None)
 
     def is_ignored(self, uri: str) -> bool:
         """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to.
@@ -209,14 +209,15 @@ class Exclusion:
 
     def _is_ignored(self, path: Path, *, is_folder: bool) -> bool:
         repository, folders = repository_around(path), self.folders_around(path)
-        tops = [one for one in path.parents if one == repository or one in folders]
+        tops = [folder for folder in path.parents if folder == repository or folder in folders]
         if not tops:
             return False
         num_above = len(tops[-1].parts)
         rules = list[Rule]()
         for folder in path.parents[: len(path.parts) - num_above]:  # the nearest one is the most important
             start = len(_inside(folder, num_above, is_folder=True))
-            rules += (Rule(start, one) for name in self._files(folder, repository) for one in self._patterns(name))
+            for file in self._files(folder, repository):
+                rules += (Rule(start, pattern) for pattern in self._patterns(file))
         return is_excluded(_inside(path, num_above, is_folder=is_folder), rules)
 
     def _files(self, folder: Path, repository: Path | None) -> Iterator[Path]:
@@ -282,16 +283,16 @@ def _is_secret(path: str) -> bool:
     name = path.rstrip("/").rpartition("/")[2]
     bare = _BEHIND.sub("", _BEFORE.sub("", name))
     names = {name, _STREAM.sub("", name), bare, bare.lstrip(".")}  # the names of swap files begin with a dot
-    files, paths = ([Rule(0, pattern) for pattern in compiled(one)] for one in (SECRET_FILES, SECRET_PATHS))
-    return any(is_excluded(one, files) for one in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
+    files, paths = ([Rule(0, pattern) for pattern in compiled(lines)] for lines in (SECRET_FILES, SECRET_PATHS))
+    return any(is_excluded(form, files) for form in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
 
 
 def mask_secrets(text: str) -> str:
     """The text with private keys, also incomplete ones, and tokens of known forms replaced by `***`."""
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
-    lower, runs = text.lower(), (found for found in _RUN.finditer(text) if _RANDOM.search(found[0]))
-    near = "\n".join(text[max(0, found.start() - _NEAR) : found.end()] for found in runs).lower()
+    lower, runs = text.lower(), (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
+    near = "\n".join(text[max(0, run.start() - _NEAR) : run.end()] for run in runs).lower()
     for rule in _rules():
         place = lower if "anywhere" in rule else near
         if any(word in place for word in rule["keywords"]):
@@ -302,8 +303,8 @@ def mask_secrets(text: str) -> str:
 def cut(text: str, length: int) -> str:
     """The beginning of a text, without a token at its end that is cut, which `mask_secrets` would not recognise."""
     head = text[: length + 1]
-    found = _TOKEN_PART.match(head[::-1]) if len(head) > length else None
-    return head[: len(head) - (found.end() if found is not None else 0)][:length]
+    token = _TOKEN_PART.match(head[::-1]) if len(head) > length else None
+    return head[: len(head) - (token.end() if token is not None else 0)][:length]
 
 
 @functools.cache
@@ -317,10 +318,10 @@ def _rules() -> list[dict[str, Any]]:
 _expression = functools.cache(re.compile)
 
 
-def _masked(found: re.Match[str]) -> str:
+def _masked(match: re.Match[str]) -> str:
     """What matched, with its last group masked, or as a whole if it has none."""
-    start, end = (at - found.start() for at in found.span(found.lastindex or 0))
-    return found[0][:start] + MASK + found[0][end:]
+    start, end = (at - match.start() for at in match.span(match.lastindex or 0))
+    return match[0][:start] + MASK + match[0][end:]
 
 
 def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
@@ -373,7 +374,7 @@ def _excludes_file() -> Path:
     with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: no home
         git = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git")
         for path in (Path.home() / ".gitconfig", git / "config"):
-            if path.is_file() and (found := _EXCLUDES_FILE.findall(_read(path, _MAX_CONFIG))):
-                return Path.home() / Path(found[-1].strip()).expanduser()
+            if path.is_file() and (lines := _EXCLUDES_FILE.findall(_read(path, _MAX_CONFIG))):
+                return Path.home() / Path(lines[-1].strip()).expanduser()
         return git / "ignore"
     return Path(os.devnull)

@@ -158,7 +158,7 @@ class Notebook:
         for cell in self.cells:
             kinds.setdefault(cell.document, cell.kind)
         own = kinds.get(uri)
-        uris = [one for one, kind in kinds.items() if kind == own]
+        uris = [cell for cell, kind in kinds.items() if kind == own]
         at = uris.index(uri) if own is not None else len(uris)
         return uris[:at], uris[at + 1 :]
 
@@ -246,14 +246,15 @@ class DocumentStore:
 
     def at_path(self, path: Path) -> Document | None:
         """The newest version of the file at this path, or None if it is not open."""
-        name, files = folded(path.as_posix().lstrip("/")), (one for one in self._open.values() if not one.notebook)
-        return next((one for one in files if folded(path_of(one.uri)) == name), None)
+        name = folded(path.as_posix().lstrip("/"))
+        files = (document for document in self._open.values() if not document.notebook)
+        return next((file for file in files if folded(path_of(file.uri)) == name), None)
 
     def files(self) -> list[Document]:
         """Every open file in the order of opening; a notebook is one document with the code of its first language."""
-        files = dict.fromkeys(one.snapshot().file_uri for one in self._open.values())
-        found = (self._as_file(uri) if uri in self._notebooks else self._open.get(uri) for uri in files)
-        return [one for one in found if one is not None]
+        files = dict.fromkeys(document.snapshot().file_uri for document in self._open.values())
+        documents = (self._as_file(uri) if uri in self._notebooks else self._open.get(uri) for uri in files)
+        return [document for document in documents if document is not None]
 
     def _as_file(self, uri: str) -> Document | None:
         notebook = self._notebooks[uri]
@@ -275,7 +276,7 @@ class DocumentStore:
         code = document.code if kept is None else document.code.with_lines(*kept)
         above, below = (filter(None, map(self._open.get, uris)) for uris in notebook.around(document.uri))
         cell = replace(document.snapshot(), text=code.text, language=code.language)
-        return joined(cell, (one.code for one in above), (one.code for one in below))
+        return joined(cell, (cell.code for cell in above), (cell.code for cell in below))
 
     def completion_position(self, params: types.InlineCompletionParams) -> CompletionPosition | None:
         """The position of an inline completion, or None if the document is not open."""
@@ -315,13 +316,13 @@ class DocumentStore:
         preview: bool,
     ) -> types.WorkspaceEdit:
         """An edit of one version, annotated if the client supports it; `preview` requires confirmation."""
-        edits = [types.TextEdit(self.range(document, one.start, one.end), one.text) for one in changes]
+        edits = [types.TextEdit(self.range(document, change.start, change.end), change.text) for change in changes]
         if capabilities is None or not capabilities.document_changes:
             return types.WorkspaceEdit(changes={document.uri: edits})
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, document.version)
         if capabilities.change_annotation_support is None:
             return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, edits)])
-        annotated = [types.AnnotatedTextEdit(ANNOTATION, one.range, one.new_text) for one in edits]
+        annotated = [types.AnnotatedTextEdit(ANNOTATION, edit.range, edit.new_text) for edit in edits]
         return types.WorkspaceEdit(
             document_changes=[types.TextDocumentEdit(identifier, annotated)],
             change_annotations={ANNOTATION: types.ChangeAnnotation(label, needs_confirmation=preview)},

@@ -284,7 +284,7 @@ def check_of(kind: Any) -> Check:
     if attrs.has(kind):
         return _object(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        values = [one.value for one in kind]
+        values = [member.value for member in kind]
         return _simple(lambda value: not isinstance(value, bool) and value in values)
     return _simple(_PRIMITIVES.get(kind, lambda _: True))  # Any, and what no client sends
 
@@ -311,15 +311,15 @@ def _simple(holds: Callable[[Any], bool]) -> Check:
 def _union(objects: Sequence[type], others: Sequence[Any]) -> Check:
     def check(value: Any) -> str | None:
         if isinstance(value, Mapping) and objects:
-            return check_of(max(objects, key=lambda one: _likeness(one, value)))(value)
-        return None if any(check_of(one)(value) is None for one in (*others, *objects)) else ""
+            return check_of(max(objects, key=lambda kind: _likeness(kind, value)))(value)
+        return None if any(check_of(kind)(value) is None for kind in (*others, *objects)) else ""
 
     return check
 
 
 def _likeness(kind: type, value: Mapping[str, Any]) -> tuple[int, int]:
     """How many of the required fields of a type an object has; of two types, the one that requires less is meant."""
-    names = [_json_name(one) for one in attrs.fields(kind) if one.default is attrs.NOTHING]
+    names = [_json_name(field) for field in attrs.fields(kind) if field.default is attrs.NOTHING]
     return sum(value.get(name) is not None for name in names), -len(names)
 
 
@@ -327,7 +327,7 @@ def _sequence(element: Check) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, list):
             return ""
-        return next((f"[{at}]{where}" for at, one in enumerate(value) if (where := element(one)) is not None), None)
+        return next((f"[{at}]{where}" for at, item in enumerate(value) if (where := element(item)) is not None), None)
 
     return check
 
@@ -338,10 +338,10 @@ def _object(kind: type) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, Mapping) and value != []:
             return ""
-        fields[:] = fields or [_field(one) for one in attrs.fields(kind)]
+        fields[:] = fields or [_field(field) for field in attrs.fields(kind)]
         for name, element, is_required in fields:
-            one = value.get(name) if value else None
-            if (one is not None or is_required) and (where := element(one)) is not None:
+            part = value.get(name) if value else None
+            if (part is not None or is_required) and (where := element(part)) is not None:
                 return f".{name}{where}"
         return None
 

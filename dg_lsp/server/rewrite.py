@@ -334,5 +334,5 @@ def _action(title: str, command: str, argument: dict[str, Any], kind: str = KIND
 def _has_kind(action: types.CodeAction, only: Sequence[str] | None) -> bool:
     """Whether the client requests this kind of action. By the specification `refactor` includes `refactor.rewrite`."""
     kind = str(getattr(action.kind, "value", action.kind))
-    wanted = [str(getattr(one, "value", one)) for one in only or ()]
-    return not wanted or any(kind == one or kind.startswith(f"{one}.") or not one for one in wanted)
+    requested = [str(getattr(entry, "value", entry)) for entry in only or ()]
+    return not requested or any(not prefix or f"{kind}.".startswith(f"{prefix}.") for prefix in requested)

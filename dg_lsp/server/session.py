@@ -368,7 +368,7 @@ class Server(LanguageServer):
         """State and counts of the session, seconds of model time, and today's numbers."""
         self.settle()
         schedulers = self._models.schedulers if self._models is not None else ()
-        time_spent = sum((one.model_time for one in schedulers), ModelTime())
+        time_spent = sum((scheduler.model_time for scheduler in schedulers), ModelTime())
         return {
             "state": self.status.state.value,
             "message": self.status.message,
