@@ -39,12 +39,6 @@ def test_files_are_ignored_as_git_ignores_them(exclusion, tmp_path, path, expect
     assert exclusion.is_ignored(Path(os.path.normpath(tmp_path / path)).as_uri()) is expected
 
 
-def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
-    assert not exclusion.is_ignored("untitled:a.log")
-    exclusion.set_folders(["vscode-vfs://github/a"])
-    assert not exclusion.is_ignored("file:///a.log")
-
-
 @pytest.mark.parametrize(
     ("root", "path", "expected"),
     [
@@ -88,14 +82,6 @@ def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
     assert exclusion.is_ignored(uri)
     file.unlink()
     assert not exclusion.is_ignored(uri)
-
-
-def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
-    looked = []
-    monkeypatch.setattr(Exclusion, "_patterns", lambda _, name: looked.append(name) or ())
-    path = tmp_path.joinpath(*"a" * 200, "main.py")
-    assert not exclusion.is_ignored(path.as_uri())
-    assert len(looked) == len(set(looked)) == 201
 
 
 def test_a_very_long_gitignore_file_ignores_everything(exclusion, tmp_path):

@@ -77,19 +77,6 @@ def test_an_excluded_file_is_inactive(editor):
         client.wait_status(lambda one, kind=kind: one["kind"] == kind)
 
 
-@pytest.mark.parametrize("is_open_first", [True, False])
-def test_an_excluded_file_with_the_focus_is_inactive_after_loading(session, gate, is_open_first):
-    client = session("fill", env=gate.env, **EDITOR)
-    for is_now in (is_open_first, not is_open_first):
-        if is_now:
-            client.open("A=\n", uri=SECRET, language="properties")
-        else:
-            focus(client, SECRET)
-            gate.open()
-            client.wait_log("ready")
-    assert client.wait_status(lambda one: one["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
-
-
 def test_the_server_is_not_busy_after_a_cancelled_request(editor):
     client = editor("slow", text="s\n")
     cancelled = client.complete(0, 1)
@@ -97,12 +84,6 @@ def test_the_server_is_not_busy_after_a_cancelled_request(editor):
     client.cancel(cancelled)
     assert client.is_cancelled(cancelled)
     client.wait_status(lambda one: not one["busy"])
-
-
-def test_no_account_is_needed(editor):
-    client = editor()
-    for method in ("checkStatus", "signIn", "signOut"):
-        assert client.result(client.request(method, {}))["status"] == "OK"
 
 
 LINE = "def f(a):\n    total = a + 1\n"

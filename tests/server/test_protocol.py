@@ -190,25 +190,6 @@ def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
     assert [one["error"]["code"] for one in session.answers(None)] == [code]
 
 
-def test_a_uri_with_an_invalid_host_is_a_document_like_others(session):
-    for uri in ("file://[", "http://[::1/a.py", "a://[x]/b"):
-        item = {"uri": uri, "languageId": "python", "version": 1, "text": "a"}
-        session.call("textDocument/didOpen", {"textDocument": item})
-        range_ = {"start": AT, "end": AT}
-        session.call(
-            "textDocument/codeAction", {"textDocument": item, "range": range_, "context": {"diagnostics": []}}, uri
-        )
-        assert "result" in session.answers(uri)[0]
-    assert session.logged() == []
-
-
-def test_a_diagnostic_in_the_last_line_that_lsp_allows(session):
-    last = {"line": 2**31 - 1, "character": 0}
-    diagnostic = {"range": {"start": last, "end": last}, "message": "wrong"}
-    session.call("textDocument/codeAction", {**ACTION, "context": {"diagnostics": [diagnostic]}}, 1)
-    assert "Fix with dg-lsp: wrong" in [action["title"] for action in session.answers(1)[0]["result"]]
-
-
 @pytest.mark.parametrize("line", [True, "1", 10**30, None, []])
 @pytest.mark.asyncio
 async def test_positions_outside_the_specification_may_be_anything(line):

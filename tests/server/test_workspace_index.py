@@ -63,12 +63,6 @@ def test_imported_names_are_found(found, text, expected):
     assert found(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
 
 
-@pytest.mark.parametrize("folder", ["src", "lib"])
-def test_modules_in_a_source_folder_are_found(found, folder):
-    files = {f"{folder}/pkg/__init__.py": "def f(): pass\n"}
-    assert found(files, "from pkg import f\n", "tests/test_f.py") == [(f"{folder}/pkg/__init__.py", "def f(): ...")]
-
-
 def test_circular_imports_end(found):
     text = "from .main import own\nfrom .a import f\n"
     assert found({"pkg/main.py": "from .a import f\ndef own(): pass\n", "pkg/a.py": text}, text) == []
