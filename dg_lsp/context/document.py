@@ -172,7 +172,7 @@ class TextStyle:
         return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
     def from_model(self, text: str, line_prefix: str, blanks_of: Mapping[int, str] = MappingProxyType({})) -> str:
-        """A fill with the document's line ends and indentation.
+        """Gives a fill the document's line ends and indentation.
 
         `line_prefix` is the text before the cursor on its line. Lines at least as deep begin with exactly its blanks,
         so mixed indentation stays consistent; `blanks_of` has the blanks of other lines by their width, which lines of

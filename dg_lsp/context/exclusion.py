@@ -288,7 +288,7 @@ def _is_secret(path: str) -> bool:
 
 
 def mask_secrets(text: str) -> str:
-    """The text with private keys, also incomplete ones, and tokens of known forms replaced by `***`."""
+    """Replaces private keys, also incomplete ones, and tokens of known forms by `***`."""
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
     lower, runs = text.lower(), (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
@@ -319,7 +319,7 @@ _expression = functools.cache(re.compile)
 
 
 def _masked(match: re.Match[str]) -> str:
-    """What matched, with its last group masked, or as a whole if it has none."""
+    """The matched text with its last group masked; without groups all of it is masked."""
     start, end = (at - match.start() for at in match.span(match.lastindex or 0))
     return match[0][:start] + MASK + match[0][end:]
 
@@ -353,7 +353,7 @@ def _inside(path: Path, num_above: int, *, is_folder: bool) -> str:
 
 
 def _read(path: Path, size: int) -> str:
-    """The beginning of a file; bytes that are not UTF-8 stay what they are."""
+    """The beginning of a file; bytes that are not UTF-8 become surrogate escapes."""
     with path.open("rb") as file:
         return file.read(size).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
 

@@ -1,4 +1,4 @@
-"""Gaps: the placeholders in a selection that are to be filled.
+"""Finds gaps: the placeholders in a selection that are to be filled.
 
 `...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
 A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
@@ -103,7 +103,7 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
 
 
 def _merged(text: str, gaps: list[Gap]) -> Iterator[Gap]:
-    """The gaps; a comment and the placeholder below it are one."""
+    """Joins a comment and the placeholder below it to one gap."""
     waiting: Gap | None = None
     for gap in gaps:
         if waiting is not None:

@@ -1,4 +1,4 @@
-"""Follows each inline completion: shown, accepted, and what of it is still there 30 seconds later.
+"""Follows each inline completion: whether it was shown and accepted, and how much of it is left 30 seconds later.
 
 Holds positions and items of open documents only, and no timer: the session requests settlement when it is due.
 """
@@ -23,7 +23,7 @@ MAX_FOLLOWED = 256
 MAX_OFFERED = 256
 """Items that may still be accepted. Editors show one at a time."""
 MIN_INSERTED = 3
-"""Characters that come at once, blanks excluded, are an acceptance; fewer are typed."""
+"""A change with at least as many characters, blanks excluded, counts as an acceptance; a smaller one as typing."""
 _MAX_REFERENCE = 1000
 """Characters that are read beyond the length of an item."""
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -55,7 +55,7 @@ class Followed:
     has_left: bool = False  # the buffer differs from all items, or has all of one
 
     def move(self, change: Change) -> bool:
-        """Moves with a change of the document; True if the change is inside the range or at its ends."""
+        """Adapts the range to a change of the document; True if the change is inside the range or at its ends."""
         growth = len(change.text) - (change.end - change.start)
         is_before = change.end < self.start or (change.end == self.start and change.start < self.start)
         if is_before:
@@ -82,14 +82,14 @@ class Followed:
             self.accept(_part(item, num), item, num, moment)
 
     def accept(self, part: AcceptedPart, item: str, num: int, moment: float, *, is_reported: bool = False) -> None:
-        """The first `num` characters of the item stand in the buffer: the 30 seconds begin again."""
+        """The first `num` characters of the item are in the buffer now, so the 30 seconds begin again."""
         if is_reported or not self.is_reported or num > self.num_accepted:
             self.accepted, self.item, self.num_accepted = part, item, num
         self.is_reported |= is_reported
         self.due = moment + FOLLOW_SECONDS
 
     def outcome(self, reference: str, moment: float) -> Outcome:
-        """The record, if the user has written the reference."""
+        """The record of the request. `reference` is the text that is in its range now."""
         item = _plain(self.item or next(iter(self.items), ""))
         accepted = item[: self.num_accepted]
         words = _WORD.findall(accepted)
@@ -118,7 +118,7 @@ class Followed:
 
 
 class Acceptance:
-    """The followed requests of a session, and counts of what the client reports; those stay 0 if it reports nothing."""
+    """The followed requests of a session, and counts of the events that the client reports."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Acceptance:
         return followed
 
     def is_rest_of_invoked(self, uri: str, offset: int) -> bool:
-        """What was typed before the offset is the beginning of a completion that the user requested."""
+        """Whether the text before the offset is the beginning of a completion that the user requested."""
         document = self._documents.get(uri)
         if document is None:
             return False
@@ -159,7 +159,7 @@ class Acceptance:
         )
 
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
-        """The items leave for the client; returns their names."""
+        """Registers the items that are about to be sent to the client; returns their names."""
         if self._documents.get(followed.uri) is None:
             self.drop(followed, Verdict.CANCELLED)
             return [self.offer() for _ in items]
@@ -208,7 +208,7 @@ class Acceptance:
         return followed if followed is not None and followed.id in self._followed else None, item
 
     def change(self, uri: str, changes: Sequence[Change]) -> None:
-        """The document was changed. Call `settle` before the change, so that what is due is judged without it."""
+        """Follows a change of the document. Call `settle` before it, because due requests are judged without it."""
         document, moment = self._documents.get(uri), self._clock()
         if document is None:
             return
@@ -226,7 +226,7 @@ class Acceptance:
 
     @property
     def seconds_until_due(self) -> float | None:
-        """When `settle` has something to do; None while nothing waits for a time."""
+        """Time until the next request is due; None if no request waits."""
         due = [request.due for request in self._followed.values() if request.due is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
@@ -247,7 +247,7 @@ class Acceptance:
                 self._offered[name] = (None, "", events)
 
     def _settle(self, request: Followed) -> None:
-        """Requests without an answer are left to `drop`."""
+        """Ends one request. A request without an answer is ended by `drop`."""
         if request.answer_ms is None:
             return
         del self._followed[request.id]
@@ -261,7 +261,7 @@ class Acceptance:
         return [request for request in self._followed.values() if request.uri == uri]
 
     def _has_rest(self, older: Followed, newer: Followed) -> bool:
-        """An item of the newer request is what is left of one of the older one."""
+        """Whether an item of the newer request is the rest of an item of the older one."""
         document = self._documents.get(older.uri)
         if document is None or not older.items or not older.start <= newer.start <= older.end:
             return False
@@ -282,7 +282,7 @@ def _part(item: str, num: int) -> AcceptedPart:
 
 
 def _num_kept(words: Sequence[str], left: Sequence[str]) -> int:
-    """Characters of the words that are left in this order: those of the heaviest common subsequence."""
+    """Characters of the words that are left in the same order: the heaviest common subsequence."""
     head = next((i for i, (a, b) in enumerate(zip(words, left, strict=False)) if a != b), min(len(words), len(left)))
     best = [0] * (len(left) - head + 1)
     for word in words[head:]:

@@ -25,7 +25,7 @@ from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.completion import complete
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.session import NOTHING, Server
+from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
@@ -34,11 +34,11 @@ from dg_lsp.system import keep_heap_small
 OpenEngine = Callable[[Settings], Engine]
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
-"""Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
+"""Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
 USER_FILE_KEYS = (("remote", "key_source"),)
-"""Settings that a client cannot change: it would choose which of the user's secrets a server receives.
+"""Settings that a client cannot change, because they choose which of the user's secrets a server receives.
 
-Neither can it change the samplers of models."""
+A client cannot change the samplers of models either."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
@@ -46,7 +46,7 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 def create_server(
     open_scheduler: OpenScheduler[AnyScheduler],
     settings: Settings,
-    over: Mapping[str, Any] = NOTHING,
+    over: Mapping[str, Any] = NO_OVERRIDES,
     usage: Usage | None = None,
 ) -> Server:
     """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
@@ -135,7 +135,7 @@ def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParam
 
 
 def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams) -> None:
-    """Does nothing: the text is known."""
+    """Does nothing, because the server already has the text."""
 
 
 def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
@@ -152,7 +152,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
 
 
 async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:
-    """Takes over settings that the client sends, or requests them from a client that sends none."""
+    """Uses the settings that the client sends, or requests them if it sends none."""
     tree = params.settings
     if isinstance(tree, Mapping) and SECTION in tree:
         tree = tree[SECTION]
@@ -248,7 +248,7 @@ def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
             yield (*above, key), value
 
 
-def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING) -> int:
+def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:
     """Serves one client on standard input and output; returns the exit code of the process. `over`: `create_server`."""
 
     async def session() -> int:
@@ -259,7 +259,12 @@ def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, 
 
 
 def serve_tcp(
-    host: str, port: int, token: str, open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING
+    host: str,
+    port: int,
+    token: str,
+    open_engine: OpenEngine,
+    settings: Settings,
+    over: Mapping[str, Any] = NO_OVERRIDES,
 ) -> int:
     """Serves the first client that sends the token; returns the exit code of the process.
 

@@ -102,7 +102,7 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
 
 
 def _explanation(server: Server, result: FillResult | None) -> Explanation:
-    """What became of a request."""
+    """The outcome of a request."""
     engine = server.engine()
     if result is None or engine is None:
         problem = "" if server.status.state is State.READY else server.status.message

@@ -36,9 +36,9 @@ from dg_lsp.settings import ContextSettings
 NEAR_CHARS = 1600
 """Characters on each side of the cursor that other code is compared with."""
 NEAR_LINES = 16
-"""Distance in lines that the cursor may move before other snippets take the place of those that were collected."""
+"""Lines that the cursor may move before other snippets replace those that were collected."""
 READY_LINES = 12
-"""Distance from which on the other snippets are collected: their prompt is decoded in idle time."""
+"""Lines after which the other snippets are collected, because their prompt is decoded in idle time."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
 MAX_OPEN = 8
@@ -84,7 +84,7 @@ class ContextProvider:
         self._index = WorkspaceIndex(documents, exclusion)
         self._collection: _Collection | None = None
         self._following: _Collection | None = None
-        """Takes the place of `_collection`."""
+        """The collection that replaces `_collection` next."""
         self._recent_edits = RecentEdits()
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
@@ -94,7 +94,7 @@ class ContextProvider:
         """Lines and messages of each document."""
 
     def record_edit(self, document: Document, line: int) -> None:
-        """Called before a line changes. An edit becomes a snippet when the next one is somewhere else."""
+        """Call it before a line changes. An edit becomes a snippet when the next edit is at another position."""
         last = self._last_edit
         if last is None or last[0] != document.uri or abs(last[1] - line) > NEAR_LINES:
             self._keep_last_edit()
@@ -151,7 +151,7 @@ class ContextProvider:
         return replace(shown, following=self._shown(self._following, snapshot, offset, settings))
 
     def _shown(self, known: _Collection, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
-        """What may be shown of a collection; the settings may have changed since."""
+        """The snippets of a collection that may be shown. The settings may have changed since it was made."""
         excluded = self._exclusion.is_excluded
         shown = [snippet for snippet in known.collected if not excluded(Snapshot(snippet.uri, 0, "", snippet.language))]
         allowed = [Snippet(snippet.source, shown_path(snippet.uri), snippet.text) for snippet in shown]

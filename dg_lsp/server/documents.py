@@ -1,4 +1,4 @@
-"""The client's open documents: LSP positions and edits to code-point offsets and snapshots, and back.
+"""The client's open documents: converts LSP positions and edits to code-point offsets and snapshots, and back.
 
 Replaces the documents of pygls, which split lines at form feeds and are off by one at the end of a file. A cell of a
 notebook is one text with the code of the cells around it, without the magics of IPython.
@@ -33,12 +33,12 @@ _MAGIC = re.compile(
 _LONG_STRING = re.compile(r"(\"\"\"|''').*?(?:\1|\Z)", re.DOTALL)
 _BLANK_START = re.compile(r"(?:[ \t]*[\r\n])+")
 RESULT = "[]"
-"""Stands for a magic whose result is assigned: it is a list of lines."""
+"""Replaces a magic whose result is assigned, because the result is a list of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellCode:
-    """The code of one cell: `text` is as long as the cell's own text and has blanks for magics."""
+    """The code of one cell. `text` is as long as the cell's own text and has blanks in place of magics."""
 
     cell: str
     text: str
@@ -128,7 +128,7 @@ class Document:
         object.__setattr__(self, "code", code)
 
     def snapshot(self) -> Snapshot:
-        """The document alone; the engine receives it as `DocumentStore.snapshot` returns it."""
+        """The document without other cells; `DocumentStore.snapshot` adds the cells around it for the engine."""
         return Snapshot(self.uri, self.version, self.lines.text, self.language, self.notebook)
 
 
@@ -195,7 +195,7 @@ class DocumentStore:
         self._notebooks: dict[str, Notebook] = {}
 
     def open(self, item: types.TextDocumentItem, notebook: str = "") -> None:
-        """Opens a document, or a cell of the notebook with this URI; one opened twice has the second text."""
+        """Opens a document, or a cell of the notebook with this URI. A second opening replaces the text."""
         lines = LineIndex.of(_without_surrogates(item.text))
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
 
@@ -357,7 +357,7 @@ def _shared_ends(old: str, new: str) -> tuple[int, int]:
 
 
 def _num_shared(a: str, b: str) -> int:
-    """Length of the common prefix, by bisection: whole documents are compared too."""
+    """Length of the common prefix, by bisection, because whole documents are compared too."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

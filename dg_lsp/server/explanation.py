@@ -12,7 +12,7 @@ from dg_lsp.settings import CompletionSettings
 
 
 class Visibility(StrEnum):
-    """What became of a completion that was computed, or should have been."""
+    """The outcome of a completion that was requested from the model."""
 
     SHOWN = "shown"
     HIDDEN = "hidden"  # improbable, or of a kind that is shown only on request
@@ -65,7 +65,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
 
 
 def _parts(result: FillResult, settings: CompletionSettings) -> str:
-    """What the time until the deadline went to; parts that round to 0 ms are left out."""
+    """How the time until the deadline was spent; parts that round to 0 ms are left out."""
     timings = result.timings
     parts = {
         "waiting for the model": settings.deadline_ms - timings.total,

@@ -1,4 +1,4 @@
-"""Messages of JSON-RPC as typed requests, and the lifecycle of a session: what pygls does not check."""
+"""Parses JSON-RPC messages into typed requests and checks the lifecycle of a session, which pygls does not."""
 
 import asyncio
 import json
@@ -160,14 +160,14 @@ class Protocol(LanguageServerProtocol):
         return self._result_types.pop(msg_id, None)
 
     def follow_cancellation(self) -> None:
-        """Cancels the current task when its request is cancelled: pygls runs a command in a task that it does not."""
+        """Cancels the current task when its request is cancelled; pygls does not cancel the task of a command."""
         request = self._request_futures.get(self.msg_id) if self.msg_id is not None else None
         task = asyncio.current_task()
         if request is not None and task is not None:
             request.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
 
     def _execute_handler(self, msg_id: str | int, handler: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
-        """Runs a handler, and forgets it at its end: pygls keeps those of notifications and commands for ever."""
+        """Runs a handler and forgets it at its end; pygls keeps those of notifications and commands for ever."""
 
         def end(future: Any) -> None:
             if self._request_futures.get(msg_id) is future:
@@ -182,7 +182,7 @@ class Protocol(LanguageServerProtocol):
             super()._handle_cancel_notification(msg_id)
 
     def _send_handler_result(self, future: Any, *, msg_id: str | int) -> None:
-        """Answers a request; one that the client did not cancel itself was replaced by a newer one, or by the end."""
+        """Answers a request. If the client did not cancel it itself, a newer request or the end of the server did."""
         is_by_client = msg_id in self._cancelled
         self._cancelled.discard(msg_id)
         if is_by_client or not future.cancelled():

@@ -196,7 +196,7 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
 
 
 def _show_instruction_note(ls: Server, request: RewriteRequest) -> bool:
-    """Shows what becomes of an instruction that the model does not follow; False while the model is not loaded."""
+    """Shows what happens to an instruction that the model does not follow; False while the model is not loaded."""
     engine = ls.engine(of_rewrites=not request.gaps)
     if engine is None:
         return False
@@ -299,7 +299,7 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
 
 def _no_instructions(model: str) -> str:
-    """Why a model gets no instructions, and which one does."""
+    """The reason why a model receives no instructions, and the name of a model that follows them."""
     return f"{model} follows no instructions; {instruction_model()} does (setting rewrite.model)"
 
 

@@ -35,12 +35,13 @@ from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
 
-NOTHING: Mapping[str, Any] = {}
+NO_OVERRIDES: Mapping[str, Any] = {}
 T = TypeVar("T")
 _STATES = {None: State.READY, Cause.EXCLUDED: State.EXCLUDED, Cause.UNSUPPORTED: State.UNSUPPORTED}
-"""Status by the reason against the active document."""
+"""Status of the session by the reason why the active document is not served."""
 FIRST_CHARS = 2048
-"""Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
+"""Characters at the beginning of a file that are decoded when it is opened. Every prompt near its beginning starts with
+them, so the first completion there decodes the rest only."""
 
 
 class Server(LanguageServer):
@@ -52,10 +53,10 @@ class Server(LanguageServer):
         self,
         open_scheduler: OpenScheduler[AnyScheduler],
         settings: Settings,
-        over: Mapping[str, Any] = NOTHING,
+        over: Mapping[str, Any] = NO_OVERRIDES,
         usage: Usage | None = None,
     ) -> None:
-        """`over` is a settings tree that the client's settings do not change, that of the command line.
+        """`over` is the settings tree of the command line, which wins over the client's settings.
 
         `usage` counts the outcomes of all sessions that share it; without it, those of this session.
         """
@@ -77,17 +78,17 @@ class Server(LanguageServer):
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """Running rewrites by document."""
         self._pauses: dict[str, asyncio.Future[None]] = {}
-        """The last pause before an automatic completion by document, which ends where its pause is cancelled."""
+        """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
-        self._cursors: dict[str, int] = {}  # last known offsets by open document; one that is too large means the end
+        self._cursors: dict[str, int] = {}  # last cursor of each open document; one beyond the end means the end
         self._reported: set[int] = set()
-        """Hashes of what was shown or logged once a session."""
+        """Hashes of messages that are shown or logged only once in a session."""
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels[AnyScheduler] | None = None
         self._closing = asyncio.Lock()
-        """Held while models are replaced: the new ones are opened when the old ones have freed their memory."""
+        """Held while models are replaced, because new models are opened after the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
         self._settlement: asyncio.TimerHandle | None = None
 
@@ -101,7 +102,7 @@ class Server(LanguageServer):
         self.log(kind, message)
 
     def log_once(self, message: str) -> None:
-        """Writes one line to the client's log, if it is not there yet."""
+        """Writes one line to the client's log, unless the log has it already."""
         if self._is_new(message):
             self.log(types.MessageType.Info, message)
 
@@ -158,7 +159,7 @@ class Server(LanguageServer):
             self.status.update(state=State.ERROR, message=_error_message(error))
 
     async def pause(self, request: FillRequest) -> None:
-        """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""
+        """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` ends the wait."""
         uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
         if seconds and request.priority is Priority.TYPED:
@@ -218,7 +219,7 @@ class Server(LanguageServer):
     async def rewrite(
         self, request: RewriteRequest, on_step: OnStep | None = None, *, is_automatic: bool = False
     ) -> RewriteResult:
-        """The rewrite of an engine, for automatic ones that of completions. `on_step` runs in the model's thread.
+        """The result. An automatic rewrite uses the model of completions. `on_step` runs in the model's thread.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
@@ -268,7 +269,7 @@ class Server(LanguageServer):
         self.cancel_stale(document.uri)
 
     def close_documents(self, uris: Iterable[str]) -> None:
-        """Closes documents. Of their texts stay recent edits, and snippets in the prompt of an open one."""
+        """Closes documents. Their recent edits, and snippets of them in the prompt of an open document, are kept."""
         for uri in uris:
             self.context_provider.close(uri)
             self.acceptance.close(uri)
@@ -313,7 +314,7 @@ class Server(LanguageServer):
         self.status.update(state=_STATES[eligibility.cause], message=eligibility.reason)
 
     def focus(self, uri: str) -> None:
-        """Makes a document the active one: the client reports that, or requests a completion in it."""
+        """Makes a document the active one, because the client reports its focus or requests a completion in it."""
         self.active_document = uri
         self.update_status()
 
@@ -339,7 +340,7 @@ class Server(LanguageServer):
             self._audit_log.ineligible(types.TEXT_DOCUMENT_INLINE_COMPLETION, eligibility)
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
-        """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
+        """The engine of completions, or of rewrites by an instruction; None while it loads and if loading failed."""
         models = self._models
         return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
@@ -350,7 +351,7 @@ class Server(LanguageServer):
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def settle(self) -> None:
-        """Judges the completions that are due, and plans to do so again when the next one is."""
+        """Judges the completions that are due, and schedules the next call for when the next completion is due."""
         if self._settlement is not None:
             self._settlement.cancel()
             self._settlement = None
@@ -381,7 +382,7 @@ class Server(LanguageServer):
         }
 
     def close(self) -> None:
-        """Ends the session: judges its completions as they are, and closes its share of the models."""
+        """Ends the session: judges its completions now, and releases its models."""
         if self._settlement is not None:
             self._settlement.cancel()
         self.acceptance.close()
@@ -412,7 +413,7 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, "the server answers again")
 
     def _canvas_sender(self, uri: str) -> OnStep | None:
-        """What sends the canvases of completions, if the client requested them."""
+        """A function that sends the canvases of completions; None if the client has not requested them."""
         if self._models is None or not self.sends_canvases:
             return None
         return canvas_sender(self.protocol.notify, self._models.completion.frame, uri)
@@ -427,5 +428,5 @@ async def _outcome(submitted: Future[T]) -> T | BaseException:
 
 
 def _error_message(error: BaseException) -> str:
-    """The message of an error of ours; only the type of any other error, whose message may quote a buffer."""
+    """The message of a dg-lsp error; of any other error only the type, because its message may quote a buffer."""
     return str(error) if isinstance(error, DgLspError) else type(error).__name__

@@ -24,7 +24,7 @@ class State(StrEnum):
 
     @property
     def is_usable(self) -> bool:
-        """The model is loaded and works; the active document decides about completions."""
+        """Whether the model is loaded and works. Completions may still be off in the active document."""
         return self in (State.READY, State.EXCLUDED, State.UNSUPPORTED)
 
 
@@ -82,7 +82,7 @@ class Status:
             self.send("didChangeStatus", status)
 
     def explain(self, sentence: str) -> None:
-        """Sets the message of a server that is ready: why a requested completion is missing, or nothing."""
+        """Sets the message of a server that is ready: the reason why a requested completion is missing, or nothing."""
         if self.state is State.READY:
             self.update(message=sentence)
 

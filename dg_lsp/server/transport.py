@@ -56,7 +56,7 @@ class StdoutWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
-        """Writes all of it in time. Errors are ignored: the end of the connection is detected by the reader."""
+        """Writes the data, perhaps later. Errors are ignored, because the reader detects the end of the connection."""
         if self._thread is not None and self._num_unsent >= _MAX_UNSENT:
             self._thread.join()
         with self._lock:
@@ -70,7 +70,7 @@ class StdoutWriter:
                 self._thread.start()
 
     def close(self) -> None:
-        """Closes the stream, after a while also that of a client that does not read what was sent."""
+        """Closes the stream. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
         if not self._unsent:  # else the thread still uses it
@@ -161,7 +161,7 @@ async def accept_client(host: str, port: int, token: str) -> TcpClient:
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:
-    """Closes a connection, after a while also that of a client that does not read what was sent."""
+    """Closes a connection. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
     writer.close()
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
