@@ -122,8 +122,6 @@ def test_a_model_that_cannot_edit_makes_no_inline_edit(editor):
         pytest.param("total = a * 2", {"completion": {"trigger": "manual"}}, 4, LINE, id="manual"),
         pytest.param("total = a * 2", {"completion": {"min_confidence": 1.0}}, 4, LINE, id="confidence"),
         pytest.param("total = a * 2", {"privacy": {"exclude_languages": ["python"]}}, 4, LINE, id="excluded"),
-        pytest.param("total = a * 2", {}, 6, LINE, id="inside a word"),
-        pytest.param("# b", {"privacy": {"exclude_comments": True}}, 6, "def f(a):\n    # a\n", id="comment"),
     ],
 )
 def test_an_inline_edit_is_hidden_where_ghost_text_would_be(editor, fill, options, character, text):

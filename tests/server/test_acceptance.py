@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-import tracemalloc
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import jsonschema_rs
 import pytest
 from lsprotocol import types
 
-from dg_lsp.engine import ttfue
 from dg_lsp.engine.audit import AuditLog, read_log
 from dg_lsp.engine.ttfue import Usage, Verdict, summarize_outcomes
 from dg_lsp.server import acceptance
@@ -219,27 +216,6 @@ def test_the_numbers_of_the_day_start_again_at_midnight():
     days.append(date(2026, 1, 2))
     assert usage.edits_today() == {"usefulEdits": 0, "medianMs": None}
     assert usage.summary_today()["num"] == 0
-
-
-def test_a_day_of_many_requests_takes_no_more_memory(monkeypatch):
-    monkeypatch.setattr(ttfue, "MAX_OUTCOMES", 50)
-    usage, editor = Usage(), Editor()
-    editor.shows(ITEM)
-    editor.insert(ITEM)
-    outcome = editor.outcome()
-    sizes = []
-    tracemalloc.start()
-    try:
-        for _ in range(2):
-            for number in range(1000):
-                usage.add(replace(outcome, request=f"{number:032}", answer_ms=float(number)))
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert sizes[1] - sizes[0] < 5000
-    today = usage.summary_today()
-    assert (today["num"], today["useful_edits"]["num"], today["useful_by"]["1000"]) == (50, 50, 1.0)
-    assert today["ttfue_ms"]["p50"] == usage.edits_today()["medianMs"] == 974.5
 
 
 def test_records_follow_the_schema_of_the_specification_and_have_no_text(tmp_path):

@@ -1,12 +1,9 @@
 """Messages that are malformed, as one server in this process answers them."""
 
 import asyncio
-import gc
 import json
-import re
 import socket
 from functools import partial
-from types import FunctionType, ModuleType
 
 import pytest
 from gates import TIMEOUT, is_idle
@@ -299,54 +296,6 @@ async def test_what_has_ended_is_forgotten():
         session.call("$/setTrace", {"value": "off"})
         await session.until(lambda number=number: session.answers(number))
     await session.until(lambda: not session.server.protocol._request_futures)
-    await session.close()
-
-
-def strings_of(root):
-    """The strings that an object refers to, directly or not; what the model keeps is bounded by itself."""
-    strings, seen, waiting = [], {id(root)}, [root]
-    while waiting:
-        for one in gc.get_referents(waiting.pop()):
-            if id(one) not in seen and not isinstance(one, (ModuleType, FunctionType, type, Scheduler)):
-                seen.add(id(one))
-                waiting.append(one)
-                strings += [one] if isinstance(one, str) else []
-    return strings
-
-
-@pytest.mark.asyncio
-async def test_nothing_is_kept_of_documents_and_notebooks_that_were_closed():
-    session = await started(text="y = 1\n")
-    session.call("workspace/didChangeConfiguration", {"settings": {"context": {"enabled": "always"}}})
-
-    async def use(uri):
-        document, place = {"textDocument": {"uri": uri}}, {"start": AT, "end": AT}
-        session.call("textDocument/didFocus", {**document, "position": AT})
-        completion = {**document, "position": AT, "context": {"triggerKind": 2}}
-        session.call("textDocument/inlineCompletion", completion, uri)
-        [answer] = await session.until(lambda: session.answers(uri))
-        assert answer["result"]["items"]
-        context = {"diagnostics": [{"range": place, "message": uri}]}
-        session.call("textDocument/codeAction", {**document, "range": place, "context": context}, 1)
-        session.sent.clear()
-
-    for number in range(10):
-        file, notebook = f"file:///project/closed{number}.py", f"file:///project/closed{number}.ipynb"
-        new = {"languageId": "python", "version": 1, "text": f"def closed{number}(x):\n    \n"}
-        cells = [{**new, "uri": f"{notebook}#{name}"} for name in "ab"]
-        named = {"uri": notebook, "notebookType": "jupyter-notebook", "version": 1}
-        # the second cell is open, but the notebook does not name it
-        named["cells"] = [{"kind": 2, "document": cells[0]["uri"]}]
-        session.call("textDocument/didOpen", {"textDocument": {**new, "uri": file}})
-        session.call("notebookDocument/didOpen", {"notebookDocument": named, "cellTextDocuments": cells})
-        for uri in (file, cells[0]["uri"], cells[1]["uri"], URI):
-            await use(uri)
-        session.call("textDocument/didClose", {"textDocument": {"uri": file}})
-        session.call("notebookDocument/didClose", {"notebookDocument": {"uri": notebook}, "cellTextDocuments": []})
-    await use(URI)
-    # the last one is a snippet in the prompt of the document that is open
-    kept = {name for one in strings_of(session.server) for name in re.findall(r"closed\d", one)}
-    assert kept == {"closed9"}
     await session.close()
 
 
