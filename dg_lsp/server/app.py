@@ -106,7 +106,7 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
     """Opens a notebook with its cells, and prepares the first completion in it."""
     notebook = params.notebook_document
     did_close_notebook(ls, types.DidCloseNotebookDocumentParams(types.NotebookDocumentIdentifier(notebook.uri), ()))
-    ls.documents.put_notebook(Notebook(notebook.uri, notebook.version, tuple(notebook.cells)))
+    ls.documents.notebooks[notebook.uri] = Notebook(notebook.uri, notebook.version, tuple(notebook.cells))
     ls.open_documents(params.cell_text_documents, notebook.uri)
     code = (cell.document for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
     ls.warm_up(next(code, ""))
@@ -115,27 +115,22 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
 def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParams) -> None:
     """Inserts, deletes, moves and edits cells of a notebook."""
     uri, changed = params.notebook_document.uri, params.change.cells
-    notebook = ls.documents.notebook(uri)
+    notebook = ls.documents.notebooks.get(uri)
     if notebook is None:
         ls.log(types.MessageType.Warning, f"change of a notebook that is not open: {uri}")
     if notebook is None or changed is None:
         return
     if (structure := changed.structure) is not None:
-        notebook = notebook.spliced(structure.array)
-        ls.documents.put_notebook(notebook)
+        notebook = ls.documents.notebooks[uri] = notebook.spliced(structure.array)
         new = structure.did_open or ()
         ls.close_documents([document.uri for document in structure.did_close or ()])
         ls.open_documents(new, uri)
         if new:
             ls.warm_up(new[0].uri, 0)
     if changed.data:
-        ls.documents.put_notebook(notebook.with_data(changed.data))
+        ls.documents.notebooks[uri] = notebook.with_data(changed.data)
     for text in changed.text_content or ():
         ls.change_document(text.document, text.changes)
-
-
-def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams) -> None:
-    """Does nothing, because the server already has the text."""
 
 
 def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
@@ -143,7 +138,7 @@ def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams)
     uri = params.notebook_document.uri
     ls.close_documents([*ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents)])
     ls.context_provider.close(uri)
-    ls.documents.close_notebook(uri)
+    ls.documents.notebooks.pop(uri, None)
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
@@ -188,7 +183,6 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     types.TEXT_DOCUMENT_DID_CLOSE: did_close,
     types.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
     types.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,
-    types.NOTEBOOK_DOCUMENT_DID_SAVE: did_save_notebook,
     types.NOTEBOOK_DOCUMENT_DID_CLOSE: did_close_notebook,
     types.WORKSPACE_DID_CHANGE_CONFIGURATION: did_change_configuration,
     types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: did_change_workspace_folders,
@@ -272,12 +266,11 @@ def serve_tcp(
     """
 
     async def session() -> int:
-        client = await accept_client(host, port, token)
+        reader, writer, first = await accept_client(host, port, token)
         try:
-            server = _own_server(open_engine, settings, over)
-            return await serve(server, client.reader, client.writer, client.first)
+            return await serve(_own_server(open_engine, settings, over), reader, writer, first)
         finally:
-            await close_writer(client.writer)
+            await close_writer(writer)
 
     return asyncio.run(session())
 

@@ -1,7 +1,7 @@
 """Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ def did_focus(ls: Server, params: Any) -> None:
 
 async def why(ls: Server, params: Any) -> dict[str, Any]:
     """What automatic completion does at a position."""
-    return (await explain_position(ls, _uri(params), _position(ls, params))).as_object()
+    return asdict(await explain_position(ls, _uri(params), _position(ls, params)))
 
 
 def stats(ls: Server, _params: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ notebook is one text with the code of the cells around it, without the magics of
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Self
@@ -110,7 +111,7 @@ NOTEBOOKS = types.NotebookDocumentSyncOptions([types.NotebookDocumentFilterWithN
 """Notebooks that the client synchronises, with all of their cells."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Document:
     """One version of an open document."""
 
@@ -119,13 +120,12 @@ class Document:
     language: str
     lines: LineIndex
     notebook: str = ""  # URI of the notebook that the document is a cell of
-    code: CellCode = field(init=False, repr=False)
-    """The document without magics, if it is a cell; computed once for all requests in its notebook."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def code(self) -> CellCode:
+        """The document without magics, if it is a cell."""
         text = self.lines.text
-        code = CellCode.of(text, self.language) if self.notebook else CellCode(text, text, self.language)
-        object.__setattr__(self, "code", code)
+        return CellCode.of(text, self.language) if self.notebook else CellCode(text, text, self.language)
 
     def snapshot(self) -> Snapshot:
         """The document without other cells; `DocumentStore.snapshot` adds the cells around it for the engine."""
@@ -192,28 +192,17 @@ class DocumentStore:
     def __init__(self) -> None:
         self.encoding = Encoding.UTF16  # until the client has chosen one
         self._open: dict[str, Document] = {}
-        self._notebooks: dict[str, Notebook] = {}
+        self.notebooks: dict[str, Notebook] = {}
+        """The newest version of every open notebook. Its cells are opened and closed as documents."""
 
     def open(self, item: types.TextDocumentItem, notebook: str = "") -> None:
         """Opens a document, or a cell of the notebook with this URI. A second opening replaces the text."""
         lines = LineIndex.of(_without_surrogates(item.text))
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
 
-    def put_notebook(self, notebook: Notebook) -> None:
-        """Opens a notebook, or replaces it by a newer version. Its cells are opened and closed as documents."""
-        self._notebooks[notebook.uri] = notebook
-
-    def notebook(self, uri: str) -> Notebook | None:
-        """The newest version of a notebook, or None if it is not open."""
-        return self._notebooks.get(uri)
-
-    def close_notebook(self, uri: str) -> None:
-        """Closes a notebook, but none of its cells, and not the text document that may have the same URI."""
-        self._notebooks.pop(uri, None)
-
     def cells(self, notebook: str) -> list[str]:
         """URIs of the cells that a notebook names, and of the open documents that were opened as its cells."""
-        named = self._notebooks[notebook].cells if notebook in self._notebooks else ()
+        named = self.notebooks[notebook].cells if notebook in self.notebooks else ()
         opened = (uri for uri, document in self._open.items() if document.notebook == notebook)
         return [*dict.fromkeys([*(cell.document for cell in named), *opened])]
 
@@ -232,8 +221,8 @@ class DocumentStore:
             applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
-        if (notebook := self._notebooks.get(document.notebook)) is not None:
-            self.put_notebook(replace(notebook, version=notebook.version + 1))
+        if (notebook := self.notebooks.get(document.notebook)) is not None:
+            self.notebooks[notebook.uri] = replace(notebook, version=notebook.version + 1)
         return applied
 
     def close(self, uri: str) -> None:
@@ -253,11 +242,11 @@ class DocumentStore:
     def files(self) -> list[Document]:
         """Every open file in the order of opening; a notebook is one document with the code of its first language."""
         files = dict.fromkeys(document.snapshot().file_uri for document in self._open.values())
-        documents = (self._as_file(uri) if uri in self._notebooks else self._open.get(uri) for uri in files)
+        documents = (self._as_file(uri) if uri in self.notebooks else self._open.get(uri) for uri in files)
         return [document for document in documents if document is not None]
 
     def _as_file(self, uri: str) -> Document | None:
-        notebook = self._notebooks[uri]
+        notebook = self.notebooks[uri]
         cells = (self._open.get(cell.document) for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
         first = next((cell for cell in cells if cell is not None and cell.notebook == notebook.uri), None)
         if first is None:
@@ -270,7 +259,7 @@ class DocumentStore:
 
         Magics stay in the lines that the range `kept` touches. Positions differ by the snapshot's `num_before`.
         """
-        notebook = self._notebooks.get(document.notebook)
+        notebook = self.notebooks.get(document.notebook)
         if notebook is None:
             return document.snapshot()
         code = document.code if kept is None else document.code.with_lines(*kept)

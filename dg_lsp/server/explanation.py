@@ -1,8 +1,8 @@
 """Why an automatic completion shows nothing at a position: one sentence, for editors and the command line."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
@@ -34,10 +34,6 @@ class Explanation:
     def of(cls, eligibility: Eligibility) -> Self | None:
         """Why nothing is computed; None where a completion is."""
         return None if eligibility.cause is None else cls(eligibility.cause, eligibility.sentence)
-
-    def as_object(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
 
 
 def explain(result: FillResult, settings: CompletionSettings, engine: Engine) -> Explanation:

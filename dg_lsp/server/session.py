@@ -308,7 +308,7 @@ class Server(LanguageServer):
     def update_status(self) -> None:
         """Reports whether the active document is excluded, or in a language that the model does not know."""
         document = self.documents.get(self.active_document)
-        if document is None or not self.status.state.is_usable:
+        if document is None or self.status.state in (State.LOADING, State.ERROR):
             return
         eligibility = self.eligibility(document.snapshot())
         self.status.update(state=_STATES[eligibility.cause], message=eligibility.reason)

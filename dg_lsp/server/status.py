@@ -22,19 +22,9 @@ class State(StrEnum):
     UNSUPPORTED = "unsupported"  # not in the language of the active document, which the model does not know
     ERROR = "error"
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether the model is loaded and works. Completions may still be off in the active document."""
-        return self in (State.READY, State.EXCLUDED, State.UNSUPPORTED)
 
-
-_KINDS = {
-    State.LOADING: "Normal",
-    State.READY: "Normal",
-    State.EXCLUDED: "Inactive",
-    State.UNSUPPORTED: "Inactive",
-    State.ERROR: "Error",
-}
+_KINDS = {State.EXCLUDED: "Inactive", State.UNSUPPORTED: "Inactive", State.ERROR: "Error"}
+"""What clients of Copilot's server display; `Normal` for the other states."""
 
 
 @dataclass(slots=True)
@@ -74,7 +64,7 @@ class Status:
         status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
-            "kind": _KINDS[self.state],
+            "kind": _KINDS.get(self.state, "Normal"),
             "dgLsp": {**self._facts(), **self.numbers()},
         }
         if status != self._last_sent:

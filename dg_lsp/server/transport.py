@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 from pygls.exceptions import JsonRpcInvalidRequest
 
@@ -114,24 +113,19 @@ def stdin_reader() -> asyncio.StreamReader:
     return reader
 
 
-@dataclass(frozen=True, slots=True)
-class TcpClient:
-    """A client that has sent the token, and its first message."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    first: bytes
+AcceptedClient = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+"""The streams of a client that has sent the token, and its first message."""
 
 
-async def accept_client(host: str, port: int, token: str) -> TcpClient:
-    """Accepts the first client that sends the token, then stops listening. Others do not keep it from connecting.
+async def accept_client(host: str, port: int, token: str) -> AcceptedClient:
+    """Accepts the first client that sends the token, then stops listening.
 
     Prints the address on standard error, with a new token if the one given is empty; port 0 takes a free port.
 
     Raises:
         UsageError: the address cannot be bound.
     """
-    accepted: asyncio.Future[TcpClient] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[AcceptedClient] = asyncio.get_running_loop().create_future()
     wanted = token or secrets.token_urlsafe(32)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +134,7 @@ async def accept_client(host: str, port: int, token: str) -> TcpClient:
             async with asyncio.timeout(AUTHENTICATION_SECONDS):
                 first = await _first_message(reader, writer, wanted)
         if first and not accepted.done():
-            accepted.set_result(TcpClient(reader, writer, first))
+            accepted.set_result((reader, writer, first))
         else:
             writer.close()
 

@@ -86,6 +86,12 @@ def test_the_server_is_not_busy_after_a_cancelled_request(editor):
     client.wait_status(lambda one: not one["busy"])
 
 
+def test_no_account_is_needed(editor):
+    client = editor()
+    for method in ("checkStatus", "signIn", "signOut"):
+        assert client.result(client.request(method, {}))["status"] == "OK"
+
+
 LINE = "def f(a):\n    total = a + 1\n"
 
 
