@@ -16,7 +16,7 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
-from dg_lsp.server.documents import minimal_changes
+from dg_lsp.server.documents import Document, minimal_changes
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -138,25 +138,9 @@ def _inline_edit_problem(server: Server) -> str:
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     """A rewrite of the cursor's line that keeps half of its tokens; empty where ghost text would be hidden."""
     document = server.documents.get(_uri(params))
-    at = _position(server, params)
-    if document is None or at is None or at.line >= document.lines.num_lines:
+    request = _line_rewrite(server, document, _position(server, params)) if document is not None else None
+    if document is None or request is None:
         return []
-    span = document.lines.span(at.line)
-    snapshot = server.documents.snapshot(document, span)
-    start, end = (snapshot.num_before + at for at in span)
-    offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
-    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]):
-        return []
-    if not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
-        return []
-    request = RewriteRequest(
-        snapshot,
-        start,
-        end,
-        strength=INLINE_EDIT_STRENGTH,
-        deadline_ms=INLINE_EDIT_MS,
-        snippets=server.snippets(snapshot, start),
-    )
     try:
         result = await server.rewrite(request, is_automatic=True)
     except DgLspError as error:
@@ -164,7 +148,8 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         return []
     if result.rejection is not None or _has_fault(result, request):
         return []
-    identifier, old = {"uri": document.uri, "version": document.version}, snapshot.text[result.start : result.end]
+    identifier = {"uri": document.uri, "version": document.version}
+    old = request.snapshot.text[result.start : result.end]
     return [
         {
             "text": change.text,
@@ -172,8 +157,29 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
             "range": server.documents.range(document, change.start, change.end),
             "command": accept_command("Accept inline edit", server.acceptance.offer()),
         }
-        for change in minimal_changes(old, result.text, result.start - snapshot.num_before)
+        for change in minimal_changes(old, result.text, result.start - request.snapshot.num_before)
     ]
+
+
+def _line_rewrite(server: Server, document: Document, position: types.Position | None) -> RewriteRequest | None:
+    """The rewrite of the line at a position; None where an automatic completion would not be computed."""
+    if position is None or position.line >= document.lines.num_lines:
+        return None
+    span = document.lines.span(position.line)
+    offset, _ = server.documents.offsets(document.lines, types.Range(position, position))
+    snapshot = server.documents.snapshot(document, span)
+    start, end = snapshot.num_before + span[0], snapshot.num_before + span[1]
+    is_code = bool(snapshot.text[start:end].strip()) and not document.code.is_magic(span[0])
+    if not is_code or not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
+        return None
+    return RewriteRequest(
+        snapshot,
+        start,
+        end,
+        strength=INLINE_EDIT_STRENGTH,
+        deadline_ms=INLINE_EDIT_MS,
+        snippets=server.snippets(snapshot, start),
+    )
 
 
 def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:
