@@ -4,12 +4,11 @@ import asyncio
 import hmac
 import json
 import os
+import queue
 import re
 import secrets
-import select
 import sys
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
@@ -29,68 +28,44 @@ CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
 MAX_POSITION = 2**31 - 1
 _MAX_HEADER_LINES = 16
-_MAX_UNSENT = 64 << 20
-"""Bytes that wait for a client that does not read; then the server waits too."""
-_READY_BYTES = getattr(select, "PIPE_BUF", 512)
-"""Bytes that a pipe that is ready takes at once."""
+MAX_UNSENT = 10_000
+"""Messages that wait for a client that does not read; then the server waits too."""
 _HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\d{1,9}")
 
 
 class StdoutWriter:
-    """Writes to standard output.
+    """Writes to standard output in a thread, so that a client that reads slowly does not stop the server.
 
     Keeps the descriptor for itself: other output of the process, also of native code, goes to standard error and cannot
-    corrupt a message. What the client is not ready to receive is written by a thread.
+    corrupt a message.
     """
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
         with suppress(OSError):
             os.dup2(2, 1)
-        self._lock = threading.Lock()
-        self._unsent: deque[bytes] = deque()
-        """What the thread writes; it runs while there is something."""
-        self._num_unsent = 0
-        self._thread: threading.Thread | None = None
+        self._unsent = queue.Queue[bytes](MAX_UNSENT)
+        self._thread = threading.Thread(target=self._write_unsent, name="dg-lsp-stdout", daemon=True)
+        self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Writes the data, perhaps later. Errors are ignored, because the reader detects the end of the connection."""
-        if self._thread is not None and self._num_unsent >= _MAX_UNSENT:
-            self._thread.join()
-        with self._lock:
-            rest = data if self._unsent else self._write_ready(data)
-            if not rest:
-                return
-            self._unsent.append(rest)
-            self._num_unsent += len(rest)
-            if len(self._unsent) == 1:
-                self._thread = threading.Thread(target=self._write_unsent, name="dg-lsp-stdout", daemon=True)
-                self._thread.start()
+        """Sends the data soon. Errors are ignored, because the reader detects the end of the connection."""
+        self._unsent.put(data)
 
     def close(self) -> None:
         """Closes the stream. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
-        if not self._unsent:  # else the thread still uses it
+        with suppress(queue.Full):
+            self._unsent.put_nowait(b"")
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():  # else the thread still uses it
             os.close(self._descriptor)
 
-    def _write_ready(self, data: bytes) -> bytes:
-        """Writes what can be written without waiting; returns the rest."""
-        with suppress(OSError, ValueError):  # on Windows only sockets can be selected
-            while data and select.select([], [self._descriptor], [], 0)[1]:
-                data = data[os.write(self._descriptor, data[:_READY_BYTES]) :]
-        return data
-
     def _write_unsent(self) -> None:
-        rest = self._unsent[0]
-        while rest:
+        while data := self._unsent.get():
             with suppress(OSError):
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-            with self._lock:
-                self._num_unsent -= len(self._unsent.popleft())
-                rest = self._unsent[0] if self._unsent else b""
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
 
 
 def stdin_reader() -> asyncio.StreamReader:
