@@ -5,7 +5,7 @@ import asyncio
 from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END
-from dg_lsp.context.eligibility import Cause, Eligibility, not_requested
+from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.ttfue import Verdict
@@ -18,8 +18,10 @@ from dg_lsp.server.status import State
 NUM_INVOKED = 3
 """Candidates of a request by the user; automatic requests get one."""
 NOT_OPEN = Explanation(Cause.NOT_REQUESTED, "The document is not open.")
-IN_MAGIC = not_requested("the cursor is in a magic of a notebook")
-BEGINS_WITH_LINE_END = not_requested("the completion would begin with a line end, and completion.lines is single")
+IN_MAGIC = Eligibility(Cause.NOT_REQUESTED, "the cursor is in a magic of a notebook")
+BEGINS_WITH_LINE_END = Eligibility(
+    Cause.NOT_REQUESTED, "the completion would begin with a line end, and completion.lines is single"
+)
 
 
 async def complete(server: Server, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:

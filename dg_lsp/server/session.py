@@ -329,9 +329,9 @@ class Server(LanguageServer):
         if not eligibility.is_served:
             where = snapshot.uri if eligibility.cause is Cause.EXCLUDED else f"{language} files"
             self.log_once(f"no completions in {where}: {eligibility.reason}")
-        elif typed_at is not None:
-            return Eligibility.of_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
-        return eligibility
+        if typed_at is None:
+            return eligibility
+        return eligibility.while_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
 
     def report_ineligible(self, eligibility: Eligibility) -> None:
         """Shows why a completion that the user requested is not computed, and records that in the audit log."""
