@@ -21,6 +21,7 @@ from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
+from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
 from dg_lsp.server.transport import MAX_POSITION
@@ -123,16 +124,15 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
 async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     if document.code.is_magic(start):
-        raise Refusal("the line of a magic is not completed")
-    snapshot, deadline_ms = ls.documents.snapshot(document), ls.settings.rewrite.deadline_ms
+        raise Refusal(IN_MAGIC.reason)
+    snapshot = ls.documents.snapshot(document)
     offset = start + snapshot.num_before
-    snippets = ls.snippets(snapshot, offset)
     request = FillRequest(
         snapshot,
         offset,
-        deadline_ms=deadline_ms,
+        deadline_ms=ls.settings.rewrite.deadline_ms,
         early_stop_ms=0.0,
-        snippets=snippets,
+        snippets=ls.snippets(snapshot, offset),
         priority=Priority.INVOKED,
     )
     result = await ls.fill(request)
