@@ -72,5 +72,5 @@ def _parts(result: FillResult, settings: CompletionSettings) -> str:
 
 
 def _percent(share: float) -> str:
-    """With three digits, so that a share just below a limit differs from it."""
-    return f"{100 * share:.3g} %"
+    """Below 10 % with three digits, so that a share just below the usual limit differs from it."""
+    return f"{100 * share:.3g} %" if share < 0.1 else f"{100 * share:.0f} %"
