@@ -44,8 +44,8 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
         if is_requested:
             server.report_ineligible(eligibility)
         return []
-    request = _request(server, position, num_candidates=NUM_INVOKED if is_invoked else 1, is_requested=is_requested)
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
+    request = _request(server, position, is_invoked=is_invoked, is_requested=is_requested, request_id=followed.id)
     result = await _followed_fill(server, request, followed)
     is_missing = is_requested and (result is None or not result.candidates)
     server.status.explain(_explanation(server, result).sentence if is_missing else "")
@@ -63,7 +63,7 @@ async def explain_position(server: Server, uri: str, position: types.Position | 
         return NOT_OPEN
     if (explanation := Explanation.of(_eligibility(server, at, is_requested=False))) is not None:
         return explanation
-    result = await server.fill(_request(server, at, num_candidates=1, is_requested=False))
+    result = await server.fill(_request(server, at))
     return _explanation(server, result)
 
 
@@ -79,14 +79,24 @@ def _eligibility(server: Server, position: CompletionPosition, *, is_requested: 
     return eligibility
 
 
-def _request(server: Server, position: CompletionPosition, *, num_candidates: int, is_requested: bool) -> FillRequest:
+def _request(
+    server: Server,
+    position: CompletionPosition,
+    *,
+    is_invoked: bool = False,
+    is_requested: bool = False,
+    request_id: str = "",
+) -> FillRequest:
+    """The request to the engine; by default that of an automatic completion."""
     return FillRequest(
         position.snapshot,
         position.offset,
-        num_candidates=num_candidates,
+        num_candidates=NUM_INVOKED if is_invoked else 1,
         max_lines=server.settings.completion.max_lines,
         priority=Priority.INVOKED if is_requested else Priority.TYPED,
         snippets=server.snippets(position.snapshot, position.offset),
+        endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION,
+        id=request_id,
     )
 
 
@@ -94,7 +104,7 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
     """The result, or None after an error; then, and after a cancellation, the request is followed no longer."""
     try:
         await server.pause(request)
-        result = await server.fill(request, followed.id)
+        result = await server.fill(request)
     except asyncio.CancelledError:
         server.acceptance.drop(followed, Verdict.CANCELLED)
         raise

@@ -134,6 +134,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         early_stop_ms=0.0,
         snippets=ls.snippets(snapshot, offset),
         priority=Priority.INVOKED,
+        endpoint=COMPLETE_BLOCK,
     )
     result = await ls.fill(request)
     if result is None:

@@ -170,7 +170,7 @@ class Server(LanguageServer):
         if (pause := self._pauses.pop(uri, None)) is not None:
             pause.cancel()
 
-    async def fill(self, request: FillRequest, request_id: str | None = None) -> FillResult | None:
+    async def fill(self, request: FillRequest) -> FillResult | None:
         """The result of the engine; None after an error, and if the model that was loading does not know the language.
 
         Raises:
@@ -182,7 +182,6 @@ class Server(LanguageServer):
             return None
         scheduler, was_loading = self._models.completion, self.engine() is None
         with self.status.busy():
-            request = replace(request, endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION, id=request_id or "")
             result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
