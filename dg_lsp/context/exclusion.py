@@ -114,7 +114,7 @@ class ExclusionReason(StrEnum):
 class Exclusion:
     """The exclusion rules of the settings and of git, for a workspace.
 
-    The owner may replace settings and folders. A .gitignore file is read again when it changes.
+    The owner may replace settings and folders.
     """
 
     flavour = Path
@@ -129,10 +129,6 @@ class Exclusion:
         self.roots = tuple(path for path in paths if path is not None)
         self._root_names: frozenset[str] | None = None
         """Paths of the roots, also those that links lead to; computed at the first use, since each is looked up."""
-        self._user_file: Path | None = None
-        """The file of the user's own patterns; looked for at the first use."""
-        self._known: dict[Path, tuple[int, tuple[Pattern, ...]]] = {}
-        """Patterns of each .gitignore file, and its modification time in nanoseconds."""
 
     def folders_around(self, path: Path) -> list[Path]:
         """The folders of the workspace that a path is in, the innermost first. A workspace may have thousands."""
@@ -225,25 +221,17 @@ class Exclusion:
         yield folder / GITIGNORE
         if folder == repository:
             yield _git_folder(Path(folder)) / "info/exclude"
-            self._user_file = self._user_file or _excludes_file()
-            yield self._user_file
+            yield _excludes_file()
 
-    def _patterns(self, name: Path) -> tuple[Pattern, ...]:
-        path = Path(name)
+    def _patterns(self, path: Path) -> tuple[Pattern, ...]:
+        """The patterns of a file; none if it is missing or cannot be read."""
         try:
             # git follows no link to a .gitignore file either, and a pipe would never end
             status = path.lstat() if path.name == GITIGNORE else path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return ()
-            modified = status.st_mtime_ns
-            known = self._known.get(path)
-            if known is None or known[0] != modified:
-                text = _read(path, MAX_GITIGNORE_BYTES + 1)
-                lines = ("*",) if len(text) > MAX_GITIGNORE_BYTES else tuple(text.split("\n"))
-                known = self._known[path] = modified, compiled(lines)
-        except (OSError, ValueError):  # missing, unreadable, or a NUL in the name
+            text = _read(path, MAX_GITIGNORE_BYTES + 1) if stat.S_ISREG(status.st_mode) else ""
+        except (OSError, ValueError):  # ValueError: a NUL in the name
             return ()
-        return known[1]
+        return compiled(("*",) if len(text) > MAX_GITIGNORE_BYTES else tuple(text.split("\n")))
 
 
 def link_target(path: Path) -> Path:

@@ -74,16 +74,6 @@ def test_a_path_of_many_folders_takes_little_memory(number, expected):
         tracemalloc.stop()
 
 
-def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
-    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
-    assert not exclusion.is_ignored(uri)
-    file.write_text("main.py\n")
-    os.utime(file, ns=(1, 1))
-    assert exclusion.is_ignored(uri)
-    file.unlink()
-    assert not exclusion.is_ignored(uri)
-
-
 def test_a_very_long_gitignore_file_ignores_everything(exclusion, tmp_path):
     lines = "".join(f"x{number}\n" for number in range(100_000))
     (tmp_path / ".gitignore").write_text(lines)
