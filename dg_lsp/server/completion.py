@@ -28,7 +28,7 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
     """The items at the cursor. Errors are logged; the status has the reason why a requested completion is missing.
 
     Raises:
-        asyncio.CancelledError: as `Server.fill` does.
+        asyncio.CancelledError: as `Server.fill` does, and by a key during `completion.debounce_ms`.
     """
     position = server.documents.completion_position(params)
     if position is None:

@@ -159,7 +159,7 @@ class Server(LanguageServer):
             self.status.update(state=State.ERROR, message=_error_message(error))
 
     async def pause(self, request: FillRequest) -> None:
-        """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` ends the wait."""
+        """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""
         uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
         if seconds and request.priority is Priority.TYPED:
@@ -174,8 +174,7 @@ class Server(LanguageServer):
         """The result of the engine; None after an error, and if the model that was loading does not know the language.
 
         Raises:
-            asyncio.CancelledError: by the client, by a newer request of the document or by a key during
-                `completion.debounce_ms`; the engine stops too.
+            asyncio.CancelledError: by the client or by a newer request of the document; the engine stops too.
         """
         if self._models is None:
             self.log(types.MessageType.Warning, "no completion: no model is open yet")
