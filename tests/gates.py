@@ -26,6 +26,12 @@ def wait_until(happened, complaint="timeout", *, seconds=TIMEOUT, pause=0.002):
     return value
 
 
+def is_idle(scheduler):
+    """Nothing runs or waits, speculation included."""
+    with scheduler._changed:
+        return scheduler.ready.done() and not (scheduler._active or scheduler._queue)
+
+
 class Gate(ScriptedDenoiser):
     """Waits inside each step until `go_on` is set."""
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.context.tags import imports_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
 
@@ -45,7 +45,7 @@ class Sources:
         self._root, self._files = root, files
         packages = sorted({path.split("/")[0] for path in files})
         folders = [path.as_uri() for path in (root, *(root / package for package in packages))]
-        self._workspace = WorkspaceIndex(DocumentStore(), WorkspaceExclusion(PrivacySettings(), folders))
+        self._workspace = WorkspaceIndex(DocumentStore(), Exclusion(PrivacySettings(), folders))
 
     def none(self, _case: TestCase) -> tuple[Snippet, ...]:
         """No snippets."""

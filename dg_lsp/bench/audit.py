@@ -114,6 +114,7 @@ _OUTCOMES = {
     "unfinished": "unfinished at the deadline",
     "cancelled": "cancelled by a newer request",
     "failed": "failed",
+    "ineligible": "not computed",
 }
 
 
@@ -141,4 +142,4 @@ def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
 
 
 def _answered(records: Records) -> list[AuditRecord]:
-    return [record for record in records if record.outcome not in ("cancelled", "failed")]
+    return [record for record in records if record.outcome not in ("cancelled", "failed", "ineligible")]

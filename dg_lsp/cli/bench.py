@@ -41,14 +41,14 @@ def cut(
 
     from dg_lsp.bench.cut import case_middles, read_sources, write_cases
     from dg_lsp.bench.metrics import count
+    from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.context.languages import LANGUAGE_IDS
-    from dg_lsp.server.exclusion import WorkspaceExclusion
 
     settings, languages = configure({}), languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
     privacy = attrs.evolve(settings.privacy, exclude_gitignored=True)
-    exclusion = WorkspaceExclusion(privacy, [folder.resolve().as_uri()])
+    exclusion = Exclusion(privacy, [folder.resolve().as_uri()])
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(middles, output).most_common())

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.cli.source import SourceFile
+    from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.engine.request import RewriteRequest
     from dg_lsp.models.selection import Machine, Selection
-    from dg_lsp.server.exclusion import WorkspaceExclusion
     from dg_lsp.settings import ModelSettings, Settings
 
 TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
@@ -64,11 +64,11 @@ def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") 
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
-def exclusion(settings: "Settings") -> "WorkspaceExclusion":
+def exclusion(settings: "Settings") -> "Exclusion":
     """What the settings exclude, with the working directory as the workspace."""
-    from dg_lsp.server.exclusion import WorkspaceExclusion
+    from dg_lsp.context.exclusion import Exclusion
 
-    return WorkspaceExclusion(settings.privacy, [Path.cwd().as_uri()])
+    return Exclusion(settings.privacy, [Path.cwd().as_uri()])
 
 
 @dataclass(frozen=True, slots=True)

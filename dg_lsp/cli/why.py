@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -43,7 +44,7 @@ def why(
             if explanation is None:
                 explanation = explain(engine.fill(request, deadline=deadline), settings.completion, engine)
     if as_json:
-        print_json(explanation.as_object())
+        print_json(asdict(explanation))
     else:
         print_line(explanation.sentence)
         if explanation.text and (show_text or explanation.outcome is Visibility.SHOWN):

@@ -172,7 +172,7 @@ class TextStyle:
         return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
     def from_model(self, text: str, line_prefix: str, blanks_of: Mapping[int, str] = MappingProxyType({})) -> str:
-        """A fill with the document's line ends and indentation.
+        """Gives a fill the document's line ends and indentation.
 
         `line_prefix` is the text before the cursor on its line. Lines at least as deep begin with exactly its blanks,
         so mixed indentation stays consistent; `blanks_of` has the blanks of other lines by their width, which lines of
@@ -258,9 +258,9 @@ class Cursor:
         lines = (*reversed(self.below), *self.above)
         if not any("\t" in line for line in lines):
             return {}
-        found = [indentation_of(line) for line in lines if line.strip()]
-        is_mixed = any("\t" in blanks for blanks in found) and any(" " in blanks for blanks in found)
-        return {len(blanks.expandtabs(TAB_WIDTH)): blanks for blanks in found} if is_mixed else {}
+        indents = [indentation_of(line) for line in lines if line.strip()]
+        is_mixed = any("\t" in blanks for blanks in indents) and any(" " in blanks for blanks in indents)
+        return {len(blanks.expandtabs(TAB_WIDTH)): blanks for blanks in indents} if is_mixed else {}
 
     @property
     def is_blank_line(self) -> bool:
@@ -307,6 +307,6 @@ def split_uri(uri: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(uri)
     except ValueError:
-        found = _URI.match(uri)
-        return (found["scheme"].lower(), found["host"], found["path"]) if found is not None else ("", "", uri)
+        match = _URI.match(uri)
+        return (match["scheme"].lower(), match["host"], match["path"]) if match is not None else ("", "", uri)
     return parts.scheme, parts.netloc, parts.path

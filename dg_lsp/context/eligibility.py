@@ -16,7 +16,7 @@ class Cause(StrEnum):
 
     EXCLUDED = "excluded"  # the model must not see the document
     UNSUPPORTED = "unsupported"  # the model does not know the language
-    NOT_REQUESTED = "not-requested"  # a position, or a document that is not open, where nothing is computed
+    NOT_REQUESTED = "not-requested"  # nothing is computed at this position, or the document is not open
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,20 @@ class Eligibility:
     @classmethod
     def of_typing(
         cls, snapshot: Snapshot, offset: int, exclusion: Exclusion, trigger: str, language_problem: str = ""
-    ) -> "Eligibility":
+    ) -> Self:
         """The decision for an automatic completion at an offset; `trigger` is the setting `completion.trigger`."""
         document = cls.of_document(snapshot, exclusion, language_problem)
-        if not document.is_served:
-            return document
+        return document.while_typing(snapshot, offset, exclusion, trigger)
+
+    def while_typing(self, snapshot: Snapshot, offset: int, exclusion: Exclusion, trigger: str) -> Self:
+        """The same decision for an offset in the document of this one."""
+        if not self.is_served:
+            return self
         if trigger == "manual":
-            return not_requested("completions come only on request (completion.trigger is manual)")
+            return type(self)(Cause.NOT_REQUESTED, "completions come only on request (completion.trigger is manual)")
         if Cursor.at(snapshot.text, offset).is_deep_inside_word:
-            return not_requested("the cursor is inside a word: nothing is suggested there")
+            return type(self)(Cause.NOT_REQUESTED, "the cursor is inside a word: nothing is suggested there")
         if exclusion.is_outside_code(snapshot, offset):
             names = "privacy.exclude_comments or privacy.exclude_strings"
-            return not_requested(f"the cursor is in a comment or string, which {names} excludes")
-        return document
-
-
-def not_requested(reason: str) -> Eligibility:
-    """The decision that nothing is computed at a position."""
-    return Eligibility(Cause.NOT_REQUESTED, reason)
+            return type(self)(Cause.NOT_REQUESTED, f"the cursor is in a comment or string, which {names} excludes")
+        return self

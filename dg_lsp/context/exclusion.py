@@ -6,9 +6,10 @@ Secrets in the context of other files are masked.
 import functools
 import os
 import re
+import stat
 import tomllib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from importlib import resources
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 
 from dg_lsp.context.document import Snapshot, path_of, split_uri
 from dg_lsp.context.syntax_tree import Inside, inside
-from dg_lsp.gitignore import Rule, anywhere, compiled, folded, is_excluded, path_bytes
+from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
 SECRET_FILES = (
@@ -92,6 +93,13 @@ _MAX_ODD = 0.1  # largest fraction of control and replacement characters in a te
 _FEW_ODD = 8  # such characters that every text may contain
 
 
+GITIGNORE = ".gitignore"
+MAX_GITIGNORE_BYTES = 100_000
+"""A longer .gitignore file, whose patterns would take seconds, counts as one that ignores everything."""
+_MAX_CONFIG = 20_000
+_EXCLUDES_FILE = re.compile(r'^[ \t]*excludesfile[ \t]*=[ \t]*"?([^"\n]+)', re.IGNORECASE | re.MULTILINE)
+
+
 class ExclusionReason(StrEnum):
     """Why a document is excluded, as written to the client's log."""
 
@@ -103,31 +111,33 @@ class ExclusionReason(StrEnum):
     BINARY = "it is not text"
 
 
-class WorkspaceFolders:
-    """The folders of a workspace, found by their names: a workspace may have thousands."""
-
-    def __init__(self, roots: Iterable[Path] = ()) -> None:
-        self.roots = tuple(roots)
-
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        """Also those of the folders that links lead to; computed at the first use, since each is looked up."""
-        return frozenset(folded(one.as_posix()) for root in self.roots for one in (root, link_target(root)))
-
-    def around(self, path: Path) -> list[Path]:
-        """The folders of the workspace that a path is in, the innermost first."""
-        return [one for one in path.parents if folded(one.as_posix()) in self._names] if self.roots else []
-
-
-NO_FOLDERS = WorkspaceFolders()
-
-
 class Exclusion:
-    """The exclusion rules of the settings, for a workspace with these folders."""
+    """The exclusion rules of the settings and of git, for a workspace.
 
-    def __init__(self, settings: PrivacySettings, workspace: WorkspaceFolders = NO_FOLDERS) -> None:
+    The owner may replace settings and folders.
+    """
+
+    flavour = Path
+
+    def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
         self.settings = settings
-        self.workspace = workspace
+        self.set_folders(folders)
+
+    def set_folders(self, folders: Iterable[str]) -> None:
+        """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
+        paths = (local_path(uri, self.flavour) for uri in folders)
+        self.roots = tuple(path for path in paths if path is not None)
+        self._root_names: frozenset[str] | None = None
+        """Paths of the roots, also those that links lead to; computed at the first use, since each is looked up."""
+
+    def folders_around(self, path: Path) -> list[Path]:
+        """The folders of the workspace that a path is in, the innermost first. A workspace may have thousands."""
+        if not self.roots:
+            return []
+        if self._root_names is None:
+            names = (folder.as_posix() for root in self.roots for folder in (root, link_target(root)))
+            self._root_names = frozenset(map(folded, names))
+        return [folder for folder in path.parents if folded(folder.as_posix()) in self._root_names]
 
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this document, or None."""
@@ -138,7 +148,10 @@ class Exclusion:
             return by_path
         if len(snapshot.text) > MAX_CHARS:
             return ExclusionReason.GIANT
-        return ExclusionReason.BINARY if is_binary(snapshot.text) else None
+        if is_binary(snapshot.text):
+            return ExclusionReason.BINARY
+        is_ignored = settings.exclude_gitignored and self.is_ignored(snapshot.file_uri)
+        return ExclusionReason.IGNORED if is_ignored else None
 
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document."""
@@ -159,10 +172,10 @@ class Exclusion:
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
         text, patterns = path_bytes(path), self.settings.exclude_patterns
-        around = {path_bytes(one.as_posix().strip("/") + "/").lstrip("/") for one in folders}
-        starts = {len(one) for one in around if text.startswith(one)}
+        around = {path_bytes(folder.as_posix().strip("/") + "/").lstrip("/") for folder in folders}
+        starts = {len(start) for start in around if text.startswith(start)}
         lines = patterns if starts else tuple(map(anywhere, patterns))
-        rules = (Rule(start, one) for one in compiled(lines) for start in {0, *starts})
+        rules = (Rule(start, pattern) for pattern in compiled(lines) for start in {0, *starts})
         return ExclusionReason.PATTERN if is_excluded(text, rules) else None
 
     def _uri_reason(self, uri: str) -> ExclusionReason | None:
@@ -171,11 +184,54 @@ class Exclusion:
         if local is None:
             return self.path_reason(path)
         files = [local, link_target(local)]
-        folders = [folder for file in files for folder in self.workspace.around(file)]
+        folders = [folder for file in files for folder in self.folders_around(file)]
         if self.settings.exclude_patterns:
             folders += filter(None, map(repository_around, files))
-        spellings = dict.fromkeys([path, *(one.as_posix().lstrip("/") for one in files)])
-        return next(filter(None, (self.path_reason(one, folders) for one in spellings)), None)
+        spellings = dict.fromkeys([path, *(file.as_posix().lstrip("/") for file in files)])
+        return next(filter(None, (self.path_reason(spelling, folders) for spelling in spellings)), None)
+
+    def is_ignored(self, uri: str) -> bool:
+        """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to.
+
+        Workspace folders count as repositories do. Unlike git, this does not look up whether the file is tracked.
+        """
+        path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
+        if path is None:
+            return False
+        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, is_folder=is_folder):
+            return True
+        target = link_target(path)
+        return target != path and self._is_ignored(target, is_folder=is_folder)
+
+    def _is_ignored(self, path: Path, *, is_folder: bool) -> bool:
+        repository, folders = repository_around(path), self.folders_around(path)
+        tops = [folder for folder in path.parents if folder == repository or folder in folders]
+        if not tops:
+            return False
+        num_above = len(tops[-1].parts)
+        rules = list[Rule]()
+        for folder in path.parents[: len(path.parts) - num_above]:  # the nearest one is the most important
+            start = len(_inside(folder, num_above, is_folder=True))
+            for file in self._files(folder, repository):
+                rules += (Rule(start, pattern) for pattern in self._patterns(file))
+        return is_excluded(_inside(path, num_above, is_folder=is_folder), rules)
+
+    def _files(self, folder: Path, repository: Path | None) -> Iterator[Path]:
+        """The files with patterns for what is in a folder, the most important one first."""
+        yield folder / GITIGNORE
+        if folder == repository:
+            yield _git_folder(Path(folder)) / "info/exclude"
+            yield _excludes_file()
+
+    def _patterns(self, path: Path) -> tuple[Pattern, ...]:
+        """The patterns of a file; none if it is missing or cannot be read."""
+        try:
+            # git follows no link to a .gitignore file either, and a pipe would never end
+            status = path.lstat() if path.name == GITIGNORE else path.stat()
+            text = _read(path, MAX_GITIGNORE_BYTES + 1) if stat.S_ISREG(status.st_mode) else ""
+        except (OSError, ValueError):  # ValueError: a NUL in the name
+            return ()
+        return compiled(("*",) if len(text) > MAX_GITIGNORE_BYTES else tuple(text.split("\n")))
 
 
 def link_target(path: Path) -> Path:
@@ -215,16 +271,16 @@ def _is_secret(path: str) -> bool:
     name = path.rstrip("/").rpartition("/")[2]
     bare = _BEHIND.sub("", _BEFORE.sub("", name))
     names = {name, _STREAM.sub("", name), bare, bare.lstrip(".")}  # the names of swap files begin with a dot
-    files, paths = ([Rule(0, pattern) for pattern in compiled(one)] for one in (SECRET_FILES, SECRET_PATHS))
-    return any(is_excluded(one, files) for one in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
+    files, paths = ([Rule(0, pattern) for pattern in compiled(lines)] for lines in (SECRET_FILES, SECRET_PATHS))
+    return any(is_excluded(form, files) for form in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
 
 
 def mask_secrets(text: str) -> str:
-    """The text with private keys, also incomplete ones, and tokens of known forms replaced by `***`."""
+    """Replaces private keys, also incomplete ones, and tokens of known forms by `***`."""
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
-    lower, runs = text.lower(), (found for found in _RUN.finditer(text) if _RANDOM.search(found[0]))
-    near = "\n".join(text[max(0, found.start() - _NEAR) : found.end()] for found in runs).lower()
+    lower, runs = text.lower(), (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
+    near = "\n".join(text[max(0, run.start() - _NEAR) : run.end()] for run in runs).lower()
     for rule in _rules():
         place = lower if "anywhere" in rule else near
         if any(word in place for word in rule["keywords"]):
@@ -235,8 +291,8 @@ def mask_secrets(text: str) -> str:
 def cut(text: str, length: int) -> str:
     """The beginning of a text, without a token at its end that is cut, which `mask_secrets` would not recognise."""
     head = text[: length + 1]
-    found = _TOKEN_PART.match(head[::-1]) if len(head) > length else None
-    return head[: len(head) - (found.end() if found is not None else 0)][:length]
+    token = _TOKEN_PART.match(head[::-1]) if len(head) > length else None
+    return head[: len(head) - (token.end() if token is not None else 0)][:length]
 
 
 @functools.cache
@@ -250,10 +306,10 @@ def _rules() -> list[dict[str, Any]]:
 _expression = functools.cache(re.compile)
 
 
-def _masked(found: re.Match[str]) -> str:
-    """What matched, with its last group masked, or as a whole if it has none."""
-    start, end = (at - found.start() for at in found.span(found.lastindex or 0))
-    return found[0][:start] + MASK + found[0][end:]
+def _masked(match: re.Match[str]) -> str:
+    """The matched text with its last group masked; without groups all of it is masked."""
+    start, end = (at - match.start() for at in match.span(match.lastindex or 0))
+    return match[0][:start] + MASK + match[0][end:]
 
 
 def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
@@ -276,3 +332,37 @@ def is_binary(text: str) -> bool:
     """True for a NUL or too many control characters near the beginning."""
     start = text[:_INSPECTED_CHARS]
     return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
+
+
+def _inside(path: Path, num_above: int, *, is_folder: bool) -> str:
+    """The part of a path inside its outermost folder, as patterns see it; a folder's ends with a slash."""
+    parts = path.parts[num_above:]
+    return path_bytes("/".join(parts) + "/" * (is_folder and bool(parts)))
+
+
+def _read(path: Path, size: int) -> str:
+    """The beginning of a file; bytes that are not UTF-8 become surrogate escapes."""
+    with path.open("rb") as file:
+        return file.read(size).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+
+
+def _git_folder(repository: Path) -> Path:
+    """The folder with `info/exclude`; a work tree and a submodule name another one in a file."""
+    git = repository / ".git"
+    with suppress(OSError, ValueError):
+        if git.is_file():
+            git = repository / _read(git, _MAX_CONFIG).removeprefix("gitdir:").strip()
+        if (common := git / "commondir").is_file():
+            git /= _read(common, _MAX_CONFIG).strip()
+    return git
+
+
+def _excludes_file() -> Path:
+    """The file of the user's own patterns: `core.excludesFile` in git's own settings, or git's default."""
+    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: no home
+        git = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git")
+        for path in (Path.home() / ".gitconfig", git / "config"):
+            if path.is_file() and (lines := _EXCLUDES_FILE.findall(_read(path, _MAX_CONFIG))):
+                return Path.home() / Path(lines[-1].strip()).expanduser()
+        return git / "ignore"
+    return Path(os.devnull)

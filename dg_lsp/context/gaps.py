@@ -1,4 +1,4 @@
-"""Gaps: the placeholders in a selection that are to be filled.
+"""Finds gaps: the placeholders in a selection that are to be filled.
 
 `...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
 A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
@@ -55,10 +55,10 @@ def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
         return ()
     grammar = grammar_of(language.grammar) if len(text) <= MAX_CHARS else None
     root = None if grammar is None else LimitedParser(grammar).root(text)
-    found = set(_in_tree(text, root, range(start, end + 1)) if root is not None else ())
+    gaps = set(_in_tree(text, root, range(start, end + 1)) if root is not None else ())
     if root is None or language.id != "python":
-        found |= set(_in_lines(text, language.comment or "#"))
-    return tuple(_merged(text, [gap for gap in sorted(found) if start <= gap.start and gap.end <= end]))
+        gaps |= set(_in_lines(text, language.comment or "#"))
+    return tuple(_merged(text, [gap for gap in sorted(gaps) if start <= gap.start and gap.end <= end]))
 
 
 def _in_lines(text: str, comment: str) -> Iterator[Gap]:
@@ -102,10 +102,10 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
             yield Gap(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
 
 
-def _merged(text: str, found: list[Gap]) -> Iterator[Gap]:
-    """The gaps; a comment and the placeholder below it are one."""
+def _merged(text: str, gaps: list[Gap]) -> Iterator[Gap]:
+    """Joins a comment and the placeholder below it to one gap."""
     waiting: Gap | None = None
-    for gap in found:
+    for gap in gaps:
         if waiting is not None:
             between = text[waiting.end : gap.start]
             if waiting.hint and not between.strip() and len(LINE_END.findall(between)) == 1:

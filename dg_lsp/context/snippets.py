@@ -131,7 +131,7 @@ class RecentEdits:
         """Adds an edit and removes older states of the same place; text without words is ignored."""
         words = words_of(text)
         if words:
-            others = [one for one in self._held if similarity(one.words, words) < SAME]
+            others = [edit for edit in self._held if similarity(edit.words, words) < SAME]
             self._held = [*others, Edit(uri, language, text, words)][-CAPACITY:]
 
     def newest_first(self) -> tuple[Edit, ...]:

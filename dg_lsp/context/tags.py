@@ -42,6 +42,7 @@ _WRAPPERS = frozenset((
 ))  # fmt: skip
 """Nodes that are shown with the definition in them: the type of a C function, `export` and `const`."""
 _CALLABLE = frozenset(("function", "method", "macro"))
+_VALUES = frozenset(("constant", "field", "variable"))
 _HOLDERS = frozenset(("class", "interface", "module"))
 """Kinds of definitions whose members are shown."""
 _PRIVATE = re.compile(r"^\s*private\b")
@@ -82,7 +83,7 @@ def imports_of(text: str, language_id: str) -> tuple[Import, ...]:
     if _query(language_of(language_id).id, "imports") is None:
         return ()
     statements = (match[0].strip() for match in _STATEMENT.finditer(text[:MAX_IMPORT_CHARS]))
-    return tuple(one for code in statements for one in _imports_in(code[:MAX_STATEMENT], language_id))
+    return tuple(imported for code in statements for imported in _imports_in(code[:MAX_STATEMENT], language_id))
 
 
 @lru_cache(maxsize=4096)
@@ -92,10 +93,10 @@ def _imports_in(statement: str, language_id: str) -> tuple[Import, ...]:
     if query is None:
         return ()
     matches = _matches(query, f"{statement}\n", language)
-    found = dict.fromkeys(one for captures in matches for one in _imports(captures))
-    bound = {one.module for one in found if one.bound}
+    imports = dict.fromkeys(imported for captures in matches for imported in _imports(captures))
+    bound = {imported.module for imported in imports if imported.bound}
     # a whole module is imported only where no name of it is
-    return tuple(one for one in found if one.bound or one.module not in bound)
+    return tuple(imported for imported in imports if imported.bound or imported.module not in bound)
 
 
 def _imports(captures: dict[str, list[Node]]) -> Iterator[Import]:
@@ -148,58 +149,64 @@ def definitions_of(text: str, language_id: str) -> dict[str, str]:
     query = _query(language.id, "tags")
     if query is None:
         return {}
-    found: dict[tuple[int, int], _Definition] = {}
+    definitions: dict[tuple[int, int], _Definition] = {}
     for captures in _matches(query, text, language):
-        kind = next((name for name in captures if name.startswith("definition.")), "")
-        if kind and "name" in captures:
-            node, name = captures[kind][0], captures["name"][0]
-            one = found.setdefault((name.start_byte, name.end_byte), _Definition(_text(name), kind[11:], node))
-            if kind[11:] in _CALLABLE and one.kind not in _CALLABLE:  # a function that is the value of a constant
-                one.kind, one.node = kind[11:], captures[kind][0]
-            one.container = one.container or _text(next(iter(captures.get("container", ())), None))
-            one.doc = one.doc or next(iter(captures.get("doc", ())), None)
-            if "container" in captures:
-                one.kind = "method"
-    ordered = sorted(found.values(), key=lambda one: (one.node.start_byte, -one.node.end_byte))
-    outermost = {one.name: one for one in _nested(ordered)}
-    for one in found.values():
-        if one.container in outermost:
-            outermost[one.container].methods.append(one)
-    return {name: shown for name, one in outermost.items() if (shown := _shown(one, language))}
+        capture = next((name for name in captures if name.startswith("definition.")), "")
+        if not capture or "name" not in captures:
+            continue
+        kind, node, name = capture.removeprefix("definition."), captures[capture][0], captures["name"][0]
+        place = name.start_byte, name.end_byte
+        definition = definitions.setdefault(place, _Definition(_text(name), kind, node))
+        if kind in _CALLABLE and definition.kind not in _CALLABLE:  # a function that is the value of a constant
+            definition.kind, definition.node = kind, node
+        definition.container = definition.container or _text(next(iter(captures.get("container", ())), None))
+        definition.doc = definition.doc or next(iter(captures.get("doc", ())), None)
+        if "container" in captures:
+            definition.kind = "method"
+    ordered = sorted(definitions.values(), key=_outermost_first)
+    outermost = {definition.name: definition for definition in _nested(ordered)}
+    for definition in definitions.values():
+        if definition.container in outermost:
+            outermost[definition.container].methods.append(definition)
+    return {name: shown for name, definition in outermost.items() if (shown := _shown(definition, language))}
+
+
+def _outermost_first(definition: _Definition) -> tuple[int, int]:
+    return definition.node.start_byte, -definition.node.end_byte
 
 
 def _nested(definitions: list[_Definition]) -> Iterator[_Definition]:
     """The definitions that are in no other one; the others become members of the nearest one around them."""
     around: list[_Definition] = []
-    for one in definitions:
-        while around and around[-1].node.end_byte < one.node.end_byte:
+    for definition in definitions:
+        while around and around[-1].node.end_byte < definition.node.end_byte:
             around.pop()
         if around:
             if around[-1].kind in _HOLDERS:
-                around[-1].members.append(one)
-        elif not one.container and (one.kind != "method" or _is_at_top(one.node)):
-            yield one
-        around.append(one)
+                around[-1].members.append(definition)
+        elif not definition.container and (definition.kind != "method" or _is_at_top(definition.node)):
+            yield definition
+        around.append(definition)
 
 
 def _is_at_top(node: Node) -> bool:
     return node.parent is None or node.parent.parent is None
 
 
-def _shown(one: _Definition, language: Language) -> str:
+def _shown(definition: _Definition, language: Language) -> str:
     """A definition as it is shown: the signature, the first line of its docstring, and its members."""
-    whole = _whole(one.node)
-    if one.kind in ("constant", "field", "variable"):
-        return cut(" ".join(_text(whole).split()), MAX_VALUE)
-    lines = [_summary(one.doc)] if one.doc else []
-    if one.kind in _CALLABLE:
+    whole = _whole(definition.node)
+    if definition.kind in _VALUES:
+        return _line(definition, language)
+    lines = [_summary(definition.doc)] if definition.doc else []
+    if definition.kind in _CALLABLE:
         return _head(whole, language) + ("".join(f"\n    {line}" for line in lines) or _ending(language))
-    methods = _methods(one.methods, language)
-    if one.kind == "module" and not one.members:  # `namespace a;`, `mod a;`
+    methods = _methods(definition.methods, language)
+    if definition.kind == "module" and not definition.members:  # `namespace a;`, `mod a;`
         return ""
-    if one.kind not in _HOLDERS or not (one.members or language.indents):
+    if definition.kind not in _HOLDERS or not (definition.members or language.indents):
         return "\n".join([_written(whole), *methods])
-    lines += _lines(one.members, language)
+    lines += _lines(definition.members, language)
     head = _block(whole, lines, language) if lines else _head(whole, language) + _ending(language)
     return "\n".join([head, *methods])
 
@@ -220,16 +227,17 @@ def _methods(methods: list[_Definition], language: Language) -> list[str]:
 
 def _lines(members: list[_Definition], language: Language) -> list[str]:
     """A line for each of the first public members."""
-    shown = []
-    for one in members:
-        whole = _whole(one.node)
-        is_value = one.kind in ("constant", "field", "variable")
-        line = (
-            cut(" ".join(_text(whole).split()), MAX_VALUE) if is_value else _head(whole, language) + _ending(language)
-        )
-        if not _PRIVATE.search(line) and (not one.name.startswith("_") or one.name == "__init__"):
-            shown.append(line)
-    return shown[:MAX_MEMBERS]
+    public = [member for member in members if not member.name.startswith("_") or member.name == "__init__"]
+    lines = [_line(member, language) for member in public]
+    return [line for line in lines if not _PRIVATE.search(line)][:MAX_MEMBERS]
+
+
+def _line(definition: _Definition, language: Language) -> str:
+    """A value with its name, or the head of a definition."""
+    whole = _whole(definition.node)
+    if definition.kind in _VALUES:
+        return cut(" ".join(_text(whole).split()), MAX_VALUE)
+    return _head(whole, language) + _ending(language)
 
 
 def _ending(language: Language) -> str:

@@ -4,20 +4,21 @@ import json
 import os
 import stat
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.diffusion.denoiser import Footprint
+from dg_lsp.engine.request import EngineRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.ttfue import Outcome, parsed
+from dg_lsp.engine.ttfue import Outcome, line_of, parsed
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
@@ -34,7 +35,8 @@ class AuditRecord:
     endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
     model: str
     outcome: str
-    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled` or `failed`."""
+    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, or
+    `ineligible` (not computed, for example because the file is excluded; only requests by the user are recorded)."""
     reason: str = ""  # why nothing was shown, or the class of the error
     decoder: str = ""
     is_cached: bool = False  # the rest of an earlier fill, without a new model call
@@ -68,8 +70,7 @@ class AuditRecord:
 
     def line(self) -> bytes:
         """The record as a line of the file."""
-        tree = {name: round(value, 6) if type(value) is float else value for name, value in asdict(self).items()}
-        return json.dumps({**tree, "success": self.is_success}, separators=(",", ":")).encode() + b"\n"
+        return line_of({**asdict(self), "success": self.is_success}, digits=6)
 
     @classmethod
     def parse(cls, line: str | bytes) -> Self:
@@ -79,15 +80,6 @@ class AuditRecord:
             ValueError: the line is no record.
         """
         return parsed(json.loads(line), cls)
-
-
-class ModelHolder(Protocol):
-    """What has a model, such as a scheduler."""
-
-    @property
-    def footprint(self) -> Footprint:
-        """See `Denoiser.footprint`; for any thread."""
-        ...
 
 
 class AuditLog:
@@ -107,24 +99,14 @@ class AuditLog:
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
 
-    def watch(
-        self,
-        future: Future[Any],
-        endpoint: str,
-        requested_tokens: int | None = None,
-        name: str | None = None,
-        model: ModelHolder | None = None,
-    ) -> None:
-        """Records this request when it ends. `endpoint` is a path of the HTTP API or a method of LSP."""
-        arrival, now = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+        """See `SchedulerListener`. Records the request."""
+        self.write(_record(request, outcome, seconds, footprint))
 
-        def record(done: Future[Any]) -> None:
-            total = time.monotonic() - arrival
-            facts = {**_outcome(done, total), "requested_tokens": requested_tokens or 0, "total_seconds": total}
-            facts |= {**_runtime(model.footprint if model else Footprint()), "resident_bytes": resident_bytes() or 0}
-            self.write(AuditRecord(now, name or uuid.uuid4().hex, endpoint, **facts))
-
-        future.add_done_callback(record)
+    def ineligible(self, endpoint: str, eligibility: Eligibility) -> None:
+        """Records a request of the user that no model may or can serve."""
+        time, reason = datetime.now(UTC).isoformat(timespec="milliseconds"), str(eligibility.cause)
+        self.write(AuditRecord(time, uuid.uuid4().hex, endpoint, model="", outcome="ineligible", reason=reason))
 
     def write(self, record: AuditRecord | Outcome) -> None:
         """Appends a line."""
@@ -139,10 +121,10 @@ class AuditLog:
                     _make_private(file.fileno())
                     file.write(line)
             except (OSError, Timeout) as error:
-                on_error, self._on_error = self._on_error, None
-                if on_error is not None:
+                if self._on_error is not None:
                     reason = getattr(error, "strerror", None) or error
-                    on_error(f"the audit log {self._path} cannot be written: {reason}")
+                    self._on_error(f"the audit log {self._path} cannot be written: {reason}")
+                    self._on_error = None
 
     def _is_full(self, line: bytes) -> bool:
         try:
@@ -169,7 +151,9 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     Raises:
         OSError: a file cannot be read.
     """
-    records, outcomes, num_bad = list[AuditRecord](), list[Outcome](), 0
+    records: list[AuditRecord] = []
+    outcomes: list[Outcome] = []
+    num_bad = 0
     for file in (older_log(path), path) if older_log(path).exists() else (path,):
         for line in file.read_bytes().splitlines():
             try:
@@ -182,51 +166,57 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     return records, outcomes, num_bad
 
 
-def _outcome(future: Future[Any], total: float) -> dict[str, Any]:
-    if future.cancelled():
-        return {"model": "", "outcome": "cancelled", "queue_seconds": total}
-    if (error := future.exception()) is not None:
-        return {"model": "", "outcome": "failed", "reason": type(error).__name__}
-    result: FillResult | RewriteResult = future.result()
-    if isinstance(result, RewriteResult):
-        reason, costs = result.rejection.reason if result.rejection else None, {"decoder": "rewrite"}
-    else:
-        reason, costs = result.reason, _costs(result)
-    return {
-        **costs,
-        "model": result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
-        "outcome": "shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
-        "reason": reason.value if reason else "",
-        "steps": result.steps,
-        "queue_seconds": 0.0 if costs.get("is_cached") else max(0.0, total - result.timings.total / 1e3),
-        "prefill_seconds": result.timings.prefill / 1e3,
-        "generation_seconds": result.timings.denoise / 1e3,
-    }
-
-
-def _runtime(footprint: Footprint) -> dict[str, Any]:
-    return {
+def _record(request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> AuditRecord:
+    arrival = datetime.now(UTC) - timedelta(seconds=seconds)
+    tree: dict[str, Any] = {
+        "time": arrival.isoformat(timespec="milliseconds"),
+        "request": request.id or uuid.uuid4().hex,
+        "endpoint": request.endpoint,
+        "model": "",
+        "requested_tokens": getattr(request, "max_tokens", None) or 0,  # a rewrite has no limit of its own
         "context_size": footprint.context_size,
         "backend": footprint.backend,
         "quantization": footprint.quantization,
         "sampling": footprint.sampling if footprint.backend else "",
         "gpu_estimated_bytes": footprint.gpu_estimate,
         "gpu_used_bytes": sum(device.total - device.free for device in footprint.devices),
+        "total_seconds": seconds,
+        "resident_bytes": resident_bytes() or 0,
     }
+    if outcome.cancelled():
+        tree |= {"outcome": "cancelled", "queue_seconds": seconds}
+    elif (error := outcome.exception()) is not None:
+        tree |= {"outcome": "failed", "reason": type(error).__name__}
+    else:
+        tree |= _costs(outcome.result(), seconds)
+    return AuditRecord(**tree)
 
 
-def _costs(result: FillResult) -> dict[str, Any]:
-    seconds, canvas_tokens = result.timings.denoise / 1e3, result.canvas_tokens
-    return {
-        "decoder": result.decoder.value,
-        "is_cached": result.is_cached,
-        "prompt_tokens": result.prompt_tokens,
-        "reused_tokens": result.cached_tokens,
-        "output_tokens": result.output_tokens,
-        "canvas_tokens": canvas_tokens,
-        "blocks": result.num_blocks,
-        "canvas_length": result.canvas_length,
-        "visible_speed": result.output_tokens / seconds if seconds else 0.0,
-        "canvas_speed": canvas_tokens / seconds if seconds else 0.0,
-        "slot": result.slot,
+def _costs(result: FillResult | RewriteResult, total: float) -> dict[str, Any]:
+    reason = result.reason
+    seconds = result.timings.denoise / 1e3
+    is_cached = isinstance(result, FillResult) and result.is_cached
+    tree = {
+        "model": result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
+        "outcome": "shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
+        "reason": reason.value if reason else "",
+        "decoder": result.decoder.value if isinstance(result, FillResult) else "rewrite",
+        "steps": result.steps,
+        "queue_seconds": 0.0 if is_cached else max(0.0, total - result.timings.total / 1e3),
+        "prefill_seconds": result.timings.prefill / 1e3,
+        "generation_seconds": seconds,
     }
+    if isinstance(result, FillResult):
+        tree |= {
+            "is_cached": result.is_cached,
+            "prompt_tokens": result.prompt_tokens,
+            "reused_tokens": result.cached_tokens,
+            "output_tokens": result.output_tokens,
+            "canvas_tokens": result.canvas_tokens,
+            "blocks": result.num_blocks,
+            "canvas_length": result.canvas_length,
+            "visible_speed": result.output_tokens / seconds if seconds else 0.0,
+            "canvas_speed": result.canvas_tokens / seconds if seconds else 0.0,
+            "slot": result.slot,
+        }
+    return tree

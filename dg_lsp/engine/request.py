@@ -1,9 +1,12 @@
 """Requests to the engine."""
 
-from collections.abc import Callable, Hashable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from typing_extensions import override
 
 from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
@@ -13,6 +16,10 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 from dg_lsp.settings import CompletionSettings
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.decoders.base import Progress
+    from dg_lsp.engine.engine import Engine
 
 CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
 CHAT_DEADLINE_MS = 60_000.0
@@ -31,12 +38,23 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest(Generic[Result_co]):
+class EngineRequest(ABC, Generic[Result_co]):
     """What all requests have, by the type of their results."""
 
     client: Hashable = 0  # the session or machine, where several share the model: they share no cache
     sampler: SamplerOptions = NO_OPTIONS  # in place of the model's own values
     slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
+    endpoint: str = ""  # the path of the HTTP API or the method of LSP, for the audit log
+    id: str = ""  # of the audit record; empty leaves it to the log
+
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """The document or the conversation: a newer request of the same kind about it replaces the request."""
+
+    @abstractmethod
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, Result_co]":
+        """The engine's work for the request, see `Engine`. `deadline` is in `time.monotonic` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,15 @@ class FillRequest(EngineRequest[FillResult]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cursor", Cursor.at(self.snapshot.text, self.offset))
+
+    @property
+    @override
+    def subject(self) -> str:
+        return self.snapshot.uri
+
+    @override
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, FillResult]":
+        return engine.run(self, deadline=deadline)
 
     @property
     def line_limit(self) -> int | None:
@@ -90,6 +117,15 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
     decoder: DecoderName | None = None  # for the gaps; None takes the setting
 
+    @property
+    @override
+    def subject(self) -> str:
+        return self.snapshot.uri
+
+    @override
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
+        return engine.rewrite(self, deadline=deadline)
+
 
 @dataclass(frozen=True, slots=True)
 class WarmUpRequest(EngineRequest[None]):
@@ -99,9 +135,14 @@ class WarmUpRequest(EngineRequest[None]):
     fill: FillRequest
 
     @property
-    def name(self) -> str:
-        """The document."""
-        return self.fill.snapshot.uri
+    @override
+    def subject(self) -> str:
+        return self.fill.subject
+
+    @override
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, None]":
+        del deadline
+        return engine.warm_up(self.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +150,12 @@ class RefreshRequest(EngineRequest[None]):
     """In idle time: decodes again what the cache holds approximately."""
 
     priority: ClassVar = Priority.SPECULATION
-    name: ClassVar = ""
+    subject: ClassVar[str] = ""
+
+    @override
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, None]":
+        del deadline
+        return engine.refresh()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +164,7 @@ class ChatRequest(EngineRequest[FillResult]):
 
     priority: ClassVar = Priority.CHAT
     turns: tuple[Turn, ...]
-    name: str  # of the conversation: a newer request with the same name replaces this one
+    name: str  # of the conversation
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
     stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
     decoder: DecoderName | None = None  # None takes the one with the least expected time to a token
@@ -127,3 +173,12 @@ class ChatRequest(EngineRequest[FillResult]):
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
     seed: int = 0
+
+    @property
+    @override
+    def subject(self) -> str:
+        return self.name
+
+    @override
+    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, FillResult]":
+        return engine.chat(self, deadline=deadline)

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.engine import Engine
+from dg_lsp.diffusion.denoiser import Footprint
+from dg_lsp.engine.decoders.base import PendingPass, Progress
 from dg_lsp.engine.request import (
     ChatRequest,
+    EngineRequest,
     FillRequest,
     Priority,
     RefreshRequest,
@@ -30,32 +31,39 @@ OnStep = Callable[[Progress], None]
 Request = FillRequest | RewriteRequest | ChatRequest
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class SchedulerListener(Protocol):
+    """Receives the events of the requests of one client, on any thread; it must be quick and raise nothing."""
+
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+        """A request has ended so many seconds after its arrival. `footprint` is that of the model."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
 class Job:
     """A request on its way through the scheduler."""
 
     request: Request | RefreshRequest | WarmUpRequest
     deadline: float  # `time.monotonic` seconds
-    future: Future[Any]
     settings: CompletionSettings
     on_step: OnStep | None = None
+    future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
     is_joinable: bool = True  # its passes may be computed together with those of another job
+    seconds: float = 0.0  # of the model thread for the job that are not counted yet
+    num_passes: int = 0  # since it was resumed, those of its prompt left out
+    next_pass: PendingPass | None = None
 
     @classmethod
     def of(cls, request: Request, settings: CompletionSettings, on_step: OnStep | None = None) -> "Job":
         """A job that arrives now."""
         deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-        return cls(request, deadline, Future(), settings, on_step)
+        return cls(request, deadline, settings, on_step)
 
     @property
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
-        request = self.request
-        if isinstance(request, ChatRequest | RefreshRequest | WarmUpRequest):
-            return request.client, request.name, type(request)
-        name = request.snapshot.uri
-        return request.client, name, type(request)
+        return self.request.client, self.request.subject, type(self.request)
 
     @property
     def priority(self) -> int:
@@ -66,18 +74,6 @@ class Job:
     def is_speculative(self) -> bool:
         """No client has requested it yet."""
         return self.request.priority is Priority.SPECULATION
-
-    def start(self, engine: Engine) -> Generator[Progress, None, Any]:
-        """The work, one forward pass at a time."""
-        if isinstance(self.request, RewriteRequest):
-            return engine.rewrite(self.request, deadline=self.deadline)
-        if isinstance(self.request, ChatRequest):
-            return engine.chat(self.request, deadline=self.deadline)
-        if isinstance(self.request, RefreshRequest):
-            return engine.refresh()
-        if isinstance(self.request, WarmUpRequest):
-            return engine.warm_up(self.request.fill)
-        return engine.run(self.request, deadline=self.deadline)
 
 
 class RequestQueue:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import OnStep
+from dg_lsp.engine.request_queue import OnStep, SchedulerListener
 from dg_lsp.engine.scheduler import ModelTime, Scheduler, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -24,6 +24,7 @@ class SchedulerSession:
 
     def __init__(self, scheduler: Scheduler, settings: CompletionSettings, on_close: Callable[[], None]) -> None:
         self.ready, self.frame = scheduler.ready, scheduler.frame
+        self.listeners: tuple[SchedulerListener, ...] = ()
         self._scheduler = scheduler
         self._settings = settings
         self._on_close = on_close
@@ -43,7 +44,8 @@ class SchedulerSession:
 
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
-        future = self._scheduler.submit(replace(request, client=self._number), on_step, self._settings)
+        request = replace(request, client=self._number)
+        future = self._scheduler.submit(request, on_step, self._settings, self.listeners)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
@@ -103,6 +105,11 @@ class ResidentModels(Generic[SchedulerT]):
         if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite.ready)):
             return self.rewrite if engine.spec.has_free_canvas else self.completion
         return self.rewrite
+
+    def listen(self, *listeners: SchedulerListener | None) -> None:
+        """Reports the events of requests from the next one on to these listeners, in place of earlier ones."""
+        for scheduler in self.schedulers:
+            scheduler.listeners = tuple(listener for listener in listeners if listener is not None)
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""

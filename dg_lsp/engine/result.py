@@ -138,6 +138,11 @@ class RewriteResult:
     timings: Timings
     gaps: tuple[FilledGap, ...] = ()  # the gaps of the range, if only they were filled
 
+    @property
+    def reason(self) -> Reason | None:
+        """Why there is no new text; None with one."""
+        return self.rejection.reason if self.rejection else None
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -20,17 +20,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decode_run import join
-from dg_lsp.engine.decoders.base import PendingPass, Progress
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SharedDevice
+from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SchedulerListener, SharedDevice
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -53,16 +54,6 @@ class ModelTime:
         return ModelTime(self.total + other.total, self.stale + other.stale, self.speculative + other.speculative)
 
 
-@dataclass(slots=True, eq=False)
-class ActiveJob:
-    """A job that the model thread runs, alone or beside others."""
-
-    job: Job
-    seconds: float = 0.0  # of its own steps and of those that it shared
-    num_passes: int = 0  # those of its prompt left out
-    next_pass: PendingPass | None = None
-
-
 class Scheduler:
     """Owns the engine: opens it first, then serves requests until it is closed. Any thread may call any method."""
 
@@ -81,6 +72,8 @@ class Scheduler:
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
+        self.listeners: tuple[SchedulerListener, ...] = ()
+        """Receive the events of the requests that bring no listeners."""
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
@@ -88,7 +81,7 @@ class Scheduler:
         self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
-        self._active: tuple[ActiveJob, ...] = ()
+        self._active: tuple[Job, ...] = ()
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
@@ -103,16 +96,23 @@ class Scheduler:
         return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds, device)
 
     def submit(
-        self, request: EngineRequest[Result], on_step: OnStep | None = None, settings: CompletionSettings | None = None
+        self,
+        request: EngineRequest[Result],
+        on_step: OnStep | None = None,
+        settings: CompletionSettings | None = None,
+        listeners: tuple[SchedulerListener, ...] | None = None,
     ) -> Future[Result]:
         """The result to come; cancelling it stops the model.
 
         An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
         now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
-        `on_step` is called by the model thread after each forward pass. `settings` replace the scheduler's.
+        `on_step` is called by the model thread after each forward pass. `settings` and `listeners` replace the
+        scheduler's.
         """
         assert isinstance(request, Request)
         job = Job.of(request, settings or self._settings, on_step)
+        for listener in self.listeners if listeners is None else listeners:
+            job.future.add_done_callback(partial(self._report, listener, request, time.monotonic()))
         cached: FillResult | None = None
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
@@ -126,21 +126,26 @@ class Scheduler:
             self._settle_at_deadline(job)
         return job.future
 
+    def _report(
+        self, listener: SchedulerListener, request: EngineRequest[Any], arrival: float, outcome: Future[Any]
+    ) -> None:
+        listener.finished(request, outcome, time.monotonic() - arrival, self.footprint)
+
     def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
         """Decodes the prompt of this fill as soon as the model is idle, unless there is something better to do.
 
         Any request stops it, and a newer warm-up replaces it. Nothing happens while a request runs or waits.
         """
-        settings = settings or self._settings
-        job = Job(WarmUpRequest(request, client=request.client), math.inf, Future(), settings)
+        job = _warm_up_job(request, settings or self._settings)
         with self._changed:
-            running = [each.job for each in self._active]
-            if any(isinstance(job.request, WarmUpRequest) for job in running):
-                running[0].future.cancel()
-            elif running or self._is_closed:
+            waiting = self._queue.jobs
+            is_waiting = any(not isinstance(each.request, WarmUpRequest) for each in waiting)
+            if self._is_closed or is_waiting or not job.settings.speculate:
                 return
-            if not settings.speculate or any(not isinstance(one.request, WarmUpRequest) for one in self._queue.jobs):
+            if any(not isinstance(each.request, WarmUpRequest) for each in self._active):
                 return
+            for each in self._active:
+                each.future.cancel()
             self._queue.clear()
             self._queue.add(job)
             self._changed.notify()
@@ -151,12 +156,6 @@ class Scheduler:
             self._settings = settings
             self._cache = CompletionCache()
             self._queue.replace(None)
-
-    @property
-    def is_idle(self) -> bool:
-        """Nothing runs or waits, speculation included."""
-        with self._changed:
-            return self.ready.done() and not (self._active or self._queue)
 
     @property
     def is_asleep(self) -> bool:
@@ -186,7 +185,7 @@ class Scheduler:
         """
         with self._changed:
             self._is_closed = True
-            jobs = [*self._queue.clear(), *(each.job for each in self._active)]
+            jobs = [*self._queue.clear(), *self._active]
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
@@ -200,14 +199,13 @@ class Scheduler:
                 job.future.cancel()
                 return
             stale = self._queue.replace(job.key)
-            running = [each.job for each in self._active]
+            stale += [each for each in self._active if each.is_speculative or each.key == job.key]
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
-        stale += [each for each in running if each.is_speculative or each.key == job.key]
         self._device.wake()
-        for one in stale:
-            one.future.cancel()
+        for each in stale:
+            each.future.cancel()
 
     def _serve(self) -> None:
         try:
@@ -229,7 +227,7 @@ class Scheduler:
                 self._close_engine()
         except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
             for each in self._active:
-                _settle(each.job.future, error)
+                _settle(each.future, error)
             place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
             where = f"{Path(place.filename).name}:{place.lineno}"
             sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")
@@ -255,7 +253,7 @@ class Scheduler:
         if engine is not None:
             engine.close()
 
-    def _next_job(self) -> ActiveJob | None:
+    def _next_job(self) -> Job | None:
         """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
         self._close_done()
         with self._changed:
@@ -264,38 +262,40 @@ class Scheduler:
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
             if not (self._queue and not self._is_closed):
                 return None
-            self._active = (ActiveJob(self._queue.pop()),)
-            return self._active[0]
+            job = self._queue.pop()
+            self._active = (job,)
+            return job
 
-    def _advance(self, first: ActiveJob) -> None:
+    def _advance(self, first: Job) -> None:
         """Runs a job, and others beside it where that pays, until all have ended or a more urgent one waits."""
         self._begin(first)
-        with self._device.running(first.job.request.priority):
+        with self._device.running(first.request.priority):
             while self._active and not self._is_interrupted():
-                if done := [each for each in self._active if each.job.future.done()]:  # cancelled during a pause
-                    for each in done:
-                        self._end(each, None)
-                elif not self._device.wait(min(each.job.priority for each in self._active)):
+                if done := [job for job in self._active if job.future.done()]:  # cancelled during a pause
+                    for job in done:
+                        self._end(job, None)
+                elif not self._device.wait(min(job.priority for job in self._active)):
                     self._admit()
                     self._join()
-                    for each in self._active:
-                        self._step(each)
+                    for job in self._active:
+                        self._step(job)
 
-    def _begin(self, active: ActiveJob) -> None:
-        if active.job.steps is None:
-            began = time.monotonic()
-            try:
-                self.ready.result()  # a model that could not be opened is not tried again
-                steps = active.job.start(self._open(active.job.settings))
-            except Exception as error:  # noqa: BLE001 - see `_step`
-                self._end(active, error)
-            else:
-                active.job = replace(active.job, steps=steps)
-                active.seconds += time.monotonic() - began
+    def _begin(self, job: Job) -> None:
+        if job.steps is not None:
+            return
+        began = time.monotonic()
+        try:
+            self.ready.result()  # a model that could not be opened is not tried again
+            job.steps = job.request.run(self._open(job.settings), job.deadline)
+        except Exception as error:  # noqa: BLE001 - see `_step`
+            self._end(job, error)
+        job.seconds += time.monotonic() - began
 
-    def _step(self, active: ActiveJob) -> None:
+    def _step(self, job: Job) -> None:
         """One forward pass of a job, or its end."""
-        job, began, progress, outcome = active.job, time.monotonic(), None, None
+        progress: Progress | None = None
+        outcome: Any = None
+        began = time.monotonic()
         try:
             if not job.future.done() and job.steps is not None:
                 progress = next(job.steps)
@@ -304,24 +304,24 @@ class Scheduler:
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
-            progress, outcome = None, error
-        active.seconds += time.monotonic() - began
+            progress = None
+            outcome = error
+        job.seconds += time.monotonic() - began
         if progress is None:
-            self._end(active, outcome)
+            self._end(job, outcome)
         else:
-            active.num_passes = progress.number
-            active.next_pass = progress.next_pass
+            job.num_passes = progress.number
+            job.next_pass = progress.next_pass
 
-    def _end(self, active: ActiveJob, outcome: Any) -> None:
-        job = active.job
+    def _end(self, job: Job, outcome: Any) -> None:
         if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
             self._keep(job, job.request, outcome)
         _settle(job.future, outcome)
         if job.steps is not None:
             job.steps.close()
-        self._count(active)
+        self._count(job)
         self._finish_later(job)
-        self._remove([active])
+        self._remove([job])
 
     def _is_interrupted(self) -> bool:
         """Pauses all jobs where a more urgent one waits."""
@@ -329,23 +329,21 @@ class Scheduler:
             return False
         self._close_done()
         with self._changed:
-            active = self._active
-            if not self._queue.outranks(min((each.job for each in active), key=lambda job: job.priority)):
+            if not self._queue.outranks(min(self._active, key=lambda job: job.priority)):
                 return False
-            self._remove(active, is_paused=True)
+            self._remove(self._active, is_paused=True)
         return True
 
     def _admit(self) -> None:
         """Takes waiting requests of the same priority beside the active ones, where joined passes pay."""
         engine = self._engine
         while self._queue and engine is not None and len(self._active) < engine.max_joined:
-            if not all(each.next_pass for each in self._active):
+            if not all(job.next_pass for job in self._active):
                 return
             with self._changed:
-                job = self._queue.pop_beside(self._active[0].job)
-                if job is None:
+                admitted = self._queue.pop_beside(self._active[0])
+                if admitted is None:
                     return
-                admitted = ActiveJob(job)
                 self._active = (*self._active, admitted)
             self._begin(admitted)
 
@@ -354,26 +352,29 @@ class Scheduler:
         if len(self._active) < 2:
             return
         began = time.monotonic()
-        ready = [each for each in self._active if each.next_pass is not None and not each.job.future.done()]
-        passes = [each.next_pass for each in ready if each.next_pass is not None]
-        if any(each.num_passes and each.next_pass is None for each in self._active) or (
-            len(passes) > 1 and not join(passes)
-        ):
-            others = self._active[1:]
-            for each in others:
-                each.job = replace(each.job, is_joinable=False)
-            self._remove(others, is_paused=True)
+        ready = [job for job in self._active if job.next_pass is not None and not job.future.done()]
+        passes = [job.next_pass for job in ready if job.next_pass is not None]
+        is_possible = not any(job.num_passes and job.next_pass is None for job in self._active)
+        if is_possible and len(passes) > 1:
+            is_possible = join(passes)
+        if not is_possible:
+            paused = self._active[1:]
+            for job in paused:
+                job.is_joinable = False
+            self._remove(paused, is_paused=True)
         elif len(passes) > 1:
-            for each in ready:
-                each.seconds += (time.monotonic() - began) / len(ready)
+            for job in ready:
+                job.seconds += (time.monotonic() - began) / len(ready)
 
-    def _remove(self, ended: Sequence[ActiveJob], *, is_paused: bool = False) -> None:
+    def _remove(self, ended: Sequence[Job], *, is_paused: bool = False) -> None:
         """Takes jobs from the active ones; paused ones wait in the queue."""
         with self._changed:
-            self._active = tuple(each for each in self._active if each not in ended)
-            for each in ended if is_paused else ():
-                self._queue.add(each.job)
-                self._count(each)
+            self._active = tuple(job for job in self._active if job not in ended)
+            for job in ended if is_paused else ():
+                self._count(job)
+                job.num_passes = 0
+                job.next_pass = None
+                self._queue.add(job)
 
     def _close_done(self) -> None:
         """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
@@ -383,11 +384,15 @@ class Scheduler:
             if job.steps is not None:
                 job.steps.close()
 
-    def _count(self, active: ActiveJob) -> None:
-        job, seconds, spent = active.job, active.seconds, self.model_time
-        stale = seconds if job.future.cancelled() and not job.is_speculative else 0.0
-        speculative = seconds if job.is_speculative else 0.0
-        self.model_time = ModelTime(spent.total + seconds, spent.stale + stale, spent.speculative + speculative)
+    def _count(self, job: Job) -> None:
+        """Adds the model time of a job since it was counted last."""
+        is_stale = job.future.cancelled() and not job.is_speculative
+        self.model_time += ModelTime(
+            total=job.seconds,
+            stale=job.seconds if is_stale else 0.0,
+            speculative=job.seconds if job.is_speculative else 0.0,
+        )
+        job.seconds = 0.0
 
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
@@ -397,9 +402,9 @@ class Scheduler:
             following = None if job.is_speculative else self._next_fill(job, request, result)
             is_last = job.is_speculative or result.is_unfinished
             if job.settings.speculate and not is_last:  # first: the next key needs it
-                self._queue.add(Job(WarmUpRequest(request, client=request.client), math.inf, Future(), job.settings))
+                self._queue.add(_warm_up_job(request, job.settings))
             if following is None and self._engine is not None and not self._engine.is_exact:
-                following = Job(RefreshRequest(), math.inf, Future(), job.settings)
+                following = Job(RefreshRequest(), math.inf, job.settings)
             if following is not None:
                 self._queue.add(following)
 
@@ -410,7 +415,7 @@ class Scheduler:
         """
 
         def settle() -> None:
-            if not any(each.num_passes for each in self._active if each.job.future is job.future):
+            if job not in self._active or not job.num_passes:
                 _settle(job.future, FillResult.unfinished())
 
         timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)
@@ -420,23 +425,28 @@ class Scheduler:
 
     def _finish_later(self, job: Job) -> None:
         """Computes in idle time a fill for which there was no time, so that it is known if the cursor stays there."""
-        future, request, settings = job.future, job.request, job.settings
+        future = job.future
+        request = job.request
         if not (isinstance(request, FillRequest) and future.done() and not future.cancelled()):
             return
         is_missing = future.exception() is None and future.result().is_unfinished
-        if is_missing and settings.speculate and settings.type_through and not job.is_speculative:
+        if is_missing and job.settings.speculate and job.settings.type_through and not job.is_speculative:
             with self._changed:
-                self._queue.add(Job(replace(request, priority=Priority.SPECULATION), math.inf, Future(), settings))
+                self._queue.add(Job(replace(request, priority=Priority.SPECULATION), math.inf, job.settings))
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
         if not (job.settings.speculate and job.settings.type_through and result.candidates):
             return None
-        text, offset, accepted = request.snapshot.text, request.offset, result.candidates[0].text
-        snapshot = replace(request.snapshot, text=text[:offset] + accepted + text[offset:])
-        offset += len(accepted)
-        following = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
+        before = request.snapshot.text[: request.offset]
+        accepted = before + result.candidates[0].text
+        snapshot = replace(request.snapshot, text=accepted + request.snapshot.text[request.offset :])
+        following = replace(request, snapshot=snapshot, offset=len(accepted), priority=Priority.SPECULATION)
         return Job.of(following, job.settings) if self._cache.find(following) is None else None
+
+
+def _warm_up_job(request: FillRequest, settings: CompletionSettings) -> Job:
+    return Job(WarmUpRequest(request, client=request.client), math.inf, settings)
 
 
 def _settle(future: Future[Any], outcome: Any) -> None:

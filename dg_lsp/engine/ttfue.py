@@ -21,8 +21,8 @@ CUTS = (50, 100, 250, 500, 1000)
 """Milliseconds at which the share of useful edits is reported."""
 FOLLOW_SECONDS = 30.0
 """Time after which an edit must still be there."""
-MAX_TIMES = 20_000
-"""Useful requests of a day whose times are kept for its quantiles; the oldest go first."""
+MAX_OUTCOMES = 5000
+"""Requests of a day that are kept for its numbers; the oldest go first."""
 
 
 class AcceptedPart(StrEnum):
@@ -68,8 +68,9 @@ def first_lines_match(text: str, reference: str) -> bool:
     If the reference starts with empty lines, everything up to its first line with text is compared. Nothing matches a
     blank reference.
     """
-    head = _head(reference)
-    return bool(head) and _head(text) == head
+    lines = _lines(reference)
+    length = next((number for number, line in enumerate(lines, start=1) if line), 0)
+    return length > 0 and _lines(text)[:length] == lines[:length]
 
 
 def is_line_finished(reference: str) -> bool:
@@ -82,26 +83,12 @@ def _lines(text: str) -> list[str]:
     return "\n".join(line.rstrip() for line in lines).rstrip("\n").split("\n")
 
 
-def _head(text: str) -> list[str]:
-    """The lines up to the first one with text, which is included."""
-    lines = _lines(text)
-    return next((lines[: i + 1] for i, line in enumerate(lines) if line), [])
-
-
-def cuts_of(ms: float) -> list[int]:
-    """The `CUTS` by which a request with a useful item after `ms` milliseconds counts."""
-    return [cut for cut in CUTS if ms <= cut]
-
-
-def summarize_times(num: int, num_hits: int, num_by: Mapping[int, int], hits: Sequence[float]) -> dict[str, Any]:
-    """The numbers of `num` requests of which `num_hits` had a useful item, after `hits` milliseconds.
-
-    `num_by` counts the hits by `cuts_of`; of many hits, `hits` may have the last ones only.
-    """
+def summarize_times(num: int, hits: Sequence[float]) -> dict[str, Any]:
+    """The numbers of `num` requests of which some had a useful item, after `hits` milliseconds."""
     return {
         "ttfue_ms": quantiles(hits),
-        "useful_by": {str(cut): share(num_by.get(cut, 0), num) for cut in CUTS},
-        "miss_rate": share(num - num_hits, num),
+        "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
+        "miss_rate": share(num - len(hits), num),
     }
 
 
@@ -132,11 +119,11 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def rounded(tree: Any) -> Any:
-    """The same JSON tree with floats rounded to four digits."""
-    if isinstance(tree, dict):
-        return {key: rounded(value) for key, value in tree.items()}
-    return round(tree, 4) if isinstance(tree, float) else tree
+def rounded(tree: Any, digits: int = 4) -> Any:
+    """The same JSON tree with rounded floats."""
+    if isinstance(tree, Mapping):
+        return {key: rounded(value, digits) for key, value in tree.items()}
+    return round(tree, digits) if isinstance(tree, float) else tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +154,7 @@ class Outcome:
 
     def line(self) -> bytes:
         """The record as a line of the audit log."""
-        tree = {"event": EVENT, "version": VERSION, **asdict(self)}
-        tree = {name: round(value, 3) if type(value) is float else value for name, value in tree.items()}
-        return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+        return line_of({"event": EVENT, "version": VERSION, **asdict(self)}, digits=3)
 
     @classmethod
     def parse(cls, line: str | bytes) -> Self | None:
@@ -185,6 +170,11 @@ class Outcome:
 Record = TypeVar("Record")
 
 
+def line_of(tree: Mapping[str, Any], digits: int) -> bytes:
+    """A record of a log as a line."""
+    return json.dumps(rounded(tree, digits), separators=(",", ":")).encode() + b"\n"
+
+
 def parsed(tree: Any, kind: type[Record]) -> Record:
     """A record of a log from its JSON tree; unknown keys are ignored.
 
@@ -197,60 +187,38 @@ def parsed(tree: Any, kind: type[Record]) -> Record:
         raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
 
 
-class Tally:
-    """Counts of followed requests, and the times of those with a useful item. Keeps none of the records."""
-
-    def __init__(self, max_times: int | None = None) -> None:
-        """With `max_times` the quantiles are those of the last times."""
-        self.num_edits = 0
-        self.edits: deque[float] = deque(maxlen=max_times)
-        """Milliseconds of displayed items that were useful."""
-        self._num = self._num_shown = self._num_finished = self._num_accepted = self._num_kept = 0
-        self._verdicts: Counter[str] = Counter()
-        self._accepted: Counter[str] = Counter()
-        self._useful_by: Counter[int] = Counter()
-        self._hits: deque[float] = deque(maxlen=max_times)
-
-    def add(self, outcome: Outcome) -> None:
-        """Counts one request."""
-        self._num += 1
-        self._num_shown += outcome.num_items > 0
-        is_answered = outcome.verdict not in (Verdict.CANCELLED, Verdict.FAILED)
-        self._num_finished += is_answered and outcome.is_line_finished
-        self._num_accepted += outcome.accepted_chars
-        self._num_kept += outcome.kept_chars
-        self._verdicts[outcome.verdict] += 1
-        self._accepted[outcome.accepted] += 1
-        if (ms := outcome.ttfue_ms) is not None:
-            self._hits.append(ms)
-            self._useful_by.update(cuts_of(ms))
-            if not outcome.is_rest:
-                self.num_edits += 1
-                self.edits.append(ms)
-
-    def summary(self) -> dict[str, Any]:
-        """The numbers, by the formulae of `bench replay`."""
-        num, num_hits, num_quiet = self._num, self._verdicts[Verdict.USEFUL], self._verdicts[Verdict.QUIET]
-        numbers: dict[str, Any] = {
-            "num": num,
-            **summarize_times(num, num_hits, self._useful_by, self._hits),
-            "show_rate": share(self._num_shown, num),
-            **summarize_edits(num, num_hits, num_quiet, self._num_finished, self.edits),
-            "kept_rate": share(self._num_kept, self._num_accepted) if self._num_accepted else None,
-            "verdicts": {one.value: self._verdicts[one] for one in Verdict},
-            "accepted": {part.value: self._accepted[part] for part in AcceptedPart},
-        }
-        numbers["useful_edits"]["num"] = self.num_edits
-        tree: dict[str, Any] = rounded(numbers)
-        return tree
-
-
 def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """See `Tally.summary`."""
-    tally = Tally()
-    for outcome in outcomes:
-        tally.add(outcome)
-    return tally.summary()
+    """The numbers of followed requests, by the formulae of `bench replay`."""
+    listed = list(outcomes)
+    verdicts = Counter(outcome.verdict for outcome in listed)
+    accepted = Counter(outcome.accepted for outcome in listed)
+    answered = [outcome for outcome in listed if outcome.verdict not in (Verdict.CANCELLED, Verdict.FAILED)]
+    hits = [outcome for outcome in listed if outcome.ttfue_ms is not None]
+    num_accepted = sum(outcome.accepted_chars for outcome in listed)
+    num_kept = sum(outcome.kept_chars for outcome in listed)
+    tree: dict[str, Any] = rounded(
+        {
+            "num": len(listed),
+            **summarize_times(len(listed), _times(hits)),
+            "show_rate": share(sum(outcome.num_items > 0 for outcome in listed), len(listed)),
+            **summarize_edits(
+                len(listed),
+                len(hits),
+                verdicts[Verdict.QUIET],
+                sum(outcome.is_line_finished for outcome in answered),
+                _times(outcome for outcome in hits if not outcome.is_rest),
+            ),
+            "kept_rate": share(num_kept, num_accepted) if num_accepted else None,
+            "verdicts": {verdict.value: verdicts[verdict] for verdict in Verdict},
+            "accepted": {part.value: accepted[part] for part in AcceptedPart},
+        }
+    )
+    return tree
+
+
+def _times(outcomes: Iterable[Outcome]) -> list[float]:
+    """Milliseconds to the useful items."""
+    return [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None]
 
 
 class Usage:
@@ -259,31 +227,34 @@ class Usage:
     def __init__(self, today: Callable[[], date] = date.today) -> None:
         self._today = today
         self._lock = threading.Lock()
-        self._day = today()
-        self._tally = Tally(MAX_TIMES)
-        self._median: float | None = None
+        self._day: date | None = None
+        self._start_day()
 
     def add(self, outcome: Outcome) -> None:
         """Counts one outcome, for the day on which it is known."""
         with self._lock:
             self._start_day()
-            self._tally.add(outcome)
+            self._outcomes.append(outcome)
             if outcome.ttfue_ms is not None and not outcome.is_rest:
-                self._median = quantile(self._tally.edits, 0.5)
+                self._edits.append(outcome.ttfue_ms)
+                self._median = quantile(self._edits, 0.5)
 
     def edits_today(self) -> dict[str, Any]:
         """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""
         with self._lock:
             self._start_day()
             median = None if self._median is None else round(self._median, 1)
-            return {"usefulEdits": self._tally.num_edits, "medianMs": median}
+            return {"usefulEdits": len(self._edits), "medianMs": median}
 
     def summary_today(self) -> dict[str, Any]:
-        """The numbers since midnight, see `Tally.summary`."""
+        """The numbers since midnight, see `summarize_outcomes`."""
         with self._lock:
             self._start_day()
-            return self._tally.summary()
+            return summarize_outcomes(self._outcomes)
 
     def _start_day(self) -> None:
         if (day := self._today()) != self._day:
-            self._day, self._tally, self._median = day, Tally(MAX_TIMES), None
+            self._day = day
+            self._outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)
+            self._edits = deque[float](maxlen=MAX_OUTCOMES)
+            self._median = quantile(self._edits, 0.5)

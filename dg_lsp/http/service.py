@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import attrs
@@ -23,10 +23,11 @@ from starlette.requests import ClientDisconnect, Request
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
@@ -86,8 +87,13 @@ class Metrics:
         self._decodes = counter("dg_lsp_decodes", "Passes of the runtime for results, those of prompts included.")
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
-    def add_result(self, result: FillResult) -> None:
-        """Adds one result of the engine."""
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+        """See `SchedulerListener`. Adds the result, if there is one."""
+        del request, seconds, footprint
+        if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
+            self._add_result(outcome.result())
+
+    def _add_result(self, result: FillResult) -> None:
         self._completions.labels(result.decoder.value, "yes" if result.candidates else "no").inc()
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
@@ -128,7 +134,7 @@ class Service:
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
         self.models = ResidentModels.open(open_scheduler, attrs.evolve(settings, completion=completion))
-        self._audit_log = AuditLog.of(settings.privacy, report)
+        self.models.listen(self.metrics, AuditLog.of(settings.privacy, report))
         self._numbers = itertools.count(1)
         self._active: Counter[Hashable] = Counter()  # requests by client
         self._is_closed = False
@@ -248,9 +254,8 @@ class Service:
             raise ApiError(429, f"this client has {most} open requests; try again later")
         if isinstance(request, ChatRequest):
             request = replace(request, name=f"http:{next(self._numbers)}")
-        future: Future[FillResult] = scheduler.submit(replace(request, client=client), on_step)
-        if self._audit_log is not None:
-            self._audit_log.watch(future, http.url.path, request.max_tokens, model=scheduler)
+        request = replace(request, client=client, endpoint=http.url.path)
+        future: Future[FillResult] = scheduler.submit(request, on_step)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
         outcome.add_done_callback(partial(self._end, client))
@@ -265,10 +270,8 @@ class Service:
             self._warning = warning
             self._report(f"warning: {warning}")
 
-    def _end(self, client: Hashable, outcome: ResultFuture) -> None:
+    def _end(self, client: Hashable, _outcome: ResultFuture) -> None:
         self._active -= Counter((client,))
-        if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
-            self.metrics.add_result(outcome.result())
 
     def _cancel(self, outcome: ResultFuture) -> None:
         """Stops the engine for a client that disconnected; does nothing if the outcome is done."""

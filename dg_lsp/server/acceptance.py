@@ -1,4 +1,4 @@
-"""Follows each inline completion: shown, accepted, and what of it is still there 30 seconds later.
+"""Follows each inline completion: whether it was shown and accepted, and how much of it is left 30 seconds later.
 
 Holds positions and items of open documents only, and no timer: the session requests settlement when it is due.
 """
@@ -6,7 +6,7 @@ Holds positions and items of open documents only, and no timer: the session requ
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -23,7 +23,7 @@ MAX_FOLLOWED = 256
 MAX_OFFERED = 256
 """Items that may still be accepted. Editors show one at a time."""
 MIN_INSERTED = 3
-"""Characters that come at once, blanks excluded, are an acceptance; fewer are typed."""
+"""A change with at least as many characters, blanks excluded, counts as an acceptance; a smaller one as typing."""
 _MAX_REFERENCE = 1000
 """Characters that are read beyond the length of an item."""
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -55,7 +55,7 @@ class Followed:
     has_left: bool = False  # the buffer differs from all items, or has all of one
 
     def move(self, change: Change) -> bool:
-        """Moves with a change of the document; True if the change is inside the range or at its ends."""
+        """Adapts the range to a change of the document; True if the change is inside the range or at its ends."""
         growth = len(change.text) - (change.end - change.start)
         is_before = change.end < self.start or (change.end == self.start and change.start < self.start)
         if is_before:
@@ -65,15 +65,31 @@ class Followed:
             self.start, self.end = min(self.start, change.start), max(self.end, change.end) + growth
         return not is_outside
 
-    def accept(self, part: AcceptedPart, item: str, num: int, now: float, *, is_reported: bool = False) -> None:
-        """The first `num` characters of the item stand in the buffer: the 30 seconds begin again."""
+    def compare(self, text: str, moment: float, *, is_inserted: bool) -> None:
+        """Updates what was accepted by the text in the range of the request."""
+        text = _plain(text)
+        item = next((item for item in map(_plain, self.items) if item.startswith(text) or text.startswith(item)), None)
+        if item is None:
+            self.has_left = True
+            return
+        num = min(len(text), len(item))
+        has_grown = num > self.num_matched
+        self.num_matched = num
+        if num == len(item):
+            self.has_left = True
+            self.accept(AcceptedPart.WHOLE if is_inserted else AcceptedPart.TYPED, item, num, moment)
+        elif is_inserted and has_grown:
+            self.accept(_part(item, num), item, num, moment)
+
+    def accept(self, part: AcceptedPart, item: str, num: int, moment: float, *, is_reported: bool = False) -> None:
+        """The first `num` characters of the item are in the buffer now, so the 30 seconds begin again."""
         if is_reported or not self.is_reported or num > self.num_accepted:
             self.accepted, self.item, self.num_accepted = part, item, num
         self.is_reported |= is_reported
-        self.due = now + FOLLOW_SECONDS
+        self.due = moment + FOLLOW_SECONDS
 
-    def outcome(self, reference: str, now: float) -> Outcome:
-        """The record, if the user has written the reference."""
+    def outcome(self, reference: str, moment: float) -> Outcome:
+        """The record of the request. `reference` is the text that is in its range now."""
         item = _plain(self.item or next(iter(self.items), ""))
         accepted = item[: self.num_accepted]
         words = _WORD.findall(accepted)
@@ -97,12 +113,12 @@ class Followed:
             kept_chars=num_kept,
             is_rest=self.is_rest,
             is_line_finished=is_line_finished(reference),
-            followed_seconds=0.0 if self.changed_at is None else max(0.0, now - self.changed_at),
+            followed_seconds=0.0 if self.changed_at is None else max(0.0, moment - self.changed_at),
         )
 
 
 class Acceptance:
-    """The followed requests of a session, and counts of what the client reports; those stay 0 if it reports nothing."""
+    """The followed requests of a session, and counts of the events that the client reports."""
 
     def __init__(
         self,
@@ -121,35 +137,36 @@ class Acceptance:
 
     def request(self, uri: str, start: int, end: int, *, is_invoked: bool) -> Followed:
         """Follows a request from its arrival on. Its items replace `[start, end)` of the document."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        followed = Followed(uri, start, end, is_invoked, self._clock(), now)
+        time_of_day = datetime.now(UTC).isoformat(timespec="milliseconds")
+        followed = Followed(uri, start, end, is_invoked, self._clock(), time_of_day)
         self._followed[followed.id] = followed
         if len(self._followed) > MAX_FOLLOWED:
-            answered = (one for one in self._followed.values() if one.answer_ms is not None)
+            answered = (request for request in self._followed.values() if request.answer_ms is not None)
             self._settle(next(answered, followed))
         return followed
 
     def is_rest_of_invoked(self, uri: str, offset: int) -> bool:
-        """What was typed before the offset is the beginning of a completion that the user requested."""
+        """Whether the text before the offset is the beginning of a completion that the user requested."""
         document = self._documents.get(uri)
         if document is None:
             return False
+        text = document.lines.text
         return any(
-            item.startswith(typed) and len(item) > len(typed)
-            for one in self._of(uri)
-            if one.is_invoked and one.start <= offset <= one.end
-            for typed in [document.lines.text[one.start : offset]]
-            for item in one.items
+            item.startswith(text[request.start : offset]) and len(item) > offset - request.start
+            for request in self._of(uri)
+            if request.is_invoked and request.start <= offset <= request.end
+            for item in request.items
         )
 
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
-        """The items leave for the client; returns their names."""
+        """Registers the items that are about to be sent to the client; returns their names."""
         if self._documents.get(followed.uri) is None:
             self.drop(followed, Verdict.CANCELLED)
             return [self.offer() for _ in items]
         followed.answer_ms = 1e3 * (self._clock() - followed.arrival)
         followed.items, followed.model = items, model
-        followed.is_rest = any(self._has_rest(one, followed) for one in self._of(followed.uri) if one is not followed)
+        others = [request for request in self._of(followed.uri) if request is not followed]
+        followed.is_rest = any(self._has_rest(older, followed) for older in others)
         return [self.offer(item, followed) for item in items]
 
     def drop(self, followed: Followed, verdict: Verdict) -> None:
@@ -167,76 +184,84 @@ class Acceptance:
             self._offered.popitem(last=False)
         return name
 
-    def record(self, name: str, event: str, length: int | None = None) -> None:
-        """The client reports that the item was `shown`, or `accepted`: `length` UTF-16 units of it, or all.
-
-        Unknown names are ignored.
-        """
-        followed, item, events = self._offered.get(name, (None, "", {event}))
-        if event not in events:
-            events.add(event)
-            self.counts[event] += 1
-        if followed is None or followed.id not in self._followed:
-            return
-        if event == "shown":
+    def record_shown(self, name: str) -> None:
+        """The client displayed the item of this name; an unknown name is ignored."""
+        followed, _ = self._count(name, "shown")
+        if followed is not None:
             followed.displayed_ms = followed.displayed_ms or 1e3 * (self._clock() - followed.arrival)
-        else:
+
+    def record_accepted(self, name: str, length: int | None = None) -> None:
+        """The user accepted `length` UTF-16 units of the item of this name, or all; an unknown name is ignored."""
+        followed, item = self._count(name, "accepted")
+        if followed is not None:
             text = item.encode("utf-16-le")
             start = item if length is None else text[: 2 * length].decode("utf-16-le", "ignore")
             num = len(_plain(start))
             followed.accept(_part(_plain(item), num), item, num, self._clock(), is_reported=True)
 
-    def change(self, uri: str, changes: Iterable[Change]) -> None:
-        """The document was changed. Call `settle` before the change, so that what is due is judged without it."""
-        listed, now = list(changes), self._clock()
-        document = self._documents.get(uri)
+    def _count(self, name: str, event: str) -> tuple[Followed | None, str]:
+        """Counts an event of an item once; returns its request, if that is still followed, and its text."""
+        followed, item, events = self._offered.get(name, (None, "", {event}))
+        if event not in events:
+            events.add(event)
+            self.counts[event] += 1
+        return followed if followed is not None and followed.id in self._followed else None, item
+
+    def change(self, uri: str, changes: Sequence[Change]) -> None:
+        """Follows a change of the document. Call `settle` before it, because due requests are judged without it."""
+        document, moment = self._documents.get(uri), self._clock()
         if document is None:
             return
-        for one in self._of(uri):
-            touching = [change for change in listed if one.move(change)]
-            if one.answer_ms is None:
+        for request in self._of(uri):
+            touching = [change for change in changes if request.move(change)]
+            if request.answer_ms is None:
                 continue
-            if one.changed_at is None:
-                one.changed_at, one.due = now, now + FOLLOW_SECONDS
-            if touching and one.items and not one.has_left:
+            if request.changed_at is None:
+                request.changed_at = moment
+                request.due = moment + FOLLOW_SECONDS
+            if touching and request.items and not request.has_left:
                 num_inserted = max(len("".join(change.text.split())) for change in touching)
-                _compare(one, document.lines.text[one.start : one.end], now, is_inserted=num_inserted >= MIN_INSERTED)
+                text = document.lines.text[request.start : request.end]
+                request.compare(text, moment, is_inserted=num_inserted >= MIN_INSERTED)
 
     @property
     def seconds_until_due(self) -> float | None:
-        """When `settle` has something to do; None while nothing waits for a time."""
-        due = [one.due for one in self._followed.values() if one.due is not None]
+        """Time until the next request is due; None if no request waits."""
+        due = [request.due for request in self._followed.values() if request.due is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
     def settle(self) -> None:
         """Ends the requests whose 30 seconds are over."""
-        now = self._clock()
-        for one in [one for one in self._followed.values() if one.due is not None and one.due <= now]:
-            self._settle(one)
+        moment = self._clock()
+        for request in [*self._followed.values()]:
+            if request.due is not None and request.due <= moment:
+                self._settle(request)
 
     def close(self, uri: str | None = None) -> None:
         """Ends the requests of a document that is about to be closed, or of all; nothing of its text is kept."""
-        for one in [one for one in self._followed.values() if uri in (None, one.uri)]:
-            self._settle(one)
-        stale = [name for name, (one, _, _) in self._offered.items() if one and one.id not in self._followed]
-        for name in stale:
-            self._offered[name] = (None, "", self._offered[name][2])
+        for request in [*self._followed.values()]:
+            if uri in (None, request.uri):
+                self._settle(request)
+        for name, (followed, _, events) in self._offered.items():
+            if followed is not None and followed.id not in self._followed:
+                self._offered[name] = (None, "", events)
 
-    def _settle(self, one: Followed) -> None:
-        """Requests without an answer are left to `drop`."""
-        if one.answer_ms is None:
+    def _settle(self, request: Followed) -> None:
+        """Ends one request. A request without an answer is ended by `drop`."""
+        if request.answer_ms is None:
             return
-        del self._followed[one.id]
-        document = self._documents.get(one.uri)
+        del self._followed[request.id]
+        document = self._documents.get(request.uri)
         if document is not None:
-            end = min(one.end, one.start + 2 * max(map(len, one.items), default=0) + _MAX_REFERENCE)
-            self._on_outcome(one.outcome(_plain(document.lines.text[one.start : end]), self._clock()))
+            longest = max(map(len, request.items), default=0)
+            end = min(request.end, request.start + 2 * longest + _MAX_REFERENCE)
+            self._on_outcome(request.outcome(_plain(document.lines.text[request.start : end]), self._clock()))
 
     def _of(self, uri: str) -> list[Followed]:
-        return [one for one in self._followed.values() if one.uri == uri]
+        return [request for request in self._followed.values() if request.uri == uri]
 
     def _has_rest(self, older: Followed, newer: Followed) -> bool:
-        """An item of the newer request is what is left of one of the older one."""
+        """Whether an item of the newer request is the rest of an item of the older one."""
         document = self._documents.get(older.uri)
         if document is None or not older.items or not older.start <= newer.start <= older.end:
             return False
@@ -249,23 +274,6 @@ def accept_command(title: str, name: str) -> types.Command:
     return types.Command(title, ACCEPTED, arguments=[name])
 
 
-def _compare(one: Followed, text: str, now: float, *, is_inserted: bool) -> None:
-    """Updates what was accepted by the text in the range of the request."""
-    text = _plain(text)
-    matching = [item for item in map(_plain, one.items) if item.startswith(text) or text.startswith(item)]
-    if not matching:
-        one.has_left = True
-        return
-    item = matching[0]
-    num = min(len(text), len(item))
-    grows, one.num_matched = num > one.num_matched, num
-    if num == len(item):
-        one.has_left = True
-        one.accept(AcceptedPart.WHOLE if is_inserted else AcceptedPart.TYPED, item, num, now)
-    elif is_inserted and grows:
-        one.accept(_part(item, num), item, num, now)
-
-
 def _part(item: str, num: int) -> AcceptedPart:
     """What the first `num` characters of the item are."""
     if num >= len(item):
@@ -274,13 +282,13 @@ def _part(item: str, num: int) -> AcceptedPart:
 
 
 def _num_kept(words: Sequence[str], left: Sequence[str]) -> int:
-    """Characters of the words that are left in this order: those of the heaviest common subsequence."""
+    """Characters of the words that are left in the same order: the heaviest common subsequence."""
     head = next((i for i, (a, b) in enumerate(zip(words, left, strict=False)) if a != b), min(len(words), len(left)))
     best = [0] * (len(left) - head + 1)
     for word in words[head:]:
         above, best = best, [0]
-        for i, other in enumerate(left[head:]):
-            best.append(above[i] + len(word) if word == other else max(above[i + 1], best[i]))
+        for i, kept in enumerate(left[head:]):
+            best.append(above[i] + len(word) if word == kept else max(above[i + 1], best[i]))
     return sum(map(len, words[:head])) + best[-1]
 
 

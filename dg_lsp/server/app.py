@@ -5,7 +5,7 @@ Automatic completion never interrupts the user: errors are written to the client
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.completion import complete
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.session import NOTHING, Server
+from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
@@ -34,11 +34,11 @@ from dg_lsp.system import keep_heap_small
 OpenEngine = Callable[[Settings], Engine]
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
-"""Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
+"""Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
 USER_FILE_KEYS = (("remote", "key_source"),)
-"""Settings that a client cannot change: it would choose which of the user's secrets a server receives.
+"""Settings that a client cannot change, because they choose which of the user's secrets a server receives.
 
-Neither can it change the samplers of models."""
+A client cannot change the samplers of models either."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
@@ -46,23 +46,13 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 def create_server(
     open_scheduler: OpenScheduler[AnyScheduler],
     settings: Settings,
-    over: Mapping[str, Any] = NOTHING,
+    over: Mapping[str, Any] = NO_OVERRIDES,
     usage: Usage | None = None,
 ) -> Server:
     """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
     server = Server(open_scheduler, settings, over, usage)
-    server.feature(types.INITIALIZE)(initialize)
-    server.feature(types.INITIALIZED)(initialized)
-    server.feature(types.EXIT)(on_exit)
-    server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
-    server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
-    server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)(did_open_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)(did_change_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_SAVE)(did_save_notebook)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)(did_close_notebook)
-    server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(did_change_configuration)
-    server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(did_change_workspace_folders)
+    for method, handler in HANDLERS.items():
+        server.feature(method)(handler)
     # pygls declares the capability only if it is given options
     server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
     rewrite.register(server)
@@ -98,53 +88,26 @@ def on_exit(ls: Server, _params: None) -> None:
 
 def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
     """Opens a document, and prepares the first completion in it."""
-    ls.documents.open(params.text_document)
-    ls.cancel_stale(params.text_document.uri)
-    ls.update_status()
+    ls.open_documents([params.text_document])
     ls.warm_up(params.text_document.uri)
 
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     """Edits a document, and ends what was requested for the text before."""
-    _change(ls, params.text_document, params.content_changes)
-
-
-def _change(
-    ls: Server,
-    identifier: types.VersionedTextDocumentIdentifier,
-    changes: Sequence[types.TextDocumentContentChangeEvent],
-) -> None:
-    document = ls.documents.get(identifier.uri)
-    partial = [one for one in changes if isinstance(one, types.TextDocumentContentChangePartial)]
-    if document is not None and partial:
-        ls.context_provider.record_edit(document, partial[-1].range.start.line)
-    ls.acceptance.settle()  # what is due is judged by the text before the change
-    applied = ls.documents.change(identifier, changes)
-    if applied is not None:
-        ls.acceptance.change(identifier.uri, applied)
-        ls.settle()
-    else:
-        ls.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
-    ls.cancel_stale(identifier.uri)
+    ls.change_document(params.text_document, params.content_changes)
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Closes a document."""
-    _close(ls, params.text_document.uri)
-
-
-def _close(ls: Server, *uris: str) -> None:
-    for uri in uris:
-        ls.forget(uri)
-    ls.settle()
+    ls.close_documents([params.text_document.uri])
 
 
 def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -> None:
     """Opens a notebook with its cells, and prepares the first completion in it."""
     notebook = params.notebook_document
     did_close_notebook(ls, types.DidCloseNotebookDocumentParams(types.NotebookDocumentIdentifier(notebook.uri), ()))
-    ls.documents.put_notebook(Notebook(notebook.uri, notebook.version, tuple(notebook.cells)))
-    _open_cells(ls, notebook.uri, params.cell_text_documents)
+    ls.documents.notebooks[notebook.uri] = Notebook(notebook.uri, notebook.version, tuple(notebook.cells))
+    ls.open_documents(params.cell_text_documents, notebook.uri)
     code = (cell.document for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
     ls.warm_up(next(code, ""))
 
@@ -152,42 +115,30 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
 def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParams) -> None:
     """Inserts, deletes, moves and edits cells of a notebook."""
     uri, changed = params.notebook_document.uri, params.change.cells
-    notebook = ls.documents.notebook(uri)
+    notebook = ls.documents.notebooks.get(uri)
     if notebook is None:
         ls.log(types.MessageType.Warning, f"change of a notebook that is not open: {uri}")
     if notebook is None or changed is None:
         return
     if (structure := changed.structure) is not None:
-        notebook = notebook.spliced(structure.array)
-        ls.documents.put_notebook(notebook)
+        notebook = ls.documents.notebooks[uri] = notebook.spliced(structure.array)
         new = structure.did_open or ()
-        _close(ls, *(one.uri for one in structure.did_close or ()))
-        _open_cells(ls, uri, new)
+        ls.close_documents([document.uri for document in structure.did_close or ()])
+        ls.open_documents(new, uri)
         if new:
             ls.warm_up(new[0].uri, 0)
     if changed.data:
-        ls.documents.put_notebook(notebook.with_data(changed.data))
+        ls.documents.notebooks[uri] = notebook.with_data(changed.data)
     for text in changed.text_content or ():
-        _change(ls, text.document, text.changes)
-
-
-def did_save_notebook(_ls: Server, _params: types.DidSaveNotebookDocumentParams) -> None:
-    """Does nothing: the text is known."""
+        ls.change_document(text.document, text.changes)
 
 
 def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams) -> None:
     """Closes a notebook with its cells."""
     uri = params.notebook_document.uri
-    _close(ls, *ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents))
+    ls.close_documents([*ls.documents.cells(uri), *(cell.uri for cell in params.cell_text_documents)])
     ls.context_provider.close(uri)
-    ls.documents.close_notebook(uri)
-
-
-def _open_cells(ls: Server, notebook: str, items: Sequence[types.TextDocumentItem]) -> None:
-    for item in items:
-        ls.documents.open(item, notebook)
-        ls.cancel_stale(item.uri)
-    ls.update_status()
+    ls.documents.notebooks.pop(uri, None)
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
@@ -196,7 +147,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
 
 
 async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:
-    """Takes over settings that the client sends, or requests them from a client that sends none."""
+    """Uses the settings that the client sends, or requests them if it sends none."""
     tree = params.settings
     if isinstance(tree, Mapping) and SECTION in tree:
         tree = tree[SECTION]
@@ -221,6 +172,21 @@ def did_change_workspace_folders(ls: Server, _params: types.DidChangeWorkspaceFo
     """Updates the roots of .gitignore files and imports. pygls has updated the workspace."""
     ls.exclusion.set_folders(_folders(ls))
     ls.update_status()
+
+
+HANDLERS: Mapping[str, Callable[..., Any]] = {
+    types.INITIALIZE: initialize,
+    types.INITIALIZED: initialized,
+    types.EXIT: on_exit,
+    types.TEXT_DOCUMENT_DID_OPEN: did_open,
+    types.TEXT_DOCUMENT_DID_CHANGE: did_change,
+    types.TEXT_DOCUMENT_DID_CLOSE: did_close,
+    types.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
+    types.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,
+    types.NOTEBOOK_DOCUMENT_DID_CLOSE: did_close_notebook,
+    types.WORKSPACE_DID_CHANGE_CONFIGURATION: did_change_configuration,
+    types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: did_change_workspace_folders,
+}
 
 
 def _folders(ls: Server) -> list[str]:
@@ -276,7 +242,7 @@ def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
             yield (*above, key), value
 
 
-def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING) -> int:
+def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:
     """Serves one client on standard input and output; returns the exit code of the process. `over`: `create_server`."""
 
     async def session() -> int:
@@ -287,7 +253,12 @@ def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, 
 
 
 def serve_tcp(
-    host: str, port: int, token: str, open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NOTHING
+    host: str,
+    port: int,
+    token: str,
+    open_engine: OpenEngine,
+    settings: Settings,
+    over: Mapping[str, Any] = NO_OVERRIDES,
 ) -> int:
     """Serves the first client that sends the token; returns the exit code of the process.
 
@@ -295,12 +266,11 @@ def serve_tcp(
     """
 
     async def session() -> int:
-        client = await accept_client(host, port, token)
+        reader, writer, first = await accept_client(host, port, token)
         try:
-            server = _own_server(open_engine, settings, over)
-            return await serve(server, client.reader, client.writer, client.first)
+            return await serve(_own_server(open_engine, settings, over), reader, writer, first)
         finally:
-            await close_writer(client.writer)
+            await close_writer(writer)
 
     return asyncio.run(session())
 

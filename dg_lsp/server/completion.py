@@ -5,7 +5,7 @@ import asyncio
 from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END
-from dg_lsp.context.eligibility import Cause, Eligibility, not_requested
+from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.ttfue import Verdict
@@ -18,15 +18,17 @@ from dg_lsp.server.status import State
 NUM_INVOKED = 3
 """Candidates of a request by the user; automatic requests get one."""
 NOT_OPEN = Explanation(Cause.NOT_REQUESTED, "The document is not open.")
-IN_MAGIC = not_requested("the cursor is in a magic of a notebook")
-BEGINS_WITH_LINE_END = not_requested("the completion would begin with a line end, and completion.lines is single")
+IN_MAGIC = Eligibility(Cause.NOT_REQUESTED, "the cursor is in a magic of a notebook")
+BEGINS_WITH_LINE_END = Eligibility(
+    Cause.NOT_REQUESTED, "the completion would begin with a line end, and completion.lines is single"
+)
 
 
 async def complete(server: Server, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
     """The items at the cursor. Errors are logged; the status has the reason why a requested completion is missing.
 
     Raises:
-        asyncio.CancelledError: as `Server.fill` does.
+        asyncio.CancelledError: as `Server.fill` does, and by a key during `completion.debounce_ms`.
     """
     position = server.documents.completion_position(params)
     if position is None:
@@ -40,10 +42,10 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
     eligibility = _eligibility(server, position, is_requested=is_requested)
     if not eligibility.is_served:
         if is_requested:
-            server.status.explain(eligibility.sentence)
+            server.report_ineligible(eligibility)
         return []
-    request = _request(server, position, num_candidates=NUM_INVOKED if is_invoked else 1, is_requested=is_requested)
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
+    request = _request(server, position, is_invoked=is_invoked, is_requested=is_requested, request_id=followed.id)
     result = await _followed_fill(server, request, followed)
     is_missing = is_requested and (result is None or not result.candidates)
     server.status.explain(_explanation(server, result).sentence if is_missing else "")
@@ -61,7 +63,7 @@ async def explain_position(server: Server, uri: str, position: types.Position | 
         return NOT_OPEN
     if (explanation := Explanation.of(_eligibility(server, at, is_requested=False))) is not None:
         return explanation
-    result = await server.fill(_request(server, at, num_candidates=1, is_requested=False))
+    result = await server.fill(_request(server, at))
     return _explanation(server, result)
 
 
@@ -77,14 +79,24 @@ def _eligibility(server: Server, position: CompletionPosition, *, is_requested: 
     return eligibility
 
 
-def _request(server: Server, position: CompletionPosition, *, num_candidates: int, is_requested: bool) -> FillRequest:
+def _request(
+    server: Server,
+    position: CompletionPosition,
+    *,
+    is_invoked: bool = False,
+    is_requested: bool = False,
+    request_id: str = "",
+) -> FillRequest:
+    """The request to the engine; by default that of an automatic completion."""
     return FillRequest(
         position.snapshot,
         position.offset,
-        num_candidates=num_candidates,
+        num_candidates=NUM_INVOKED if is_invoked else 1,
         max_lines=server.settings.completion.max_lines,
         priority=Priority.INVOKED if is_requested else Priority.TYPED,
         snippets=server.snippets(position.snapshot, position.offset),
+        endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION,
+        id=request_id,
     )
 
 
@@ -92,7 +104,7 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
     """The result, or None after an error; then, and after a cancellation, the request is followed no longer."""
     try:
         await server.pause(request)
-        result = await server.fill(request, followed.id)
+        result = await server.fill(request)
     except asyncio.CancelledError:
         server.acceptance.drop(followed, Verdict.CANCELLED)
         raise
@@ -102,7 +114,7 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
 
 
 def _explanation(server: Server, result: FillResult | None) -> Explanation:
-    """What became of a request."""
+    """The outcome of a request."""
     engine = server.engine()
     if result is None or engine is None:
         problem = "" if server.status.state is State.READY else server.status.message

@@ -6,10 +6,11 @@ would be lost otherwise.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import cut, mask_secrets
+from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
     MAX_CHARS,
@@ -20,6 +21,7 @@ from dg_lsp.context.snippets import (
     Snippet,
     Snippets,
     SnippetSource,
+    Words,
     most_similar,
     similarity,
     windows_of,
@@ -28,16 +30,15 @@ from dg_lsp.context.snippets import (
 from dg_lsp.context.tags import Import, imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600
 """Characters on each side of the cursor that other code is compared with."""
 NEAR_LINES = 16
-"""Distance in lines that the cursor may move before other snippets take the place of those that were collected."""
+"""Lines that the cursor may move before other snippets replace those that were collected."""
 READY_LINES = 12
-"""Distance from which on the other snippets are collected: their prompt is decoded in idle time."""
+"""Lines after which the other snippets are collected, because their prompt is decoded in idle time."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
 MAX_OPEN = 8
@@ -77,13 +78,13 @@ class _Collection:
 class ContextProvider:
     """Collects the snippets of one session. Reads files of the workspace; the session reports edits and diagnostics."""
 
-    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
+    def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
         self._index = WorkspaceIndex(documents, exclusion)
         self._collection: _Collection | None = None
         self._following: _Collection | None = None
-        """Takes the place of `_collection`."""
+        """The collection that replaces `_collection` next."""
         self._recent_edits = RecentEdits()
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
@@ -93,7 +94,7 @@ class ContextProvider:
         """Lines and messages of each document."""
 
     def record_edit(self, document: Document, line: int) -> None:
-        """Called before a line changes. An edit becomes a snippet when the next one is somewhere else."""
+        """Call it before a line changes. An edit becomes a snippet when the next edit is at another position."""
         last = self._last_edit
         if last is None or last[0] != document.uri or abs(last[1] - line) > NEAR_LINES:
             self._keep_last_edit()
@@ -120,7 +121,7 @@ class ContextProvider:
 
         end = min(last + 1, first + MAX_RANGE_LINES, lines.num_lines)
         replaced = {text_of(line) for line in range(max(0, first), end)}
-        kept = [one for one in self._diagnostics.get(document.uri, ()) if one[0] not in replaced]
+        kept = [entry for entry in self._diagnostics.get(document.uri, ()) if entry[0] not in replaced]
         new = [(text_of(line), message) for line, message in diagnostics if 0 <= line < lines.num_lines]
         self._diagnostics[document.uri] = tuple([*new, *kept][:MAX_RECORDED])
 
@@ -131,8 +132,8 @@ class ContextProvider:
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
-            found = self._collect(snapshot, offset, settings, imports)
-            collected = tuple(replace(one, text=mask_secrets(one.text)) for one in found)
+            snippets = self._collect(snapshot, offset, settings, imports)
+            collected = tuple(replace(snippet, text=mask_secrets(snippet.text)) for snippet in snippets)
             return _Collection(snapshot.file_uri, line, key, collected)
 
         def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
@@ -150,10 +151,10 @@ class ContextProvider:
         return replace(shown, following=self._shown(self._following, snapshot, offset, settings))
 
     def _shown(self, known: _Collection, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
-        """What may be shown of a collection; the settings may have changed since."""
+        """The snippets of a collection that may be shown. The settings may have changed since it was made."""
         excluded = self._exclusion.is_excluded
-        shown = [one for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
-        allowed = [Snippet(one.source, shown_path(one.uri), one.text) for one in shown]
+        shown = [snippet for snippet in known.collected if not excluded(Snapshot(snippet.uri, 0, "", snippet.language))]
+        allowed = [Snippet(snippet.source, shown_path(snippet.uri), snippet.text) for snippet in shown]
         if SnippetSource.DIAGNOSTICS in settings.sources:
             allowed += self._diagnostics_near(snapshot, offset)
         repository = next((root.name for root in self._exclusion.roots), "")
@@ -165,22 +166,25 @@ class ContextProvider:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
         if SnippetSource.IMPORTS in settings.sources:
-            for found in self._index.definitions(snapshot, imports, near):
-                text, language_id = TextStyle().to_model(found.lines), language_id_of(found.path.name)
-                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), language_id, text)
+            for definitions in self._index.definitions(snapshot, imports, near):
+                text, language_id = TextStyle().to_model(definitions.lines), language_id_of(definitions.path.name)
+                yield _Collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
         if SnippetSource.OPEN_FILES in settings.sources:
-            others = [one for one in reversed(self._documents.files()) if one.uri != snapshot.file_uri][:MAX_OPEN]
-            allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
-            self._windows = {one.uri: self._windows_of(one) for one in allowed}
-            ranked = [(*most_similar(self._windows[one.uri][1], words), one) for one in allowed]
-            for score, window, document in sorted(ranked, key=lambda one: -one[0]):
-                if score >= MIN_SIMILARITY:
-                    text = "\n".join(window.lines)
-                    yield _Collected(SnippetSource.OPEN_FILES, document.uri, document.language, text)
+            yield from self._collect_open_files(snapshot, words)
         is_edit_shown = SnippetSource.EDITS in settings.sources
         for edit in self._recent_edits.newest_first() if is_edit_shown else ():
             if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
                 yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
+
+    def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
+        """The most similar part of each of the last open files, the most similar one first."""
+        files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
+        allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
+        self._windows = {file.uri: self._windows_of(file) for file in allowed}
+        ranked = [(*most_similar(self._windows[file.uri][1], words), file) for file in allowed]
+        for score, window, file in sorted(ranked, key=itemgetter(0), reverse=True):
+            if score >= MIN_SIMILARITY:
+                yield _Collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         known = self._windows.get(document.uri)
@@ -191,8 +195,8 @@ class ContextProvider:
     def _diagnostics_near(self, snapshot: Snapshot, offset: int) -> list[Snippet]:
         """Diagnostics of lines near the cursor that have not changed since."""
         near = LINE_END.split(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
-        found = [one for one in self._diagnostics.get(snapshot.uri, ()) if one[0] in near][:MAX_DIAGNOSTICS]
-        lines = [f"{line.strip()}: {cut(' '.join(message.split()), MAX_MESSAGE_CHARS)}" for line, message in found]
+        near_lines = [entry for entry in self._diagnostics.get(snapshot.uri, ()) if entry[0] in near][:MAX_DIAGNOSTICS]
+        lines = [f"{line.strip()}: {cut(' '.join(message.split()), MAX_MESSAGE_CHARS)}" for line, message in near_lines]
         path = f"problems in {shown_path(snapshot.file_uri)}"
         text = TextStyle().to_model(mask_secrets("\n".join(lines)))
         return [Snippet(SnippetSource.DIAGNOSTICS, path, text)] if lines else []

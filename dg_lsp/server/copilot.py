@@ -1,7 +1,8 @@
 """Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from lsprotocol import types
@@ -15,7 +16,7 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
-from dg_lsp.server.documents import minimal_changes
+from dg_lsp.server.documents import Document, minimal_changes
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -23,63 +24,89 @@ INLINE_EDIT_STRENGTH = 0.5
 
 
 def register(server: Server) -> None:
-    """Registers the handlers, and requests of our own."""
-
-    def record(params: Any, event: str, length: int | None = None) -> None:
-        # the item's name is the first argument of its command
-        arguments = _field(params, "item", "command", "arguments")
-        name = str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""
-        server.acceptance.record(name, event, length)
-        server.settle()
-
-    @server.command(ACCEPTED)
-    def accepted(name: Any = None) -> None:
-        server.acceptance.record(str(name), "accepted")
-        server.settle()
-
-    @server.feature("textDocument/didShowInlineEdit")
-    @server.feature("textDocument/didShowCompletion")
-    def did_show(params: Any) -> None:
-        record(params, "shown")
-
-    @server.feature("textDocument/didPartiallyAcceptCompletion")
-    def did_accept_part(params: Any) -> None:
-        length = _field(params, "acceptedLength")
-        if isinstance(length, int) and length > 0:
-            record(params, "accepted", length)
-
-    @server.feature("textDocument/didFocus")
-    def did_focus(params: Any) -> None:
-        uri = str(_field(params, "textDocument", "uri"))
-        server.focus(uri)
-        document, at, offset = server.documents.get(uri), _position(server, params), None
-        if document is not None and at is not None:
-            offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
-        server.warm_up(uri, offset)
-
-    @server.feature("textDocument/copilotInlineEdit")
-    async def inline_edit(params: Any) -> dict[str, Any]:
-        return await _inline_edit(server, params)
-
-    _register_own(server)
+    """Registers the handlers of Copilot's messages, and those of our own requests."""
+    server.command(ACCEPTED)(partial(accepted, server))
+    for method, handler in HANDLERS.items():
+        server.feature(method)(handler)
     # a local model needs no account
     for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
         server.feature(method)(lambda _params: {"status": "OK", "user": "local"})
 
 
-def _register_own(server: Server) -> None:
-    """Registers what is not Copilot's: `dg-lsp/why`, `dg-lsp/stats` and `dg-lsp/watch`."""
+def accepted(ls: Server, name: Any = None) -> None:
+    """The user accepted the item of this name."""
+    ls.acceptance.record_accepted(str(name))
+    ls.settle()
 
-    @server.feature("dg-lsp/why")
-    async def why(params: Any) -> dict[str, Any]:
-        uri = str(_field(params, "textDocument", "uri"))
-        return (await explain_position(server, uri, _position(server, params))).as_object()
 
-    server.feature("dg-lsp/stats")(lambda _params: server.stats())
+def did_show(ls: Server, params: Any) -> None:
+    """The client displayed an item."""
+    ls.acceptance.record_shown(_item_name(params))
+    ls.settle()
 
-    @server.feature("dg-lsp/watch")
-    def watch(params: Any) -> None:
-        server.sends_canvases = bool(_field(params, "on"))
+
+def did_accept_part(ls: Server, params: Any) -> None:
+    """The user accepted the beginning of an item."""
+    length = _field(params, "acceptedLength")
+    if isinstance(length, int) and length > 0:
+        ls.acceptance.record_accepted(_item_name(params), length)
+        ls.settle()
+
+
+def did_focus(ls: Server, params: Any) -> None:
+    """Another document is the active one; the first completion at its cursor is prepared."""
+    uri, offset = _uri(params), None
+    ls.focus(uri)
+    document, position = ls.documents.get(uri), _position(ls, params)
+    if document is not None and position is not None:
+        offset, _ = ls.documents.offsets(document.lines, types.Range(position, position))
+    ls.warm_up(uri, offset)
+
+
+async def why(ls: Server, params: Any) -> dict[str, Any]:
+    """What automatic completion does at a position."""
+    return asdict(await explain_position(ls, _uri(params), _position(ls, params)))
+
+
+def stats(ls: Server, _params: Any) -> dict[str, Any]:
+    """The numbers of the session."""
+    return ls.stats()
+
+
+def watch(ls: Server, params: Any) -> None:
+    """Turns the notifications of canvases on or off."""
+    ls.sends_canvases = bool(_field(params, "on"))
+
+
+async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
+    """The edits of the cursor's line, or the reason why the model makes none."""
+    if problem := _inline_edit_problem(ls):
+        ls.log_once(problem)
+        return {"edits": [], "reason": problem}
+    return {"edits": await _inline_edits(ls, params)}
+
+
+HANDLERS: Mapping[str, Callable[..., Any]] = {
+    "textDocument/didShowCompletion": did_show,
+    "textDocument/didShowInlineEdit": did_show,
+    "textDocument/didPartiallyAcceptCompletion": did_accept_part,
+    "textDocument/didFocus": did_focus,
+    "textDocument/copilotInlineEdit": inline_edit,
+    "dg-lsp/why": why,
+    "dg-lsp/stats": stats,
+    "dg-lsp/watch": watch,
+}
+
+
+def _item_name(params: Any) -> str:
+    """The name of an item, which is the first argument of its command; empty if it is missing."""
+    arguments = _field(params, "item", "command", "arguments")
+    return str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""
+
+
+def _uri(params: Any) -> str:
+    """The document of parameters outside the specification."""
+    return str(_field(params, "textDocument", "uri"))
 
 
 def _field(params: Any, *names: str) -> Any:
@@ -108,36 +135,12 @@ def _inline_edit_problem(server: Server) -> str:
     return f"no inline edits: {engine.spec.name} is no diffusion model that follows instructions"
 
 
-async def _inline_edit(server: Server, params: Any) -> dict[str, Any]:
-    """The answer to a request for an inline edit, with the reason where the model makes none."""
-    if problem := _inline_edit_problem(server):
-        server.log_once(problem)
-        return {"edits": [], "reason": problem}
-    return {"edits": await _inline_edits(server, params)}
-
-
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     """A rewrite of the cursor's line that keeps half of its tokens; empty where ghost text would be hidden."""
-    document = server.documents.get(str(_field(params, "textDocument", "uri")))
-    at = _position(server, params)
-    if document is None or at is None or at.line >= document.lines.num_lines:
+    document = server.documents.get(_uri(params))
+    request = _line_rewrite(server, document, _position(server, params)) if document is not None else None
+    if document is None or request is None:
         return []
-    span = document.lines.span(at.line)
-    snapshot = server.documents.snapshot(document, span)
-    start, end = (snapshot.num_before + at for at in span)
-    offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
-    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]):
-        return []
-    if not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
-        return []
-    request = RewriteRequest(
-        snapshot,
-        start,
-        end,
-        strength=INLINE_EDIT_STRENGTH,
-        deadline_ms=INLINE_EDIT_MS,
-        snippets=server.snippets(snapshot, start),
-    )
     try:
         result = await server.rewrite(request, is_automatic=True)
     except DgLspError as error:
@@ -145,7 +148,8 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         return []
     if result.rejection is not None or _has_fault(result, request):
         return []
-    identifier, old = {"uri": document.uri, "version": document.version}, snapshot.text[result.start : result.end]
+    identifier = {"uri": document.uri, "version": document.version}
+    old = request.snapshot.text[result.start : result.end]
     return [
         {
             "text": change.text,
@@ -153,8 +157,29 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
             "range": server.documents.range(document, change.start, change.end),
             "command": accept_command("Accept inline edit", server.acceptance.offer()),
         }
-        for change in minimal_changes(old, result.text, result.start - snapshot.num_before)
+        for change in minimal_changes(old, result.text, result.start - request.snapshot.num_before)
     ]
+
+
+def _line_rewrite(server: Server, document: Document, position: types.Position | None) -> RewriteRequest | None:
+    """The rewrite of the line at a position; None where an automatic completion would not be computed."""
+    if position is None or position.line >= document.lines.num_lines:
+        return None
+    span = document.lines.span(position.line)
+    offset, _ = server.documents.offsets(document.lines, types.Range(position, position))
+    snapshot = server.documents.snapshot(document, span)
+    start, end = snapshot.num_before + span[0], snapshot.num_before + span[1]
+    is_code = bool(snapshot.text[start:end].strip()) and not document.code.is_magic(span[0])
+    if not is_code or not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
+        return None
+    return RewriteRequest(
+        snapshot,
+        start,
+        end,
+        strength=INLINE_EDIT_STRENGTH,
+        deadline_ms=INLINE_EDIT_MS,
+        snippets=server.snippets(snapshot, start),
+    )
 
 
 def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:

@@ -1,4 +1,4 @@
-"""The client's open documents: LSP positions and edits to code-point offsets and snapshots, and back.
+"""The client's open documents: converts LSP positions and edits to code-point offsets and snapshots, and back.
 
 Replaces the documents of pygls, which split lines at form feeds and are off by one at the end of a file. A cell of a
 notebook is one text with the code of the cells around it, without the magics of IPython.
@@ -6,8 +6,9 @@ notebook is one text with the code of the cells around it, without the magics of
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Self
@@ -33,12 +34,12 @@ _MAGIC = re.compile(
 _LONG_STRING = re.compile(r"(\"\"\"|''').*?(?:\1|\Z)", re.DOTALL)
 _BLANK_START = re.compile(r"(?:[ \t]*[\r\n])+")
 RESULT = "[]"
-"""Stands for a magic whose result is assigned: it is a list of lines."""
+"""Replaces a magic whose result is assigned, because the result is a list of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellCode:
-    """The code of one cell: `text` is as long as the cell's own text and has blanks for magics."""
+    """The code of one cell. `text` is as long as the cell's own text and has blanks in place of magics."""
 
     cell: str
     text: str
@@ -110,7 +111,7 @@ NOTEBOOKS = types.NotebookDocumentSyncOptions([types.NotebookDocumentFilterWithN
 """Notebooks that the client synchronises, with all of their cells."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Document:
     """One version of an open document."""
 
@@ -119,16 +120,15 @@ class Document:
     language: str
     lines: LineIndex
     notebook: str = ""  # URI of the notebook that the document is a cell of
-    code: CellCode = field(init=False, repr=False)
-    """The document without magics, if it is a cell; computed once for all requests in its notebook."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def code(self) -> CellCode:
+        """The document without magics, if it is a cell."""
         text = self.lines.text
-        code = CellCode.of(text, self.language) if self.notebook else CellCode(text, text, self.language)
-        object.__setattr__(self, "code", code)
+        return CellCode.of(text, self.language) if self.notebook else CellCode(text, text, self.language)
 
     def snapshot(self) -> Snapshot:
-        """The document alone; the engine receives it as `DocumentStore.snapshot` returns it."""
+        """The document without other cells; `DocumentStore.snapshot` adds the cells around it for the engine."""
         return Snapshot(self.uri, self.version, self.lines.text, self.language, self.notebook)
 
 
@@ -158,7 +158,7 @@ class Notebook:
         for cell in self.cells:
             kinds.setdefault(cell.document, cell.kind)
         own = kinds.get(uri)
-        uris = [one for one, kind in kinds.items() if kind == own]
+        uris = [cell for cell, kind in kinds.items() if kind == own]
         at = uris.index(uri) if own is not None else len(uris)
         return uris[:at], uris[at + 1 :]
 
@@ -192,39 +192,25 @@ class DocumentStore:
     def __init__(self) -> None:
         self.encoding = Encoding.UTF16  # until the client has chosen one
         self._open: dict[str, Document] = {}
-        self._notebooks: dict[str, Notebook] = {}
+        self.notebooks: dict[str, Notebook] = {}
+        """The newest version of every open notebook. Its cells are opened and closed as documents."""
 
     def open(self, item: types.TextDocumentItem, notebook: str = "") -> None:
-        """Opens a document, or a cell of the notebook with this URI; one opened twice has the second text."""
+        """Opens a document, or a cell of the notebook with this URI. A second opening replaces the text."""
         lines = LineIndex.of(_without_surrogates(item.text))
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
 
-    def put_notebook(self, notebook: Notebook) -> None:
-        """Opens a notebook, or replaces it by a newer version. Its cells are opened and closed as documents."""
-        self._notebooks[notebook.uri] = notebook
-
-    def notebook(self, uri: str) -> Notebook | None:
-        """The newest version of a notebook, or None if it is not open."""
-        return self._notebooks.get(uri)
-
-    def close_notebook(self, uri: str) -> None:
-        """Closes a notebook, but none of its cells, and not the text document that may have the same URI."""
-        self._notebooks.pop(uri, None)
-
     def cells(self, notebook: str) -> list[str]:
         """URIs of the cells that a notebook names, and of the open documents that were opened as its cells."""
-        named = self._notebooks[notebook].cells if notebook in self._notebooks else ()
+        named = self.notebooks[notebook].cells if notebook in self.notebooks else ()
         opened = (uri for uri, document in self._open.items() if document.notebook == notebook)
         return [*dict.fromkeys([*(cell.document for cell in named), *opened])]
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
-    ) -> list[Change] | None:
-        """Applies edits in order; returns what they changed, each in the text after the last, or None if the document
-        is not open."""
-        document = self._open.get(identifier.uri)
-        if document is None:
-            return None
+    ) -> list[Change]:
+        """Applies edits to an open document in order; returns what they changed, each in the text after the last."""
+        document = self._open[identifier.uri]
         lines, applied = document.lines, []
         for change in changes:
             text, start, end = _without_surrogates(change.text), 0, len(lines.text)
@@ -235,8 +221,8 @@ class DocumentStore:
             applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
-        if (notebook := self._notebooks.get(document.notebook)) is not None:
-            self.put_notebook(replace(notebook, version=notebook.version + 1))
+        if (notebook := self.notebooks.get(document.notebook)) is not None:
+            self.notebooks[notebook.uri] = replace(notebook, version=notebook.version + 1)
         return applied
 
     def close(self, uri: str) -> None:
@@ -249,17 +235,18 @@ class DocumentStore:
 
     def at_path(self, path: Path) -> Document | None:
         """The newest version of the file at this path, or None if it is not open."""
-        name, files = folded(path.as_posix().lstrip("/")), (one for one in self._open.values() if not one.notebook)
-        return next((one for one in files if folded(path_of(one.uri)) == name), None)
+        name = folded(path.as_posix().lstrip("/"))
+        files = (document for document in self._open.values() if not document.notebook)
+        return next((file for file in files if folded(path_of(file.uri)) == name), None)
 
     def files(self) -> list[Document]:
         """Every open file in the order of opening; a notebook is one document with the code of its first language."""
-        files = dict.fromkeys(one.snapshot().file_uri for one in self._open.values())
-        found = (self._as_file(uri) if uri in self._notebooks else self._open.get(uri) for uri in files)
-        return [one for one in found if one is not None]
+        files = dict.fromkeys(document.snapshot().file_uri for document in self._open.values())
+        documents = (self._as_file(uri) if uri in self.notebooks else self._open.get(uri) for uri in files)
+        return [document for document in documents if document is not None]
 
     def _as_file(self, uri: str) -> Document | None:
-        notebook = self._notebooks[uri]
+        notebook = self.notebooks[uri]
         cells = (self._open.get(cell.document) for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
         first = next((cell for cell in cells if cell is not None and cell.notebook == notebook.uri), None)
         if first is None:
@@ -272,13 +259,13 @@ class DocumentStore:
 
         Magics stay in the lines that the range `kept` touches. Positions differ by the snapshot's `num_before`.
         """
-        notebook = self._notebooks.get(document.notebook)
+        notebook = self.notebooks.get(document.notebook)
         if notebook is None:
             return document.snapshot()
         code = document.code if kept is None else document.code.with_lines(*kept)
         above, below = (filter(None, map(self._open.get, uris)) for uris in notebook.around(document.uri))
         cell = replace(document.snapshot(), text=code.text, language=code.language)
-        return joined(cell, (one.code for one in above), (one.code for one in below))
+        return joined(cell, (cell.code for cell in above), (cell.code for cell in below))
 
     def completion_position(self, params: types.InlineCompletionParams) -> CompletionPosition | None:
         """The position of an inline completion, or None if the document is not open."""
@@ -318,13 +305,13 @@ class DocumentStore:
         preview: bool,
     ) -> types.WorkspaceEdit:
         """An edit of one version, annotated if the client supports it; `preview` requires confirmation."""
-        edits = [types.TextEdit(self.range(document, one.start, one.end), one.text) for one in changes]
+        edits = [types.TextEdit(self.range(document, change.start, change.end), change.text) for change in changes]
         if capabilities is None or not capabilities.document_changes:
             return types.WorkspaceEdit(changes={document.uri: edits})
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, document.version)
         if capabilities.change_annotation_support is None:
             return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, edits)])
-        annotated = [types.AnnotatedTextEdit(ANNOTATION, one.range, one.new_text) for one in edits]
+        annotated = [types.AnnotatedTextEdit(ANNOTATION, edit.range, edit.new_text) for edit in edits]
         return types.WorkspaceEdit(
             document_changes=[types.TextDocumentEdit(identifier, annotated)],
             change_annotations={ANNOTATION: types.ChangeAnnotation(label, needs_confirmation=preview)},
@@ -359,7 +346,7 @@ def _shared_ends(old: str, new: str) -> tuple[int, int]:
 
 
 def _num_shared(a: str, b: str) -> int:
-    """Length of the common prefix, by bisection: whole documents are compared too."""
+    """Length of the common prefix, by bisection, because whole documents are compared too."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,8 +1,8 @@
 """Why an automatic completion shows nothing at a position: one sentence, for editors and the command line."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
@@ -12,7 +12,7 @@ from dg_lsp.settings import CompletionSettings
 
 
 class Visibility(StrEnum):
-    """What became of a completion that was computed, or should have been."""
+    """The outcome of a completion that was requested from the model."""
 
     SHOWN = "shown"
     HIDDEN = "hidden"  # improbable, or of a kind that is shown only on request
@@ -35,10 +35,6 @@ class Explanation:
         """Why nothing is computed; None where a completion is."""
         return None if eligibility.cause is None else cls(eligibility.cause, eligibility.sentence)
 
-    def as_object(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
 
 def explain(result: FillResult, settings: CompletionSettings, engine: Engine) -> Explanation:
     """What became of an automatic request with this result."""
@@ -53,7 +49,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         return Explanation(Visibility.UNFINISHED, sentence, milliseconds=spent)
     hidden = next(iter(result.hidden), None)
     if hidden is not None and hidden.fault is None:
-        probable, limit = _below(hidden.confidence, settings.min_confidence)
+        probable, limit = _percent(hidden.confidence), _percent(settings.min_confidence)
         sentence = f"The completion is hidden: {probable} probable, below {limit} (completion.min_confidence)."
         return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     if hidden is not None and hidden.fault is not None:
@@ -65,7 +61,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
 
 
 def _parts(result: FillResult, settings: CompletionSettings) -> str:
-    """What the time until the deadline went to; parts that round to 0 ms are left out."""
+    """How the time until the deadline was spent; parts that round to 0 ms are left out."""
     timings = result.timings
     parts = {
         "waiting for the model": settings.deadline_ms - timings.total,
@@ -76,11 +72,5 @@ def _parts(result: FillResult, settings: CompletionSettings) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _below(share: float, limit: float) -> tuple[str, str]:
-    """Both as percentages, the share with as many decimals as it takes to read less than the limit."""
-    shown_limit = f"{100 * limit:g}"
-    digits = next((n for n in range(7) if float(f"{100 * share:.{n}f}") < float(shown_limit)), 7)
-    return f"{100 * share:.{digits}f} %", f"{shown_limit} %"
+    """Below 10 % with three digits, so that a share just below the usual limit differs from it."""
+    return f"{100 * share:.3g} %" if share < 0.1 else f"{100 * share:.0f} %"

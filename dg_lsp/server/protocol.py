@@ -1,4 +1,4 @@
-"""Messages of JSON-RPC as typed requests, and the lifecycle of a session: what pygls does not check."""
+"""Parses JSON-RPC messages into typed requests and checks the lifecycle of a session, which pygls does not."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ class Protocol(LanguageServerProtocol):
         Raises:
             JsonRpcInvalidParams: a field of it is missing or has a wrong type; the message has `name` and the field.
         """
-        if (where := check_of(kind)(value)) is not None:
+        if (where := mismatch(value, kind)) is not None:
             raise exceptions.JsonRpcInvalidParams(f"{name}{where} is missing or has a wrong type")
         try:
             return self._converter.structure(value, kind)
@@ -160,14 +160,14 @@ class Protocol(LanguageServerProtocol):
         return self._result_types.pop(msg_id, None)
 
     def follow_cancellation(self) -> None:
-        """Cancels the current task when its request is cancelled: pygls runs a command in a task that it does not."""
+        """Cancels the current task when its request is cancelled; pygls does not cancel the task of a command."""
         request = self._request_futures.get(self.msg_id) if self.msg_id is not None else None
         task = asyncio.current_task()
         if request is not None and task is not None:
             request.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
 
     def _execute_handler(self, msg_id: str | int, handler: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
-        """Runs a handler, and forgets it at its end: pygls keeps those of notifications and commands for ever."""
+        """Runs a handler and forgets it at its end; pygls keeps those of notifications and commands for ever."""
 
         def end(future: Any) -> None:
             if self._request_futures.get(msg_id) is future:
@@ -182,7 +182,7 @@ class Protocol(LanguageServerProtocol):
             super()._handle_cancel_notification(msg_id)
 
     def _send_handler_result(self, future: Any, *, msg_id: str | int) -> None:
-        """Answers a request; one that the client did not cancel itself was replaced by a newer one, or by the end."""
+        """Answers a request. If the client did not cancel it itself, a newer request or the end of the server did."""
         is_by_client = msg_id in self._cancelled
         self._cancelled.discard(msg_id)
         if is_by_client or not future.cancelled():
@@ -263,32 +263,6 @@ def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-# the converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields
-Check = Callable[[Any], str | None]
-"""Returns where a value differs from a type, such as `.range.start`: empty for the value itself, None for nowhere."""
-
-
-@cache
-def check_of(kind: Any) -> Check:
-    """The check of a type of lsprotocol, whose names must be resolved, as the converter does.
-
-    Null is a missing field. An empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Union:
-        return _union([one for one in arguments if attrs.has(one)], [one for one in arguments if not attrs.has(one)])
-    if origin is Sequence:
-        return _sequence(check_of(arguments[0]))
-    if origin is Literal:
-        return _simple(lambda value: value in arguments)
-    if attrs.has(kind):
-        return _object(kind)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        values = [one.value for one in kind]
-        return _simple(lambda value: not isinstance(value, bool) and value in values)
-    return _simple(_PRIMITIVES.get(kind, lambda _: True))  # Any, and what no client sends
-
-
 def is_integer(value: Any) -> bool:
     """Whether a value of JSON is a whole number; 3.0 is one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
@@ -304,56 +278,57 @@ _PRIMITIVES: dict[type, Callable[[Any], bool]] = {
 }
 
 
-def _simple(holds: Callable[[Any], bool]) -> Check:
-    return lambda value: None if holds(value) else ""
+def mismatch(value: Any, kind: Any) -> str | None:
+    """Where a JSON value differs from a type of lsprotocol, such as `.range.start`; None where it does not differ.
 
-
-def _union(objects: Sequence[type], others: Sequence[Any]) -> Check:
-    def check(value: Any) -> str | None:
+    Needed because the converter of lsprotocol is lenient: any value becomes a string, and a string an object without
+    fields. Null is a missing field. An empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Union:
+        objects = [alternative for alternative in arguments if attrs.has(alternative)]
         if isinstance(value, Mapping) and objects:
-            return check_of(max(objects, key=lambda one: _likeness(one, value)))(value)
-        return None if any(check_of(one)(value) is None for one in (*others, *objects)) else ""
+            return mismatch(value, max(objects, key=partial(_likeness, value)))
+        is_right = any(mismatch(value, alternative) is None for alternative in arguments)
+    elif origin is Sequence:
+        if isinstance(value, list):
+            places = ((f"[{at}]", mismatch(item, arguments[0])) for at, item in enumerate(value))
+            return next((f"{place}{where}" for place, where in places if where is not None), None)
+        is_right = False
+    elif attrs.has(kind):
+        return _mismatch_of_object(value, kind)
+    elif origin is Literal:
+        is_right = value in arguments
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        is_right = not isinstance(value, bool) and value in [member.value for member in kind]
+    else:
+        is_right = _PRIMITIVES.get(kind, lambda _: True)(value)  # Any, and what no client sends
+    return None if is_right else ""
 
-    return check
+
+def _mismatch_of_object(value: Any, kind: Any) -> str | None:
+    if not isinstance(value, Mapping) and value != []:
+        return ""
+    for name, field_kind, is_required in fields_of(kind):
+        field_value = value.get(name) if value else None
+        is_checked = is_required or field_value is not None
+        if is_checked and (where := mismatch(field_value, field_kind)) is not None:
+            return f".{name}{where}"
+    return None
 
 
-def _likeness(kind: type, value: Mapping[str, Any]) -> tuple[int, int]:
+@cache
+def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """The fields of a type of lsprotocol: their names in JSON, their types, and whether they are required."""
+    return tuple((_json_name(field.name), field.type, field.default is attrs.NOTHING) for field in attrs.fields(kind))
+
+
+def _likeness(value: Mapping[str, Any], kind: Any) -> tuple[int, int]:
     """How many of the required fields of a type an object has; of two types, the one that requires less is meant."""
-    names = [_json_name(one) for one in attrs.fields(kind) if one.default is attrs.NOTHING]
+    names = [name for name, _, is_required in fields_of(kind) if is_required]
     return sum(value.get(name) is not None for name in names), -len(names)
 
 
-def _sequence(element: Check) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, list):
-            return ""
-        return next((f"[{at}]{where}" for at, one in enumerate(value) if (where := element(one)) is not None), None)
-
-    return check
-
-
-def _object(kind: type) -> Check:
-    fields: list[tuple[str, Check, bool]] = []  # some types contain themselves
-
-    def check(value: Any) -> str | None:
-        if not isinstance(value, Mapping) and value != []:
-            return ""
-        fields[:] = fields or [_field(one) for one in attrs.fields(kind)]
-        for name, element, is_required in fields:
-            one = value.get(name) if value else None
-            if (one is not None or is_required) and (where := element(one)) is not None:
-                return f".{name}{where}"
-        return None
-
-    return check
-
-
-def _field(field: "attrs.Attribute[Any]") -> tuple[str, Check, bool]:
-    """The name of a field in JSON, its check, and whether it is required."""
-    declared: Any = field.type
-    return _json_name(field), check_of(declared), field.default is attrs.NOTHING
-
-
-def _json_name(field: "attrs.Attribute[Any]") -> str:
-    first, *others = field.name.removesuffix("_").split("_")
+def _json_name(name: str) -> str:
+    first, *others = name.removesuffix("_").split("_")
     return "".join([first, *map(str.title, others)])

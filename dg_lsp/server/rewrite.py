@@ -21,6 +21,7 @@ from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
+from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
 from dg_lsp.server.transport import MAX_POSITION
@@ -123,17 +124,17 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
 async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     if document.code.is_magic(start):
-        raise Refusal("the line of a magic is not completed")
-    snapshot, deadline_ms = ls.documents.snapshot(document), ls.settings.rewrite.deadline_ms
+        raise Refusal(IN_MAGIC.reason)
+    snapshot = ls.documents.snapshot(document)
     offset = start + snapshot.num_before
-    snippets = ls.snippets(snapshot, offset)
     request = FillRequest(
         snapshot,
         offset,
-        deadline_ms=deadline_ms,
+        deadline_ms=ls.settings.rewrite.deadline_ms,
         early_stop_ms=0.0,
-        snippets=snippets,
+        snippets=ls.snippets(snapshot, offset),
         priority=Priority.INVOKED,
+        endpoint=COMPLETE_BLOCK,
     )
     result = await ls.fill(request)
     if result is None:
@@ -196,7 +197,7 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
 
 
 def _show_instruction_note(ls: Server, request: RewriteRequest) -> bool:
-    """Shows what becomes of an instruction that the model does not follow; False while the model is not loaded."""
+    """Shows what happens to an instruction that the model does not follow; False while the model is not loaded."""
     engine = ls.engine(of_rewrites=not request.gaps)
     if engine is None:
         return False
@@ -243,39 +244,41 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
     """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
-    document = ls.documents.get(params.text_document.uri)
-    if document is None:
+    document, where, context = ls.documents.get(params.text_document.uri), params.range, params.context
+    fills = ls.eligibility(document.snapshot()) if document is not None else None
+    if document is None or fills is None or fills.cause is Cause.EXCLUDED:
         return []
-    fills = ls.eligibility(document.snapshot())
-    if fills.cause is Cause.EXCLUDED:
-        return []
-    can_fill, can_rewrite = fills.is_served, ls.eligibility(document.snapshot(), of_rewrites=True).is_served
-    where, context = params.range, params.context
-    messages = [(one.range.start.line, one.message) for one in context.diagnostics]
+    rewrites = ls.eligibility(document.snapshot(), of_rewrites=True)
+    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
-    if start == end and can_fill:
+    if start == end and fills.is_served:
         ls.warm_up(document.uri, end)
-    fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
-    actions = fixes[:MAX_FIXES] if can_rewrite else []
+    actions = _fixes(document, context.diagnostics) if rewrites.is_served else []
     if document.lines.text[start:end].strip():
-        argument, has_gaps = {"uri": document.uri, "range": where}, bool(find_gaps(document.snapshot(), start, end))
-        actions += _instruction_actions(ls, argument) if can_rewrite else []
-        actions += [_action("Fill the gaps in the selection", FILL_GAPS, argument)] if can_fill and has_gaps else []
-        actions += _replacing_actions(ls, argument) if can_rewrite else []
+        has_gaps = fills.is_served and bool(find_gaps(document.snapshot(), start, end))
+        argument = {"uri": document.uri, "range": where}
+        actions += _selection_actions(ls, argument, can_rewrite=rewrites.is_served, has_gaps=has_gaps)
     # automatic requests come at every move of the cursor: an action there would show a light bulb everywhere
-    elif can_fill and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
+    elif fills.is_served and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
         argument = {"uri": document.uri, "position": where.start}
         actions.append(_action("Complete this block", COMPLETE_BLOCK, argument))
-    return [one for one in actions if _has_kind(one, context.only)]
+    return [action for action in actions if _has_kind(action, context.only)]
 
 
-def _replacing_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    strength = ls.settings.rewrite.strength
-    return [
-        _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
-        _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
-    ]
+def _selection_actions(
+    ls: Server, argument: dict[str, Any], *, can_rewrite: bool, has_gaps: bool
+) -> list[types.CodeAction]:
+    actions = _instruction_actions(ls, argument) if can_rewrite else []
+    if has_gaps:
+        actions.append(_action("Fill the gaps in the selection", FILL_GAPS, argument))
+    if can_rewrite:
+        strength = ls.settings.rewrite.strength
+        actions += [
+            _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
+            _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
+        ]
+    return actions
 
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
@@ -297,8 +300,14 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
 
 def _no_instructions(model: str) -> str:
-    """Why a model gets no instructions, and which one does."""
+    """The reason why a model receives no instructions, and the name of a model that follows them."""
     return f"{model} follows no instructions; {instruction_model()} does (setting rewrite.model)"
+
+
+def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:
+    """A quick fix for each of the first diagnostics."""
+    placed = [diagnostic for diagnostic in diagnostics if diagnostic.range.start.line >= 0]
+    return [_fix(document, diagnostic) for diagnostic in placed[:MAX_FIXES]]
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
@@ -326,5 +335,5 @@ def _action(title: str, command: str, argument: dict[str, Any], kind: str = KIND
 def _has_kind(action: types.CodeAction, only: Sequence[str] | None) -> bool:
     """Whether the client requests this kind of action. By the specification `refactor` includes `refactor.rewrite`."""
     kind = str(getattr(action.kind, "value", action.kind))
-    wanted = [str(getattr(one, "value", one)) for one in only or ()]
-    return not wanted or any(kind == one or kind.startswith(f"{one}.") or not one for one in wanted)
+    requested = [str(getattr(entry, "value", entry)) for entry in only or ()]
+    return not requested or any(not prefix or f"{kind}.".startswith(f"{prefix}.") for prefix in requested)

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
@@ -29,17 +31,17 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
 
-NOTHING: Mapping[str, Any] = {}
+NO_OVERRIDES: Mapping[str, Any] = {}
 T = TypeVar("T")
 _STATES = {None: State.READY, Cause.EXCLUDED: State.EXCLUDED, Cause.UNSUPPORTED: State.UNSUPPORTED}
-"""Status by the reason against the active document."""
+"""Status of the session by the reason why the active document is not served."""
 FIRST_CHARS = 2048
-"""Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
+"""Characters at the beginning of a file that are decoded when it is opened. Every prompt near its beginning starts with
+them, so the first completion there decodes the rest only."""
 
 
 class Server(LanguageServer):
@@ -51,10 +53,10 @@ class Server(LanguageServer):
         self,
         open_scheduler: OpenScheduler[AnyScheduler],
         settings: Settings,
-        over: Mapping[str, Any] = NOTHING,
+        over: Mapping[str, Any] = NO_OVERRIDES,
         usage: Usage | None = None,
     ) -> None:
-        """`over` is a settings tree that the client's settings do not change, that of the command line.
+        """`over` is the settings tree of the command line, which wins over the client's settings.
 
         `usage` counts the outcomes of all sessions that share it; without it, those of this session.
         """
@@ -62,7 +64,7 @@ class Server(LanguageServer):
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(settings.privacy)
+        self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
         self.usage = usage or Usage()
@@ -76,17 +78,17 @@ class Server(LanguageServer):
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """Running rewrites by document."""
         self._pauses: dict[str, asyncio.Future[None]] = {}
-        """The last pause before an automatic completion by document, which ends where its pause is cancelled."""
+        """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
-        self._cursors: dict[str, int] = {}  # last known offsets by open document; one that is too large means the end
+        self._cursors: dict[str, int] = {}  # last cursor of each open document; one beyond the end means the end
         self._reported: set[int] = set()
-        """Hashes of what was shown or logged once a session."""
+        """Hashes of messages that are shown or logged only once in a session."""
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels[AnyScheduler] | None = None
         self._closing = asyncio.Lock()
-        """Held while models are replaced: the new ones are opened when the old ones have freed their memory."""
+        """Held while models are replaced, because new models are opened after the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
         self._settlement: asyncio.TimerHandle | None = None
 
@@ -100,7 +102,7 @@ class Server(LanguageServer):
         self.log(kind, message)
 
     def log_once(self, message: str) -> None:
-        """Writes one line to the client's log, if it is not there yet."""
+        """Writes one line to the client's log, unless the log has it already."""
         if self._is_new(message):
             self.log(types.MessageType.Info, message)
 
@@ -132,6 +134,7 @@ class Server(LanguageServer):
                 await asyncio.to_thread(old.close)
             self._audit_log = self._open_audit_log()
             models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
+            models.listen(self._audit_log)
         for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
             engine = await _outcome(scheduler.ready)
             if models is not self._models:  # other settings have replaced it
@@ -156,7 +159,7 @@ class Server(LanguageServer):
             self.status.update(state=State.ERROR, message=_error_message(error))
 
     async def pause(self, request: FillRequest) -> None:
-        """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""
+        """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""
         uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
         if seconds and request.priority is Priority.TYPED:
@@ -167,23 +170,18 @@ class Server(LanguageServer):
         if (pause := self._pauses.pop(uri, None)) is not None:
             pause.cancel()
 
-    async def fill(self, request: FillRequest, request_id: str | None = None) -> FillResult | None:
+    async def fill(self, request: FillRequest) -> FillResult | None:
         """The result of the engine; None after an error, and if the model that was loading does not know the language.
 
         Raises:
-            asyncio.CancelledError: by the client, by a newer request of the document or by a key during
-                `completion.debounce_ms`; the engine stops too.
+            asyncio.CancelledError: by the client or by a newer request of the document; the engine stops too.
         """
         if self._models is None:
             self.log(types.MessageType.Warning, "no completion: no model is open yet")
             return None
         scheduler, was_loading = self._models.completion, self.engine() is None
         with self.status.busy():
-            submitted = scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
-            if self._audit_log is not None:
-                endpoint = types.TEXT_DOCUMENT_INLINE_COMPLETION
-                self._audit_log.watch(submitted, endpoint, request.max_tokens, request_id, scheduler)
-            result = await _outcome(submitted)
+            result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not scheduler.ready.exception():
@@ -219,7 +217,7 @@ class Server(LanguageServer):
     async def rewrite(
         self, request: RewriteRequest, on_step: OnStep | None = None, *, is_automatic: bool = False
     ) -> RewriteResult:
-        """The rewrite of an engine, for automatic ones that of completions. `on_step` runs in the model's thread.
+        """The result. An automatic rewrite uses the model of completions. `on_step` runs in the model's thread.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
@@ -230,10 +228,8 @@ class Server(LanguageServer):
         if models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
-        submitted = scheduler.submit(request, self._observers(request, on_step))
-        if self._audit_log is not None:
-            self._audit_log.watch(submitted, "dg-lsp.rewrite", model=scheduler)
-        result = await asyncio.wrap_future(submitted)
+        request = replace(request, endpoint="dg-lsp.rewrite")
+        result = await asyncio.wrap_future(scheduler.submit(request, self._observers(request, on_step)))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -245,13 +241,40 @@ class Server(LanguageServer):
         if (job := self.rewrites.get(uri)) is not None:
             job.cancel()
 
-    def forget(self, uri: str) -> None:
-        """Closes a document. Of its text stay recent edits, and snippets in the prompt of an open one."""
-        self.context_provider.close(uri)
-        self.acceptance.close(uri)
-        self.documents.close(uri)
-        self.cancel_stale(uri)
-        self._cursors.pop(uri, None)
+    def open_documents(self, items: Iterable[types.TextDocumentItem], notebook: str = "") -> None:
+        """Opens documents, or cells of the notebook with this URI."""
+        for item in items:
+            self.documents.open(item, notebook)
+            self.cancel_stale(item.uri)
+        self.update_status()
+
+    def change_document(
+        self,
+        identifier: types.VersionedTextDocumentIdentifier,
+        changes: Sequence[types.TextDocumentContentChangeEvent],
+    ) -> None:
+        """Edits a document, and ends what was requested for the text before."""
+        document = self.documents.get(identifier.uri)
+        if document is None:
+            self.log(types.MessageType.Warning, f"change of a document that is not open: {identifier.uri}")
+            return
+        partial_changes = [change for change in changes if isinstance(change, types.TextDocumentContentChangePartial)]
+        if partial_changes:
+            self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
+        self.acceptance.settle()  # what is due is judged by the text before the change
+        self.acceptance.change(document.uri, self.documents.change(identifier, changes))
+        self.settle()
+        self.cancel_stale(document.uri)
+
+    def close_documents(self, uris: Iterable[str]) -> None:
+        """Closes documents. Their recent edits, and snippets of them in the prompt of an open document, are kept."""
+        for uri in uris:
+            self.context_provider.close(uri)
+            self.acceptance.close(uri)
+            self.documents.close(uri)
+            self.cancel_stale(uri)
+            self._cursors.pop(uri, None)
+        self.settle()
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
@@ -275,6 +298,7 @@ class Server(LanguageServer):
             return True
         if old.privacy != settings.privacy:
             self._audit_log = self._open_audit_log()
+            self._models.listen(self._audit_log)
         if old.completion != settings.completion:
             self._models.configure(settings.completion)
         return False
@@ -282,13 +306,13 @@ class Server(LanguageServer):
     def update_status(self) -> None:
         """Reports whether the active document is excluded, or in a language that the model does not know."""
         document = self.documents.get(self.active_document)
-        if document is None or not self.status.state.is_usable:
+        if document is None or self.status.state in (State.LOADING, State.ERROR):
             return
         eligibility = self.eligibility(document.snapshot())
         self.status.update(state=_STATES[eligibility.cause], message=eligibility.reason)
 
     def focus(self, uri: str) -> None:
-        """Makes a document the active one: the client reports that, or requests a completion in it."""
+        """Makes a document the active one, because the client reports its focus or requests a completion in it."""
         self.active_document = uri
         self.update_status()
 
@@ -303,12 +327,18 @@ class Server(LanguageServer):
         if not eligibility.is_served:
             where = snapshot.uri if eligibility.cause is Cause.EXCLUDED else f"{language} files"
             self.log_once(f"no completions in {where}: {eligibility.reason}")
-        elif typed_at is not None:
-            return Eligibility.of_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
-        return eligibility
+        if typed_at is None:
+            return eligibility
+        return eligibility.while_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
+
+    def report_ineligible(self, eligibility: Eligibility) -> None:
+        """Shows why a completion that the user requested is not computed, and records that in the audit log."""
+        self.status.explain(eligibility.sentence)
+        if self._audit_log is not None:
+            self._audit_log.ineligible(types.TEXT_DOCUMENT_INLINE_COMPLETION, eligibility)
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
-        """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
+        """The engine of completions, or of rewrites by an instruction; None while it loads and if loading failed."""
         models = self._models
         return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
@@ -319,7 +349,7 @@ class Server(LanguageServer):
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def settle(self) -> None:
-        """Judges the completions that are due, and plans to do so again when the next one is."""
+        """Judges the completions that are due, and schedules the next call for when the next completion is due."""
         if self._settlement is not None:
             self._settlement.cancel()
             self._settlement = None
@@ -337,7 +367,7 @@ class Server(LanguageServer):
         """State and counts of the session, seconds of model time, and today's numbers."""
         self.settle()
         schedulers = self._models.schedulers if self._models is not None else ()
-        time_spent = sum((one.model_time for one in schedulers), ModelTime())
+        time_spent = sum((scheduler.model_time for scheduler in schedulers), ModelTime())
         return {
             "state": self.status.state.value,
             "message": self.status.message,
@@ -350,7 +380,7 @@ class Server(LanguageServer):
         }
 
     def close(self) -> None:
-        """Ends the session: judges its completions as they are, and closes its share of the models."""
+        """Ends the session: judges its completions now, and releases its models."""
         if self._settlement is not None:
             self._settlement.cancel()
         self.acceptance.close()
@@ -381,7 +411,7 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, "the server answers again")
 
     def _canvas_sender(self, uri: str) -> OnStep | None:
-        """What sends the canvases of completions, if the client requested them."""
+        """A function that sends the canvases of completions; None if the client has not requested them."""
         if self._models is None or not self.sends_canvases:
             return None
         return canvas_sender(self.protocol.notify, self._models.completion.frame, uri)
@@ -396,5 +426,5 @@ async def _outcome(submitted: Future[T]) -> T | BaseException:
 
 
 def _error_message(error: BaseException) -> str:
-    """The message of an error of ours; only the type of any other error, whose message may quote a buffer."""
+    """The message of a dg-lsp error; of any other error only the type, because its message may quote a buffer."""
     return str(error) if isinstance(error, DgLspError) else type(error).__name__

@@ -22,19 +22,9 @@ class State(StrEnum):
     UNSUPPORTED = "unsupported"  # not in the language of the active document, which the model does not know
     ERROR = "error"
 
-    @property
-    def is_usable(self) -> bool:
-        """The model is loaded and works; the active document decides about completions."""
-        return self in (State.READY, State.EXCLUDED, State.UNSUPPORTED)
 
-
-_KINDS = {
-    State.LOADING: "Normal",
-    State.READY: "Normal",
-    State.EXCLUDED: "Inactive",
-    State.UNSUPPORTED: "Inactive",
-    State.ERROR: "Error",
-}
+_KINDS = {State.EXCLUDED: "Inactive", State.UNSUPPORTED: "Inactive", State.ERROR: "Error"}
+"""What clients of Copilot's server display; `Normal` for the other states."""
 
 
 @dataclass(slots=True)
@@ -74,7 +64,7 @@ class Status:
         status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
-            "kind": _KINDS[self.state],
+            "kind": _KINDS.get(self.state, "Normal"),
             "dgLsp": {**self._facts(), **self.numbers()},
         }
         if status != self._last_sent:
@@ -82,7 +72,7 @@ class Status:
             self.send("didChangeStatus", status)
 
     def explain(self, sentence: str) -> None:
-        """Sets the message of a server that is ready: why a requested completion is missing, or nothing."""
+        """Sets the message of a server that is ready: the reason why a requested completion is missing, or nothing."""
         if self.state is State.READY:
             self.update(message=sentence)
 

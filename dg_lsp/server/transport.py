@@ -4,15 +4,13 @@ import asyncio
 import hmac
 import json
 import os
+import queue
 import re
 import secrets
-import select
 import sys
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 from pygls.exceptions import JsonRpcInvalidRequest
 
@@ -24,77 +22,50 @@ MAX_FIRST_BYTES = 1 << 20
 """Longest first message of a client that has not sent the token yet."""
 AUTHENTICATION_SECONDS = 10.0
 """Time for a client to send its first message."""
-MAX_STRANGERS, BACKLOG = 128, 32
-"""Connections without the token, of more the oldest is closed; and connections that are accepted at a time, fewer: a
-client's message is read before its connection is the oldest."""
 TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
 CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
 MAX_POSITION = 2**31 - 1
 _MAX_HEADER_LINES = 16
-_MAX_UNSENT = 64 << 20
-"""Bytes that wait for a client that does not read; then the server waits too."""
-_READY_BYTES = getattr(select, "PIPE_BUF", 512)
-"""Bytes that a pipe that is ready takes at once."""
+MAX_UNSENT = 10_000
+"""Messages that wait for a client that does not read; then the server waits too."""
 _HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\d{1,9}")
 
 
 class StdoutWriter:
-    """Writes to standard output.
+    """Writes to standard output in a thread, so that a client that reads slowly does not stop the server.
 
     Keeps the descriptor for itself: other output of the process, also of native code, goes to standard error and cannot
-    corrupt a message. What the client is not ready to receive is written by a thread.
+    corrupt a message.
     """
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
         with suppress(OSError):
             os.dup2(2, 1)
-        self._lock = threading.Lock()
-        self._unsent: deque[bytes] = deque()
-        """What the thread writes; it runs while there is something."""
-        self._num_unsent = 0
-        self._thread: threading.Thread | None = None
+        self._unsent = queue.Queue[bytes](MAX_UNSENT)
+        self._thread = threading.Thread(target=self._write_unsent, name="dg-lsp-stdout", daemon=True)
+        self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Writes all of it in time. Errors are ignored: the end of the connection is detected by the reader."""
-        if self._thread is not None and self._num_unsent >= _MAX_UNSENT:
-            self._thread.join()
-        with self._lock:
-            rest = data if self._unsent else self._write_ready(data)
-            if not rest:
-                return
-            self._unsent.append(rest)
-            self._num_unsent += len(rest)
-            if len(self._unsent) == 1:
-                self._thread = threading.Thread(target=self._write_unsent, name="dg-lsp-stdout", daemon=True)
-                self._thread.start()
+        """Sends the data soon. Errors are ignored, because the reader detects the end of the connection."""
+        self._unsent.put(data)
 
     def close(self) -> None:
-        """Closes the stream, after a while also that of a client that does not read what was sent."""
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
-        if not self._unsent:  # else the thread still uses it
+        """Closes the stream. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
+        with suppress(queue.Full):
+            self._unsent.put_nowait(b"")
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():  # else the thread still uses it
             os.close(self._descriptor)
 
-    def _write_ready(self, data: bytes) -> bytes:
-        """Writes what can be written without waiting; returns the rest."""
-        with suppress(OSError, ValueError):  # on Windows only sockets can be selected
-            while data and select.select([], [self._descriptor], [], 0)[1]:
-                data = data[os.write(self._descriptor, data[:_READY_BYTES]) :]
-        return data
-
     def _write_unsent(self) -> None:
-        rest = self._unsent[0]
-        while rest:
+        while data := self._unsent.get():
             with suppress(OSError):
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-            with self._lock:
-                self._num_unsent -= len(self._unsent.popleft())
-                rest = self._unsent[0] if self._unsent else b""
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
 
 
 def stdin_reader() -> asyncio.StreamReader:
@@ -117,45 +88,33 @@ def stdin_reader() -> asyncio.StreamReader:
     return reader
 
 
-@dataclass(frozen=True, slots=True)
-class TcpClient:
-    """A client that has sent the token, and its first message."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    first: bytes
+AcceptedClient = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+"""The streams of a client that has sent the token, and its first message."""
 
 
-async def accept_client(host: str, port: int, token: str) -> TcpClient:
-    """Accepts the first client that sends the token, then stops listening. Others do not keep it from connecting.
+async def accept_client(host: str, port: int, token: str) -> AcceptedClient:
+    """Accepts the first client that sends the token, then stops listening.
 
     Prints the address on standard error, with a new token if the one given is empty; port 0 takes a free port.
 
     Raises:
         UsageError: the address cannot be bound.
     """
-    accepted: asyncio.Future[TcpClient] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[AcceptedClient] = asyncio.get_running_loop().create_future()
     wanted = token or secrets.token_urlsafe(32)
-    strangers: dict[asyncio.StreamWriter, None] = {}
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = b""
-        strangers[writer] = None
-        if len(strangers) > MAX_STRANGERS:
-            oldest = next(iter(strangers))
-            del strangers[oldest]
-            oldest.transport.abort()
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(AUTHENTICATION_SECONDS):
                 first = await _first_message(reader, writer, wanted)
-        strangers.pop(writer, None)
         if first and not accepted.done():
-            accepted.set_result(TcpClient(reader, writer, first))
+            accepted.set_result((reader, writer, first))
         else:
             writer.close()
 
     try:
-        listener = await asyncio.start_server(accept, host, port, backlog=BACKLOG)
+        listener = await asyncio.start_server(accept, host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on {host}:{port} ({reason}); choose another --tcp HOST:PORT") from error
@@ -171,7 +130,7 @@ async def accept_client(host: str, port: int, token: str) -> TcpClient:
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:
-    """Closes a connection, after a while also that of a client that does not read what was sent."""
+    """Closes a connection. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
     writer.close()
     try:
         async with asyncio.timeout(CLOSE_SECONDS):

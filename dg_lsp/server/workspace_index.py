@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot, path_of
-from dg_lsp.context.exclusion import local_path
+from dg_lsp.context.exclusion import Exclusion, local_path
 from dg_lsp.context.languages import language_id_of, language_of
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 
 MAX_MODULES = 12
 """Files read for the imports of one buffer."""
@@ -85,15 +84,15 @@ class Modules:
         except (OSError, ValueError):
             return
         family = ("java", "kotlin") if language_id in ("java", "kotlin") else (language_id,)
-        files = [one for one in listed if language_id_of(one) in family and not one.endswith("_test.go")]
-        yield from (folder / one for one in sorted(files, key=lambda one: one.partition(".")[0] not in names))
+        files = [name for name in listed if language_id_of(name) in family and not name.endswith("_test.go")]
+        yield from (folder / name for name in sorted(files, key=lambda name: name.partition(".")[0] not in names))
 
     def _folders(self, *further: str) -> list[Path]:
         return [root / source for root in self.roots for source in (*SOURCES, *further)]
 
     def _around(self, path: Path) -> list[Path]:
         """The folders around a file that are in the workspace: one of them contains the first part of its package."""
-        return [one for one in islice(path.parents, MAX_OUTWARD) if self.is_inside(one)]
+        return [folder for folder in islice(path.parents, MAX_OUTWARD) if self.is_inside(folder)]
 
     def _python(self, module: str, path: Path) -> Iterator[Path]:
         name = module.lstrip(".")
@@ -108,8 +107,8 @@ class Modules:
         """The folder of a package of the same module, whose name is in the nearest go.mod."""
         for folder in path.parents:
             text = self.read(folder / "go.mod") if self.is_inside(folder / "go.mod") else None
-            if text is not None and (found := _GO_MODULE.search(text)):
-                name, _, inner = module.partition(found[1])
+            if text is not None and (line := _GO_MODULE.search(text)):
+                name, _, inner = module.partition(line[1])
                 return folder / inner.strip("/") if not name and inner[:1] in ("", "/") else None
             if folder in self.roots:
                 break
@@ -154,7 +153,7 @@ def _rust(module: str, path: Path) -> Iterator[Path]:
     own = path.parent if path.name in _CRATE_FILES else path.with_suffix("")
     first, *rest = module.split("/")
     if first == "crate":
-        own = next((one for one in path.parents if one.name == "src"), path.parent)
+        own = next((folder for folder in path.parents if folder.name == "src"), path.parent)
     elif first not in ("self", "super"):
         rest = [first, *rest]
     elif first == "super":
@@ -194,7 +193,7 @@ class WorkspaceIndex:
     its file.
     """
 
-    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
+    def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
         self._indexed: dict[Path, _IndexedFile] = {}
@@ -214,8 +213,9 @@ class WorkspaceIndex:
         for file, names in self._wanted(imports, path, language_id, near, words):
             if file.path != path and names and (file.path in wanted or len(wanted) < MAX_MODULES):
                 wanted.setdefault(file.path, {}).update(dict.fromkeys(names))
-        found = [self._definitions_of(target, list(names), words) for target, names in wanted.items()]
-        return tuple(sorted((one for one in found if one.lines), key=lambda one: -one.num_mentioned))
+        definitions = [self._definitions_of(target, list(names), words) for target, names in wanted.items()]
+        shown = [definition for definition in definitions if definition.lines]
+        return tuple(sorted(shown, key=lambda definition: -definition.num_mentioned))
 
     def _definitions_of(self, path: Path, names: list[str], words: frozenset[str]) -> Definitions:
         file = self._file(path)
@@ -228,39 +228,32 @@ class WorkspaceIndex:
         self, imports: Sequence[Import], path: Path, language_id: str, near: str, words: frozenset[str]
     ) -> Iterator[tuple[_IndexedFile, list[str]]]:
         """Files that a document depends on, and the names that it uses of each."""
-        for one in imports:
-            yield from self._targets(one, path, language_id, near, words)
+        for imported in imports:
+            yield from self._targets(imported, path, language_id, near, words)
         if language_of(language_id).has_packages:
-            for file in self._files(self._modules(path).siblings(path.parent, language_id, sorted(words))):
-                yield file, [name for name in file.definitions if name in words]
+            siblings = self._modules(path).siblings(path.parent, language_id, sorted(words))
+            yield from _mentioned(self._files(siblings), words)
 
     def _targets(
-        self, one: Import, path: Path, language_id: str, near: str, words: frozenset[str]
+        self, imported: Import, path: Path, language_id: str, near: str, words: frozenset[str]
     ) -> Iterator[tuple[_IndexedFile, list[str]]]:
         """Files that an import refers to, and the imported names of each."""
-        if one.name == "":
-            for name in _attributes(one.bound, near):
-                if (found := self._definer(name, one.module, path, language_id)) is not None:
-                    yield found
-        elif one.name == ALL:
-            yield from self._all(one.module, path, language_id, words)
-        elif (found := self._definer(one.name, one.module, path, language_id)) is not None:
-            yield found
-        elif one.module:
-            separator = "" if one.module.endswith(".") else "." if language_id == "python" else "/"
-            for file in islice(self._find(f"{one.module}{separator}{one.name}", path, language_id), 1):
-                yield file, [name for name in (one.name, *_attributes(one.bound, near)) if name in file.definitions]
-
-    def _all(
-        self, module: str, path: Path, language_id: str, words: frozenset[str]
-    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
-        """The names of a module; of a folder of files those that are used."""
-        if language_of(language_id).has_packages:
-            for file in self._find(module, path, language_id, sorted(words)):
-                yield file, [name for name in file.definitions if name in words]
-        else:
+        module, name = imported.module, imported.name
+        if name == ALL and language_of(language_id).has_packages:
+            yield from _mentioned(self._find(module, path, language_id, sorted(words)), words)
+        elif name == ALL:
             for file in islice(self._find(module, path, language_id), 1):
                 yield file, list(file.definitions)
+        elif name == "":
+            definers = (self._definer(used, module, path, language_id) for used in _attributes(imported.bound, near))
+            yield from filter(None, definers)
+        elif (definer := self._definer(name, module, path, language_id)) is not None:
+            yield definer
+        elif module:
+            separator = "" if module.endswith(".") else "." if language_id == "python" else "/"
+            for file in islice(self._find(f"{module}{separator}{name}", path, language_id), 1):
+                used = (name, *_attributes(imported.bound, near))
+                yield file, [name for name in used if name in file.definitions]
 
     def _definer(self, name: str, module: str, path: Path, language_id: str) -> tuple[_IndexedFile, list[str]] | None:
         """The file that defines a name of a module, and its name there: one of the module, or one that it imports."""
@@ -269,12 +262,14 @@ class WorkspaceIndex:
             if name in file.definitions:
                 return file, [name]
             files.append(file)
-        for module_file in files:
-            for one in (one for one in module_file.imports if one.name and one.bound in (name, ALL)):
-                wanted = name if one.name == ALL else one.name
-                for source in self._find(one.module, module_file.path, module_file.language, (wanted,)):
-                    if wanted in source.definitions:
-                        return source, [wanted]
+        for file in files:
+            for imported in file.imports:
+                if not imported.name or imported.bound not in (name, ALL):
+                    continue
+                original = name if imported.name == ALL else imported.name
+                for source in self._find(imported.module, file.path, file.language, (original,)):
+                    if original in source.definitions:
+                        return source, [original]
         return None
 
     def _find(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[_IndexedFile]:
@@ -290,8 +285,7 @@ class WorkspaceIndex:
 
     def _modules(self, path: Path) -> Modules:
         """What finds the modules that the file at `path` imports."""
-        workspace = self._exclusion.workspace
-        roots = dict.fromkeys([*workspace.around(path), *workspace.roots[:MAX_ROOTS]])
+        roots = dict.fromkeys([*self._exclusion.folders_around(path), *self._exclusion.roots[:MAX_ROOTS]])
         return Modules(tuple(roots), self._is_inside, self._read_small)
 
     def _is_inside(self, path: Path) -> bool:
@@ -300,7 +294,7 @@ class WorkspaceIndex:
             target = path.resolve() if os.path.lexists(path) else None
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
-        return target is not None and bool(self._exclusion.workspace.around(target / "file"))
+        return target is not None and bool(self._exclusion.folders_around(target / "file"))
 
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""
@@ -359,6 +353,12 @@ class WorkspaceIndex:
 
 def _snapshot(path: Path, text: str = "") -> Snapshot:
     return Snapshot(path.as_uri(), 0, text, language_id_of(path.name))
+
+
+def _mentioned(files: Iterable[_IndexedFile], words: frozenset[str]) -> Iterator[tuple[_IndexedFile, list[str]]]:
+    """Files with those of their definitions that are used."""
+    for file in files:
+        yield file, [name for name in file.definitions if name in words]
 
 
 def _attributes(bound: str, near: str) -> list[str]:

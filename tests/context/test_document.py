@@ -106,17 +106,8 @@ def test_the_cursor_has_its_line_and_the_lines_around_it(marked, cursor):
     assert cursor_of(marked) == cursor
 
 
-def test_a_line_that_does_not_fit_is_not_near_the_cursor():
-    cursor = Cursor.at("a" * REACH + "\nbb\n" + "c\n" + "d" * REACH, REACH + 1)
-    assert (cursor.above, cursor.below) == ((), ("c",))
-
-
 def test_a_giant_line_is_cut():
     assert Cursor.at("a" * 10 * REACH, 5 * REACH) == Cursor("a" * REACH, "a" * REACH)
-
-
-def test_as_shown_expands_tabs_in_columns_of_the_whole_line():
-    assert cursor_of("\ta\n\tx|\ty\n\tb").as_shown() == Cursor("    x", "   y", ("    a",), ("    b",))
 
 
 @given(st.text("ab \t\r\n\x0c😋", max_size=40), st.data())

@@ -12,7 +12,6 @@ from dg_lsp.context.exclusion import (
     MASK,
     Exclusion,
     ExclusionReason,
-    WorkspaceFolders,
     is_binary,
     is_secret,
     local_path,
@@ -101,18 +100,6 @@ def test_private_keys_are_masked(key):
     assert "Zm9v" not in masked
 
 
-@pytest.mark.parametrize(
-    "token",
-    ["AKIA" + "Z" * 16, "ghp_" + "a1" * 18, "github_pat_" + "a1" * 20, "glpat-" + "a1" * 10,
-     "sk-proj-" + "a-1_" * 10, "sk-ant-api03-" + "a1" * 20, "sk_live_" + "a1" * 12, "sk-live-1",
-     "xoxb-1234567890-" + "a1" * 10, "AIza" + "a" * 35, "hf_" + "aB" * 17, "npm_" + "a1" * 18, "pypi-" + "aB" * 40,
-     "hvs." + "a1" * 12, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "SG." + "a1" * 11 + "." + "a1" * 20,
-     "AGE-SECRET-KEY-1" + "QP" * 29, "dapi" + "0a" * 16],
-)  # fmt: skip
-def test_tokens_of_known_forms_are_masked(token):
-    assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
-
-
 def test_secret_access_keys_of_amazon_are_masked():
     key = "wJalrXUtnFEMI/K7MDENG" + "bPxRfiCYEXAMPLEKEY" + "a"
     assert mask_secrets(f'aws_secret_access_key = "{key}"') == f'aws_secret_access_key = "{MASK}"'
@@ -182,13 +169,6 @@ def test_patterns_ignore_case_where_files_do(monkeypatch):
     gitignore.compiled.cache_clear()
 
 
-def test_patterns_have_the_syntax_of_gitignore():
-    settings = parse_settings({"privacy": {"exclude_patterns": ["generated/", "*.lock", "!keep.lock"]}}).privacy
-    rules = Exclusion(settings)
-    reasons = [reason_of(f"file:///a/{name}", rules=rules) for name in ("generated/x.py", "uv.lock", "keep.lock")]
-    assert reasons == [ExclusionReason.PATTERN, ExclusionReason.PATTERN, None]
-
-
 @pytest.mark.parametrize("pattern", ["src/secret/keys.py", "/src", "src/secret/", "src/secret/**", "src/*/*.py"])
 @pytest.mark.parametrize("base", ["workspace", "repository", "link", "nothing"])
 def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositories(pattern, base, tmp_path):
@@ -201,7 +181,7 @@ def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositorie
         (tmp_path / "project/.git").mkdir()
         (tmp_path / "project/.git/HEAD").touch()
     roots = {"workspace": (tmp_path / "project",), "link": (tmp_path / "link",)}.get(base, ())
-    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)), WorkspaceFolders(roots))
+    rules = Exclusion(PrivacySettings(exclude_patterns=(pattern,)), [root.as_uri() for root in roots])
     assert reason_of(file.as_uri(), rules=rules) is ExclusionReason.PATTERN
     assert reason_of((tmp_path / "link/src/secret/keys.py").as_uri(), rules=rules) is ExclusionReason.PATTERN
     if base != "nothing":  # of a file that is in no project, no folder is known that the pattern is not relative to
@@ -214,13 +194,6 @@ def test_a_pattern_with_a_slash_excludes_files_of_other_machines():
         assert reason_of(uri, rules=rules) is ExclusionReason.PATTERN
     assert reason_of("client:///home/me/project/src/public.sql", rules=rules) is None
     assert reason_of("client:///home/me/project/src/a.py", rules=rules) is None
-
-
-def test_a_pattern_may_name_a_file_by_its_absolute_path(tmp_path):
-    rules = Exclusion(
-        PrivacySettings(exclude_patterns=("/private/home/me/*.py",)), WorkspaceFolders((Path("/private"),))
-    )
-    assert reason_of("file:///private/home/me/a.py", rules=rules) is ExclusionReason.PATTERN
 
 
 def test_a_link_whose_name_is_not_utf8_is_excluded_by_its_target(tmp_path):

@@ -112,12 +112,6 @@ def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_ch
     assert moves <= 1 + 200 / (prefix_chars // 5)
 
 
-@given(st.text("ab\t é", max_size=30), st.text("ab\t é", max_size=30))
-def test_the_suffix_does_not_depend_on_the_text_before_the_cursor(typed, other):
-    rest = "\tfoo)\n\tbar\n"
-    assert shown(f"a\n{typed}|{rest}").suffix == shown(f"a\n{other}|{rest}").suffix
-
-
 def test_a_giant_line_costs_no_more_than_the_budget(giant_line):
     prompt = prompt_at(Snapshot("u", 1, giant_line), 2_500_100, prefix_chars=1000, suffix_chars=400)
     assert prompt == Prompt("x" * 900, "x" * 400)

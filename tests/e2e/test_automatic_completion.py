@@ -41,15 +41,6 @@ def test_a_cursor_inside_a_word_gets_completions_only_on_request(session):
     assert client.texts(0, 3, kind=client.INVOKED) == ["x"]
 
 
-def test_comments_can_be_left_to_requests(session):
-    for privacy, expected in (({}, ["x"]), ({"exclude_comments": True}, [])):
-        client = session("fill", "# a comment \n", env={"DG_TEST_FILL": "x"}, privacy=privacy)
-        assert client.texts(0, 12) == expected
-        assert client.texts(0, 12, kind=client.INVOKED) == ["x"]
-        client.open("text <!-- a comment -->\n", uri="file:///a.md", language="markdown")
-        assert client.texts(0, 20, uri="file:///a.md") == expected
-
-
 def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agrees(session, tmp_path):
     log = tmp_path / "audit.jsonl"
     completion, privacy = {**PATIENT["completion"], "min_confidence": 0.999}, {"audit_log": str(log)}
@@ -57,9 +48,13 @@ def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agree
     client = session("fill", "x = \n", **options)
     assert client.texts(0, 4) == []
     assert client.texts(0, 4, kind=client.INVOKED) == ["total"]
-    client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 2)
+    client.open("A=\n", uri=SECRETS)
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert client.texts(0, 2, uri=SECRETS, kind=kind) == []
+    client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 3)
     records, *_ = read_log(log)
-    assert [(one.outcome, one.reason) for one in records] == [("nothing", "low-confidence"), ("shown", "")]
+    outcomes = [(record.outcome, record.reason) for record in records]
+    assert outcomes == [("nothing", "low-confidence"), ("shown", ""), ("ineligible", "excluded")]
 
 
 def test_the_rest_of_a_typed_completion_is_shown_without_the_model(session, steps):

@@ -2,8 +2,6 @@
 
 import re
 import socket
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -75,24 +73,6 @@ def test_a_tcp_server_serves_one_client_and_ends_with_it(launcher, is_exit):
             connection.shutdown(socket.SHUT_RDWR)
         assert client.wait_end() == 1
     assert "Traceback" not in client.stderr
-
-
-def test_strangers_do_not_keep_the_client_of_a_tcp_server_away(launcher):
-    limits = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
-    program = f"{limits} from dg_lsp.cli import main; main()"
-    client = launcher.launch([sys.executable, "-P", "-c", program, "lsp", "--tcp", "127.0.0.1:0"])
-    port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
-    token = client.wait_until(lambda: re.search(r"initializationOptions\.token = (\S+)\n", client.stderr))[1]
-    with ExitStack() as stack:
-        for _ in range(400):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        stream = stack.enter_context(connection.makefile("rwb"))
-        client.connect(stream, stream)
-        client.begin(SOURCE, token=token)
-        client.notify("exit", None)
-        assert client.wait_end() == 1
-    assert "out of system resource" not in client.stderr
 
 
 def test_a_port_in_use_is_reported_in_one_line(launcher):

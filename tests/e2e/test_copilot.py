@@ -77,19 +77,6 @@ def test_an_excluded_file_is_inactive(editor):
         client.wait_status(lambda one, kind=kind: one["kind"] == kind)
 
 
-@pytest.mark.parametrize("is_open_first", [True, False])
-def test_an_excluded_file_with_the_focus_is_inactive_after_loading(session, gate, is_open_first):
-    client = session("fill", env=gate.env, **EDITOR)
-    for is_now in (is_open_first, not is_open_first):
-        if is_now:
-            client.open("A=\n", uri=SECRET, language="properties")
-        else:
-            focus(client, SECRET)
-            gate.open()
-            client.wait_log("ready")
-    assert client.wait_status(lambda one: one["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
-
-
 def test_the_server_is_not_busy_after_a_cancelled_request(editor):
     client = editor("slow", text="s\n")
     cancelled = client.complete(0, 1)
@@ -141,8 +128,6 @@ def test_a_model_that_cannot_edit_makes_no_inline_edit(editor):
         pytest.param("total = a * 2", {"completion": {"trigger": "manual"}}, 4, LINE, id="manual"),
         pytest.param("total = a * 2", {"completion": {"min_confidence": 1.0}}, 4, LINE, id="confidence"),
         pytest.param("total = a * 2", {"privacy": {"exclude_languages": ["python"]}}, 4, LINE, id="excluded"),
-        pytest.param("total = a * 2", {}, 6, LINE, id="inside a word"),
-        pytest.param("# b", {"privacy": {"exclude_comments": True}}, 6, "def f(a):\n    # a\n", id="comment"),
     ],
 )
 def test_an_inline_edit_is_hidden_where_ghost_text_would_be(editor, fill, options, character, text):

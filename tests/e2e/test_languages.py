@@ -52,15 +52,6 @@ def test_the_status_names_the_reason_while_such_a_document_has_the_focus(python_
     assert client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")["message"] == ""
 
 
-def test_a_client_that_reports_no_focus_finds_the_reason_after_its_request(python_only):
-    client = python_only()
-    client.wait_log("ready")
-    client.texts(0, 0, uri=SCRIPT)
-    assert client.stats()["message"] == REASON
-    client.texts(0, 0, uri=PYTHON)
-    assert client.stats()["state"] == "ready"
-
-
 def test_a_request_that_waits_for_the_model_gets_nothing_either(python_only, gate):
     client = python_only(env=gate.env)
     early = client.complete(0, 0, uri=SCRIPT)

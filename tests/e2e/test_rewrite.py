@@ -71,13 +71,6 @@ def test_the_reason_is_shown_when_nothing_is_changed(editor):
     assert not client.received("workspace/applyEdit")
 
 
-def test_an_edit_rejected_by_the_client_is_reported(editor):
-    client = editor()
-    msg_id = command(client, range=LINE)
-    applying(client, applied=False)
-    assert "rejected the change" in client.result(msg_id)["reason"]
-
-
 @pytest.mark.parametrize(
     ("name", "is_reopened"), [("dg-lsp.rewrite", False), ("dg-lsp.rewrite", True), ("dg-lsp.completeBlock", True)]
 )

@@ -13,6 +13,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 from dg_lsp.engine import audit
 from dg_lsp.engine.audit import AuditLog, AuditRecord, read_log
+from dg_lsp.engine.request import ChatRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
@@ -41,13 +42,14 @@ def test_line_that_is_no_record_is_refused(line):
 def recorded(tmp_path, outcome=None, error=None, cancels=False):
     path = tmp_path / "audit.jsonl"
     future = Future()
-    AuditLog.of(PrivacySettings(audit_log=str(path))).watch(future, "/infill", 32, model=Held())
     if cancels:
         future.cancel()
     elif error is not None:
         future.set_exception(error)
     else:
         future.set_result(outcome)
+    request = ChatRequest((), "", endpoint="/infill", max_tokens=32)
+    AuditLog.of(PrivacySettings(audit_log=str(path))).finished(request, future, 0.6, FOOTPRINT)
     [record], _, num_bad = read_log(path)
     assert num_bad == 0
     assert (record.endpoint, record.requested_tokens) == ("/infill", 32)
@@ -61,17 +63,14 @@ def result(candidates, *reasons):
     return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, **counts)
 
 
-class Held:
-    """A model on a GPU."""
-
-    footprint = Footprint(
-        devices=(DeviceMemory("RTX", 3, 10), DeviceMemory("RTX", 4, 10)),
-        context_size=8192,
-        gpu_estimate=12,
-        backend="llama.cpp",
-        quantization="Q8_0",
-        sampling="device",
-    )
+FOOTPRINT = Footprint(
+    devices=(DeviceMemory("RTX", 3, 10), DeviceMemory("RTX", 4, 10)),
+    context_size=8192,
+    gpu_estimate=12,
+    backend="llama.cpp",
+    quantization="Q8_0",
+    sampling="device",
+)
 
 
 def test_fill_leaves_its_numbers_and_no_text(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import attrs
 import numpy as np
 import pytest
-from gates import LONG, TIMEOUT, ask, wait_until
+from gates import LONG, TIMEOUT, ask, is_idle, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.canvas.layout import token_ids
@@ -135,7 +135,7 @@ def test_a_cancelled_request_stops_between_two_pieces(scheduler_of):
     assert denoiser.is_waiting.wait(20)
     assert future.cancel()
     denoiser.allowed.release(1000)
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert (decoded(denoiser) < len(TEXT), denoiser.num_steps) == (True, 0)
     assert scheduler.slots[-1].num_tokens <= decoded(denoiser)
 
@@ -166,7 +166,7 @@ def test_a_position_without_time_is_finished_in_idle_time_and_then_known(schedul
     assert denoiser.is_waiting.wait(20)
     assert future.result(TIMEOUT).is_unfinished  # though the model is busy with a piece
     denoiser.allowed.release(1000)
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     num_steps, num_prefilled = denoiser.num_steps, decoded(denoiser)
     assert num_prefilled <= len(TEXT) + 64
     again = scheduler.submit(replace(request, deadline_ms=None)).result(TIMEOUT)
@@ -181,5 +181,5 @@ def test_nothing_is_finished_in_idle_time_where_the_settings_forbid_it(scheduler
     future = scheduler.submit(replace(ask(text=TEXT), deadline_ms=100.0))
     assert future.result(TIMEOUT).is_unfinished
     denoiser.allowed.release(1000)
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_steps == 0

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 
 import pytest
 from gates import LONG, TIMEOUT, Stepping, ask, wait_until
@@ -122,9 +122,9 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
         yield
 
     queue, now = RequestQueue(), time.monotonic()
-    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, Future(), LONG, steps=steps())
-    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, Future(), LONG, steps=steps())
-    typed = Job(ask(), now + 60, Future(), LONG)
+    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, LONG, steps=steps())
+    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, LONG, steps=steps())
+    typed = Job(ask(), now + 60, LONG)
     for job in (early, late, typed):
         queue.add(job)
     assert queue.outranks(early)

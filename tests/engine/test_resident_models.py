@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from gates import LONG, TIMEOUT, Gate, ask, wait_until
+from gates import LONG, TIMEOUT, Gate, ask, is_idle, wait_until
 
 from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
@@ -132,7 +132,7 @@ def test_a_paused_rewrite_ends_at_its_deadline_and_when_it_is_cancelled(open_mod
     wait_until(lambda: device.num_waits > num_waits)
     num_steps = large.num_steps
     cancelled.cancel()
-    wait_until(lambda: models.rewrite.is_idle)
+    wait_until(lambda: is_idle(models.rewrite))
     assert large.num_steps == num_steps
     small.go_on.set()
     assert typed.result(TIMEOUT).text == "typed"

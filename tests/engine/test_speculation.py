@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import attrs
 import pytest
-from gates import LONG, TIMEOUT, Gate, ask, wait_until
+from gates import LONG, TIMEOUT, Gate, ask, is_idle, wait_until
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import FimOrder, PromptFormat
@@ -61,7 +61,7 @@ def test_next_fill_is_computed_while_the_user_reads_if_the_settings_allow_it(sch
     denoiser, settings = ScriptedDenoiser(script), attrs.evolve(SPECULATING, speculate=speculate)
     scheduler = scheduler_of(denoiser, settings)
     first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert (denoiser.num_steps > first.steps) is (scheduler.model_time.speculative > 0) is speculate
     second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
     assert (second.text, second.is_cached) == ("two", speculate)
@@ -118,7 +118,7 @@ def test_idle_time_makes_approximate_prompts_exact(scheduler_of, settings):
     denoiser.go_on.set()
     scheduler = scheduler_of(denoiser, settings)
     assert scheduler.submit(ask(max_lines=1)).result(TIMEOUT).drift == 5
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_passes == 0
     assert scheduler.submit(ask(text="b = ", max_lines=1)).result(TIMEOUT).drift == 0
 
@@ -131,13 +131,13 @@ def test_any_request_ends_the_refresh_within_one_pass(scheduler_of):
     other = scheduler.submit(ask("file:///b.py", max_lines=1))
     denoiser.go_on.set()
     assert other.result(TIMEOUT).drift == 4
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_passes == 0
 
 
 def warmed(scheduler, **request):
     scheduler.warm_up(ask(**request))
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
 
 
 def test_a_prompt_that_was_decoded_in_idle_time_is_not_decoded_again(scheduler_of):
@@ -176,7 +176,7 @@ def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):
     future = scheduler.submit(ask(text="a = "))
     denoiser.go_on.set()
     assert future.result(TIMEOUT).text == "alpha"
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_prefilled < 120
 
 
@@ -206,7 +206,7 @@ def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt
     for end in range(900, 1000):
         request = FillRequest(Snapshot("file:///a.py", end, CODE[:end] + CODE[1000:]), end)
         result = scheduler.submit(request).result(TIMEOUT)
-        wait_until(lambda: scheduler.is_idle)
+        wait_until(lambda: is_idle(scheduler))
         decoded.append(result.prompt_tokens - result.cached_tokens)
     assert max(decoded[1:]) <= 16 < decoded[0]
 
@@ -214,6 +214,6 @@ def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt
 def test_other_snippets_are_decoded_before_they_take_their_place(scheduler_of):
     scheduler = scheduler_of(ScriptedDenoiser(""), attrs.evolve(SPECULATING, prompt_format="prefix"))
     scheduler.submit(ask(text=CODE[:400], snippets=replace(NOTES[0], following=NOTES[1]))).result(TIMEOUT)
-    wait_until(lambda: scheduler.is_idle)
+    wait_until(lambda: is_idle(scheduler))
     result = scheduler.submit(ask(text=CODE[:400], snippets=NOTES[1])).result(TIMEOUT)
     assert result.prompt_tokens - result.cached_tokens <= 16

@@ -1,17 +1,13 @@
 """Snippets for a completion, and files that never become snippets."""
 
-import os
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 from lsprotocol import types
 
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
 from dg_lsp.server.context_provider import MAX_MESSAGE_CHARS, NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
 SECRET = "hunter2"
@@ -23,7 +19,7 @@ class Session:
     def __init__(self, root):
         self.root = root
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(PrivacySettings(), [root.as_uri()])
+        self.exclusion = Exclusion(PrivacySettings(), [root.as_uri()])
         self.provider = ContextProvider(self.documents, self.exclusion)
 
     def uri(self, name):
@@ -148,15 +144,6 @@ def test_snippets_stay_the_same_while_the_user_types(session):
         assert session.snippets("pkg/main.py") == first, number
 
 
-def test_snippets_are_collected_again_when_the_cursor_moves_far(session):
-    session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
-    text = "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 3
-    session.open("main.py", text)
-    assert "price" in session.chunks(offset=10)[0][1]
-    assert "price" in session.chunks(offset=10 + NEAR_LINES)[0][1]
-    assert "volume" in session.chunks(offset=len(text))[0][1]
-
-
 def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(session):
     session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
     session.open("main.py", "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 40)
@@ -239,34 +226,3 @@ def test_an_unreadable_file_is_not_shown(session):
     (session.root / "folder.py").mkdir()
     session.open("main.py", "from tools import clean\nimport folder\nfolder.x\n")
     assert session.snippets() is NO_SNIPPETS
-
-
-def test_thousands_of_workspace_folders_cost_a_completion_no_more_than_some(session, monkeypatch):
-    session.exclusion.settings = PrivacySettings(exclude_patterns=("src/*.sql",), exclude_gitignored=True)
-    session.open("main.py", "from shop import price\nimport tax\n")
-    calls, counts = [], []
-    for owner, act in ((os.path, os.path.lexists), (Path, Path.resolve), (Path, Path.as_posix)):
-        monkeypatch.setattr(owner, act.__name__, lambda *of, act=act: calls.append(act) or act(*of))
-    for num in (30, 3000):
-        session.exclusion.set_folders([session.root.as_uri(), *(f"file:///elsewhere/{i}" for i in range(num))])
-        session.snippets()  # the folders' links are looked up once
-        session.provider._collection = None
-        calls.clear()
-        session.snippets()
-        counts.append(len(calls))
-    assert counts[0] == counts[1] > 10
-
-
-def test_an_untitled_document_gets_snippets_with_newlines_and_spaces(session):
-    session.open("b.py", "total:\r\n\tprice = amount\r\n")
-    snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
-    [snippet] = session.provider.snippets(snapshot, 0, ContextSettings()).chunks
-    assert (snippet.source, snippet.text) == (SnippetSource.OPEN_FILES, "total:\n    price = amount\n")
-
-
-def test_only_the_beginning_of_a_minified_open_file_is_searched_and_shown(session):
-    session.open("big.js", "var price=amount;" * 300_000, "javascript")
-    session.open("main.js", "price = amount\n", "javascript")
-    [(source, text)] = session.chunks("main.js")
-    assert source is SnippetSource.OPEN_FILES
-    assert len(text) < 1000

@@ -27,11 +27,6 @@ def test_any_text_can_be_encoded_as_utf_8(text):
     assert len(documents(text).get(URI).lines.text.encode()) >= len(text)
 
 
-def test_a_range_may_span_lines():
-    store = documents("😋a\r\nbé")
-    assert store.range(store.get(URI), 1, 6) == span(0, 2, 1, 2)
-
-
 TEXTS = st.text(st.sampled_from("ab \t\r\n(é😋"), max_size=40)
 
 

@@ -37,10 +37,6 @@ def test_a_cell_magic_has_the_language_of_its_cell(magic, language):
     assert found.text.strip() == "echo !x"
 
 
-def test_only_python_has_magics():
-    assert CellCode.of("!x;\n%y", "typescript").text == "!x;\n%y"
-
-
 def test_lines_of_magics_are_known_and_can_be_kept():
     cell = "%time f()\nx = 1\n!ls \\\n  -l\n"
     code = CellCode.of(cell, "python")
@@ -68,8 +64,3 @@ def test_cells_of_the_same_language_are_joined_by_blank_lines():
     assert found.alone() == own
     assert found.text[found.num_before : found.end] == own.text
     assert joined(own, [], []) == own
-
-
-def test_a_cell_in_an_unknown_language_stands_alone():
-    own = Snapshot("cell:1", 1, "x", "plaintext")
-    assert joined(own, [CellCode.of("y", "plaintext")], []) == own

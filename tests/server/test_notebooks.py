@@ -74,25 +74,6 @@ def client():
     return Client()
 
 
-def test_the_cells_above_and_below_are_around_a_cell(client):
-    client.open("import os\n", "print(os)", "%cd /\n", "x = 1")
-    assert client.parts(1) == ("import os\n\n", "print(os)", "\n\nx = 1")
-    assert client.parts(0)[0] == client.parts(3)[2] == ""
-
-
-def test_cells_are_inserted_moved_deleted_and_changed(client):
-    client.open("a", "b", "c")
-    client.splice(1, 0, "n", opened=[("n", "python", "new")])
-    assert client.parts("n") == ("a\n\n", "new", "\n\nb\n\nc")
-    client.splice(0, 2, ["n", 0])
-    assert client.parts(1) == ("new\n\na\n\n", "b", "\n\nc")
-    client.splice(0, 1, closed="n")
-    client.type(0, "typed = ")
-    assert client.parts(2) == ("typed = a\n\nb\n\n", "c", "")
-    assert client.documents.get(f"{URI}#n") is None
-    assert not client.logged
-
-
 def test_markdown_and_other_languages_are_left_out(client):
     client.open("a", "%%bash\nls", "z")
     client.splice(1, 0, "m", opened=[("m", "markdown", "# Title")], kind=MARKUP)

@@ -3,11 +3,11 @@
 import pytest
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.tags import definitions_of, imports_of
 from dg_lsp.server import workspace_index
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.workspace_index import WorkspaceIndex
 from dg_lsp.settings import PrivacySettings
 
@@ -21,7 +21,7 @@ def index(tmp_path):
             (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "w" / name).write_text(text)
         return WorkspaceIndex(
-            DocumentStore(), WorkspaceExclusion(PrivacySettings(exclude_patterns=excluded), [(tmp_path / "w").as_uri()])
+            DocumentStore(), Exclusion(PrivacySettings(exclude_patterns=excluded), [(tmp_path / "w").as_uri()])
         )
 
     return make
@@ -61,12 +61,6 @@ def test_every_form_of_import_finds_the_definition(found, text):
 )
 def test_imported_names_are_found(found, text, expected):
     assert found(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
-
-
-@pytest.mark.parametrize("folder", ["src", "lib"])
-def test_modules_in_a_source_folder_are_found(found, folder):
-    files = {f"{folder}/pkg/__init__.py": "def f(): pass\n"}
-    assert found(files, "from pkg import f\n", "tests/test_f.py") == [(f"{folder}/pkg/__init__.py", "def f(): ...")]
 
 
 def test_circular_imports_end(found):
@@ -115,7 +109,7 @@ def test_a_home_that_is_a_link_changes_nothing(tmp_path):
     (real / "w/other.py").symlink_to("ignored.py")
     (real / "w/shown.py").write_text("def f(): ...\n")
     for root in (real, linked):
-        exclusion = WorkspaceExclusion(PrivacySettings(), [(root / "w").as_uri()])
+        exclusion = Exclusion(PrivacySettings(), [(root / "w").as_uri()])
         index = WorkspaceIndex(DocumentStore(), exclusion)
         for folder in (real / "w", linked / "w"):
             assert exclusion.is_ignored((folder / "ignored.py").as_uri())

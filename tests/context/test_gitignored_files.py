@@ -8,9 +8,9 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from dg_lsp import gitignore
+from dg_lsp.context import exclusion as exclusion_module
 from dg_lsp.context.document import Snapshot
-from dg_lsp.server import exclusion as exclusion_module
-from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.settings import PrivacySettings
 
 
@@ -19,7 +19,7 @@ def exclusion(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / ".gitignore").write_text("*.log\nbuild/\n/only_here.py\n")
     (tmp_path / "src/.gitignore").write_text("!keep.log\n")
-    return WorkspaceExclusion(PrivacySettings(), [tmp_path.as_uri()])
+    return Exclusion(PrivacySettings(), [tmp_path.as_uri()])
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,6 @@ def test_files_are_ignored_as_git_ignores_them(exclusion, tmp_path, path, expect
     assert exclusion.is_ignored(Path(os.path.normpath(tmp_path / path)).as_uri()) is expected
 
 
-def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
-    assert not exclusion.is_ignored("untitled:a.log")
-    exclusion.set_folders(["vscode-vfs://github/a"])
-    assert not exclusion.is_ignored("file:///a.log")
-
-
 @pytest.mark.parametrize(
     ("root", "path", "expected"),
     [
@@ -59,12 +53,12 @@ def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
 )
 def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
     """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
-    monkeypatch.setattr(WorkspaceExclusion, "flavour", PureWindowsPath)
+    monkeypatch.setattr(Exclusion, "flavour", PureWindowsPath)
     monkeypatch.setattr(gitignore, "IGNORES_CASE", True)
     patterns = gitignore.compiled(("*.log", "build/"))
-    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda *_: patterns)
+    monkeypatch.setattr(Exclusion, "_patterns", lambda *_: patterns)
     monkeypatch.setattr(exclusion_module, "repository_around", lambda _: None)
-    assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
+    assert Exclusion(PrivacySettings(), [root]).is_ignored(path) is expected
 
 
 @pytest.mark.parametrize(("number", "expected"), [(30_000, False), (2000, True), (200, False)])
@@ -74,28 +68,10 @@ def test_a_path_of_many_folders_takes_little_memory(number, expected):
     document = Snapshot("file:///" + "a/" * number, 0, "x = 1")
     tracemalloc.start()
     try:
-        assert WorkspaceExclusion(settings, ["file:///"]).is_excluded(document) is expected
+        assert Exclusion(settings, ["file:///"]).is_excluded(document) is expected
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
-
-
-def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
-    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
-    assert not exclusion.is_ignored(uri)
-    file.write_text("main.py\n")
-    os.utime(file, ns=(1, 1))
-    assert exclusion.is_ignored(uri)
-    file.unlink()
-    assert not exclusion.is_ignored(uri)
-
-
-def test_the_gitignore_file_of_each_folder_is_looked_for_once(exclusion, tmp_path, monkeypatch):
-    looked = []
-    monkeypatch.setattr(WorkspaceExclusion, "_patterns", lambda _, name: looked.append(name) or ())
-    path = tmp_path.joinpath(*"a" * 200, "main.py")
-    assert not exclusion.is_ignored(path.as_uri())
-    assert len(looked) == len(set(looked)) == 201
 
 
 def test_a_very_long_gitignore_file_ignores_everything(exclusion, tmp_path):
@@ -139,7 +115,7 @@ def repository(tmp_path, monkeypatch):
 def ignored(repository, *roots):
     """Whether secret.py and main.py are ignored."""
     files = [repository / "package/inner" / name for name in ("secret.py", "main.py")]
-    exclusion = WorkspaceExclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
+    exclusion = Exclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
     return [exclusion.is_excluded(Snapshot(path.as_uri(), 0, "x = 1")) for path in files]
 
 
