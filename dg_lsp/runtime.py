@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dg_lsp.system import data_folder
+from dg_lsp.system import data_folder, file_sha256
 
 VARIABLE = "DG_LSP_RUNTIME"
 """Environment variable with another folder for building and for loading; `stock` loads no changed runtime."""
@@ -144,5 +144,4 @@ def read_runtime(folder: Path) -> Runtime | None:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, _changed_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ from typing import Any
 
 from dg_lsp.errors import InputFileError, UsageError
 
-_MEMORY, _CPU_INFO = Path("/proc/meminfo"), Path("/proc/cpuinfo")
+_CPU_INFO = Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _LIMITS = (
@@ -155,10 +156,6 @@ def memory_bandwidth(num_cores: int) -> float:
 
 
 def _available() -> int:
-    with contextlib.suppress(OSError), _MEMORY.open(encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
     import psutil
 
     return int(psutil.virtual_memory().available)
@@ -313,6 +310,12 @@ def write_private(path: Path, tree: Any) -> None:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def file_sha256(path: Path) -> str:
+    """The checksum of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def expanded(path: str) -> Path:

@@ -242,12 +242,8 @@ def load_file(
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
 
     from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.models.gpus import slow_link
 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors, source=source)
-    if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
-        advice = "a model that fits into one GPU is faster (model.device)"
-        warn(f"layers are split, and {problem}: {advice}")
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

@@ -6,7 +6,6 @@ and 24427, and files that were converted before. The `dg.*` keys are those of do
 """
 
 import contextlib
-import hashlib
 import os
 import re
 import tempfile
@@ -21,6 +20,7 @@ from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download, saved_tensors
 from dg_lsp.models.registry import CONFIGURATION
+from dg_lsp.system import file_sha256
 
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -163,7 +163,7 @@ def read_converted(header: gguf.GGUFHeader) -> ModelParts:
         raise errors.ModelBrokenError(
             f"{header.path} lacks its side file {side.name}: put it beside it, or convert the model again"
         )
-    if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != _sha256(side):
+    if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != file_sha256(side):
         raise errors.ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
     return ModelParts(
         {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
@@ -326,7 +326,7 @@ def write_model(
             gguf.write_gguf(
                 file, {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress
             )
-        names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(_sha256(new_side))}
+        names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(file_sha256(new_side))}
         with new_file(target, quantize) as new, new.open("wb") as file:
             gguf.write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
 
@@ -346,14 +346,3 @@ def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
         with new.open("r+b") as file:
             os.fsync(file.fileno())
         new.replace(target)
-
-
-def write_quantized(source: Path, target: Path, quantize: Quantize) -> None:
-    """Writes a quantized copy of a GGUF file; an interruption leaves no file. Raises errors of `quantize`."""
-    with new_file(target) as new:
-        quantize(source, new)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
