@@ -87,8 +87,8 @@ def _trim_heap(trim: Callable[[int], object]) -> None:
     used = 0.0
     while True:
         time.sleep(_TRIM_SECONDS)
-        if (now := time.process_time()) > used + 0.1:  # else the process is idle
-            used = now
+        if (seconds := time.process_time()) > used + 0.1:  # else the process is idle
+            used = seconds
             trim(0)
 
 
@@ -250,7 +250,7 @@ def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> 
     """
     pinned = {"CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     for name in GPU_VARIABLES:
-        listed = [one.strip() for one in environment.get(name, "").split(",") if one.strip()]
+        listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
         if listed and number >= len(listed):
             raise UsageError(f"GPU {number}: {name} is {environment[name]}, which lists {len(listed)}; count from 0")
         pinned[name] = listed[number] if listed else str(number)

@@ -259,9 +259,9 @@ def _find_compiler() -> str:
 def _find_program(names: Sequence[str], advice: str) -> str:
     """The path of the first of these programs on PATH or beside this Python."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-    found = [program for name in names if (program := shutil.which(name, path=path))]
+    programs = [program for name in names if (program := shutil.which(name, path=path))]
     # Windows searches the working directory too, which may be a folder that others wrote
-    program = next((one for one in found if Path(one).is_absolute()), None)
+    program = next((program for program in programs if Path(program).is_absolute()), None)
     if program is None:
         raise ModelRuntimeError(f"{' or '.join(names)} is missing: {advice}")
     return program

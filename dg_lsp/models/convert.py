@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -140,15 +140,15 @@ def read_gguf(path: Path) -> ModelParts:
     main: dict[str, gguf.Tensor] = {}
     side: dict[str, gguf.Tensor] = {}
     encoder: dict[str, gguf.Tensor] = {}
-    for shard, tensor in ((one, tensor) for one in shards for tensor in one.tensors.values()):
+    for tensor in (gguf.copied(shard.path, tensor) for shard in shards for tensor in shard.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
         if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
-            side[side_name] = gguf.copied(shard.path, tensor, side_name)
+            side[side_name] = replace(tensor, name=side_name)
         elif stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
             decoder_name = tensor.name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
-            encoder[decoder_name] = gguf.copied(shard.path, tensor)
+            encoder[decoder_name] = tensor
         else:
-            main[tensor.name] = gguf.copied(shard.path, tensor)
+            main[tensor.name] = tensor
     num_layers = _read_number(header, f"{_OLD}block_count")
     parts = _make_parts(path, _convert_values(header), main, side, num_layers, encoder)
     for name, scale in encoder.items():
@@ -257,7 +257,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
 def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
     is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
-    if not is_alike or any(one != other for one, other in zip(encoder.blocks(), decoder.blocks(), strict=True)):
+    if not is_alike or any(mine != theirs for mine, theirs in zip(encoder.blocks(), decoder.blocks(), strict=True)):
         raise errors.ModelUnsupportedError(
             f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
             "one for both: use the checkpoint with the transformers backend"

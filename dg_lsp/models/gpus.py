@@ -76,12 +76,14 @@ def find_gpus(run: RunProgram = run_program, pci: Path = _PCI, platform: str = s
         _from_vulkaninfo(run(("vulkaninfo", "--summary"))),
         on_bus,
     )
-    found: dict[str, list[Gpu]] = {}
+    listed: dict[str, list[Gpu]] = {}
     for source in map(tuple, sources):
-        for kind in dict.fromkeys(gpu.kind for gpu in source if gpu.kind not in found):
-            found[kind] = [gpu for gpu in source if gpu.kind == kind]
+        for kind in dict.fromkeys(gpu.kind for gpu in source if gpu.kind not in listed):
+            listed[kind] = [gpu for gpu in source if gpu.kind == kind]
     gpus = [
-        gpu for kind, listed in found.items() for gpu in _with_memory(listed, [g for g in on_bus if g.kind == kind])
+        gpu
+        for kind, same_kind in listed.items()
+        for gpu in _with_memory(same_kind, [gpu for gpu in on_bus if gpu.kind == kind])
     ]
     return tuple(sorted(gpus, key=lambda gpu: -gpu.memory))
 
@@ -89,8 +91,8 @@ def find_gpus(run: RunProgram = run_program, pci: Path = _PCI, platform: str = s
 def _with_memory(gpus: Sequence[Gpu], on_bus: Sequence[Gpu]) -> Iterator[Gpu]:
     """The same GPUs, with the sizes of the bus if the source reported none."""
     is_known = any(gpu.memory for gpu in gpus) or len(gpus) != len(on_bus)
-    for gpu, other in zip(gpus, gpus if is_known else on_bus, strict=True):
-        yield Gpu(gpu.kind, gpu.name, gpu.memory or other.memory)
+    for gpu, sized in zip(gpus, gpus if is_known else on_bus, strict=True):
+        yield Gpu(gpu.kind, gpu.name, gpu.memory or sized.memory)
 
 
 def _from_nvidia_smi(output: str) -> Iterator[Gpu]:
@@ -135,12 +137,12 @@ def _read_number(path: Path) -> int:
         return 0
 
 
-def unused_gpu(found: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
+def unused_gpu(gpus: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
     """The best GPU of this machine if llama.cpp uses none, or only one with less memory of its own.
 
     `usable_kinds` are the kinds of llama.cpp's devices: `gpu` has memory of its own, `igpu` shares the machine's.
     """
-    best, kinds = next(iter(found), None), set(usable_kinds)
+    best, kinds = next(iter(gpus), None), set(usable_kinds)
     if best is None or "gpu" in kinds or ("igpu" in kinds and not best.memory):
         return None
     return best

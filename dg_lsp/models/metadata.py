@@ -431,9 +431,9 @@ class MetadataKeys:
     def tokens(self, key: str) -> tuple[int, ...]:
         """Token ids; none if the value is empty."""
         text = self.text(key)
-        found = [parse_number(part) for part in text.split(",")] if text else []
-        ids = tuple(value for value in found if value is not None and value < self.vocab_size)
-        if len(ids) != len(found):
+        numbers = [parse_number(part) for part in text.split(",")] if text else []
+        ids = tuple(number for number in numbers if number is not None and number < self.vocab_size)
+        if len(ids) != len(numbers):
             raise self.invalid(key, f"token ids under {self.vocab_size}, separated by commas")
         return ids
 

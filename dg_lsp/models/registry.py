@@ -258,9 +258,8 @@ def memory_bytes(name: str, held: int) -> int:
 
 def instruction_model() -> str:
     """The smallest preset that follows instructions: its family has a chat template."""
-    return min(
-        (preset for preset in PRESETS if preset.family and preset.family.template), key=lambda one: one.size
-    ).name
+    instructed = (preset for preset in PRESETS if preset.family and preset.family.template)
+    return min(instructed, key=lambda preset: preset.size).name
 
 
 # files on this machine
@@ -365,7 +364,7 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    preset = next((one for one in (*BUNDLED, *PRESETS) if one.name == name), None)
+    preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
     return _given_path(name) if preset is None else _preset_path(preset)
 
 

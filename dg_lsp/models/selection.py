@@ -68,7 +68,7 @@ class Machine:
         machine's memory has no more than the machine.
         """
         own = [gpu for gpu in self.gpus if gpu.kind == "gpu" and gpu.free_memory > 0]
-        found = [
+        candidates = [
             replace(gpu, free_memory=min(gpu.free_memory or self.free_memory, self.free_memory))
             for gpu in self.gpus
             if gpu.kind == "igpu"
@@ -76,8 +76,8 @@ class Machine:
         if own:
             name = own[0].name if len(own) == 1 else f"{len(own)} GPUs ({own[0].name}, ...)"
             slowest = min(own, key=lambda gpu: gpu.bandwidth)
-            found.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
-        return max(found, key=lambda gpu: gpu.free_memory, default=None)
+            candidates.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
+        return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
 
 
 @dataclass(frozen=True, slots=True)
