@@ -208,32 +208,21 @@ def test_the_users_token_is_sent_only_with_encryption(monkeypatch, endpoint, exp
     assert tokens == [None if expected else False]  # None is the user's token
 
 
-def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):
-    hub.files.clear()
-    hub.files.update(
-        {"model.safetensors": b"w" * 50_000, "config.json": b"{}", "code.py": b"no", "old/model.safetensors": b"no"}
-    )
-    hub.in_git.add("config.json")
-    which = preset(patterns=("*.safetensors", "*.json"))
-    assert fetch(which) == which.folder
-    names = {path.name for path in which.folder.iterdir() if path.is_file()}
-    assert names == {"model.safetensors", "config.json", RECORD}
-
-
-def test_no_python_file_is_fetched(hub, tmp_path):
+@pytest.mark.parametrize("source", ["hub", "folder"])
+def test_no_python_file_is_fetched(hub, tmp_path, source):
     files = {"model.safetensors": b"w" * 1000, "config.json": b"{}", "tokenization.py": b"import os"}
     hub.files.clear()
-    hub.files.update(files)
-    which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
-    fetch(which)
-    assert not [path for path, _ in hub.requests if path.endswith(".py")]
-    assert not list(which.folder.rglob("*.py"))
+    hub.files.update(files | {"old/model.safetensors": b"old"})
+    hub.in_git.add("config.json")
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     for name, content in files.items():
         (shelf / name).write_bytes(content)
-    assert fetch(which, shelf) == which.folder
-    assert not list(which.folder.rglob("*.py"))
+    which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
+    assert fetch(which, shelf if source == "folder" else None) == which.folder
+    assert not [path for path, _ in hub.requests if path.endswith(".py")]
+    names = {path.name for path in which.folder.iterdir() if path.is_file()}
+    assert names == {"model.safetensors", "config.json", RECORD}
 
 
 def test_the_first_download_fixes_commit_and_checksums(hub):

@@ -98,29 +98,21 @@ def home(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("platform", "data", "config"),
+    ("platform", "variables", "data", "config"),
     [
-        ("linux", "/home/ada/.local/share/dg-lsp", "/home/ada/.config/dg-lsp"),
-        ("darwin", *["/home/ada/Library/Application Support/dg-lsp"] * 2),
-        ("win32", "/home/ada/AppData/Local/dg-lsp", "/home/ada/AppData/Roaming/dg-lsp"),
+        ("linux", {}, "/home/ada/.local/share", "/home/ada/.config"),
+        ("linux", {"XDG_CONFIG_HOME": "config"}, "/home/ada/.local/share", "/home/ada/.config"),
+        ("linux", {"XDG_DATA_HOME": "/elsewhere"}, "/elsewhere", "/home/ada/.config"),
+        ("darwin", {}, *["/home/ada/Library/Application Support"] * 2),
+        ("win32", {}, "/home/ada/AppData/Local", "/home/ada/AppData/Roaming"),
+        ("win32", {"LOCALAPPDATA": "/elsewhere"}, "/elsewhere", "/home/ada/AppData/Roaming"),
     ],
 )
-def test_the_folders_are_those_of_the_system(home, platform, data, config, monkeypatch):
+def test_the_folders_are_those_of_the_system(home, platform, variables, data, config, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
-    assert (data_folder(), config_folder()) == (Path(data), Path(config))
-
-
-def test_a_relative_folder_in_a_variable_of_the_system_is_ignored(home, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    assert config_folder() == Path("/home/ada/.config/dg-lsp")
-
-
-@pytest.mark.parametrize(("platform", "variable"), [("linux", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")])
-def test_the_variable_of_the_system_moves_the_data_folder(home, platform, variable, monkeypatch):
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv(variable, "/elsewhere")
-    assert data_folder() == Path("/elsewhere/dg-lsp")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (data_folder(), config_folder()) == (Path(data, "dg-lsp"), Path(config, "dg-lsp"))
 
 
 def test_without_a_home_no_folder_is_relative(monkeypatch):
