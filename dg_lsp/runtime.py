@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.system import data_folder, file_sha256
 
 VARIABLE = "DG_LSP_RUNTIME"
@@ -98,6 +99,14 @@ def installed_library() -> InstalledLibrary | None:
         return InstalledLibrary(importlib.metadata.version(PACKAGE), library) if library else None
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def require_library() -> InstalledLibrary:
+    """The library of llama-cpp-python; raises ModelRuntimeError if it is not installed or has none."""
+    installed = installed_library()
+    if installed is None:
+        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
+    return installed
 
 
 def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:

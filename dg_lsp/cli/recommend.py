@@ -114,8 +114,8 @@ def recommended(machine: Machine) -> Recommendation:
         if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
     ]
     ranked = rank_models(machine, (*registry.BUNDLED, *presets))
-    diffusion = next((model for model in ranked if model.is_diffusion), None)
-    return Recommendation(next((model for model in ranked if not model.is_diffusion), None), diffusion)
+    diffusion = next((model for model in ranked if model.preset.is_diffusion), None)
+    return Recommendation(next((model for model in ranked if not model.preset.is_diffusion), None), diffusion)
 
 
 def machine_lines(measured: Measurement) -> Iterator[str]:

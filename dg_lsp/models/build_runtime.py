@@ -56,9 +56,7 @@ def build(
         UsageError: an unknown backend, or a folder with other files.
         ModelError: a tool or the source is missing, or the compilation or the test failed.
     """
-    installed = runtime.installed_library()
-    if installed is None:
-        raise ModelRuntimeError(f"{runtime.PACKAGE} is not installed, or has no library: install it again")
+    installed = runtime.require_library()
     folder, backend = runtime.runtime_folder(), options.whole_backend
     _check_folder(folder)
     if backend:

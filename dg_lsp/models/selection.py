@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
-from dg_lsp.models.registry import AUTO, BUNDLED, MINI, Preset
+from dg_lsp.models.registry import AUTO, BUNDLED, Preset
 
 _HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
 _LINE_TOKENS = 10
@@ -95,21 +95,11 @@ class RankedModel:
         return self.preset.name
 
     @property
-    def is_diffusion(self) -> bool:
-        """See the function `is_diffusion`."""
-        return is_diffusion(self.preset)
-
-    @property
     def useful_edits(self) -> float:
         """Expected useful edits of a request: an estimate between 0 and 1, and 0 where a line comes too late."""
         if self.line_ms > _MAX_LINE_MS:
             return 0.0
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
-
-
-def is_diffusion(preset: Preset) -> bool:
-    """Whether it fills by diffusion; dg-mini can."""
-    return preset.family is not None or preset.name == MINI
 
 
 def fit(preset: Preset, machine: Machine) -> str:
@@ -174,7 +164,7 @@ def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
     None where that one follows instructions itself.
     """
     gpu = machine.gpu
-    if gpu is None or (beside.preset.family is not None and beside.preset.family.template):
+    if gpu is None or beside.preset.follows_instructions:
         return None
     free = gpu.free_memory - (beside.preset.memory_bytes if beside.device == gpu.name else 0)
     fitting = [preset for preset in _instructed() if preset.memory_bytes <= free]
@@ -182,8 +172,9 @@ def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
 
 
 def _instructed() -> list[Preset]:
-    presets = (preset for preset in registry.PRESETS if preset.family and preset.family.template)
-    return [preset for preset in presets if preset.quality and not preset.terms]
+    return [
+        preset for preset in registry.PRESETS if preset.follows_instructions and preset.quality and not preset.terms
+    ]
 
 
 def instruction_advice(machine: Machine) -> str:
@@ -214,7 +205,9 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundl
     The reason names a better model that fits, if there is one whose licence needs no agreement.
     """
     own = [preset for preset in BUNDLED if preset.name == bundled.name]
-    ranked = [model for model in rank_models(machine, (*own, *registry.PRESETS)) if name == AUTO or model.is_diffusion]
+    ranked = [
+        model for model in rank_models(machine, (*own, *registry.PRESETS)) if name == AUTO or model.preset.is_diffusion
+    ]
     best = next((model for model in ranked if model.preset in own or is_here(model.preset)), None)
     if best is None:
         return Selection(bundled.name, "no larger model fits into the free memory")
