@@ -35,7 +35,7 @@ BENCHMARKS_TEST = cd benchmarks && ../$(BIN)/python -m pytest -q -n auto --dist 
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test train-test benchmarks-test check fix lock audit sbom docs release bench e2e soak editors extension samples clean
+.PHONY: help demo test train-test benchmarks-test check fix lock audit sbom docs release bench e2e soak editors extension clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -101,9 +101,6 @@ editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type
 
 extension: $(VSIX)  ## pack the VS Code extension with the server's wheel: editors/vscode/dist/dg-lsp.vsix
 	@[ -e $(VSIX) ] || { echo 'The extension was not packed: the lines above have the reason.' >&2; exit 1; }
-
-samples: $(BASE)  ## fill all places of samples/places.toml into a table
-	@$(BIN)/dg-lsp bench samples samples/places.toml
 
 clean:  ## remove caches and build outputs; .venv stays (rm -rf .venv removes it)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench-out

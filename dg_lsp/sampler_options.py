@@ -68,25 +68,6 @@ Samplers = tuple[tuple[str, SamplerOptions], ...]
 """Options of models by their names."""
 
 
-def parse_option(name: str, text: str) -> Any:
-    """The value of an option that is written as text.
-
-    Raises:
-        ValueError: there is no such option, or the text is no value of it; the message names the option.
-    """
-    if name not in SAMPLER_NAMES:
-        raise ValueError(f"unknown sampler option {ascii(name)[1:-1]:.80}: use {', '.join(SAMPLER_NAMES)}")
-    if name == "thinking":
-        if text not in ("true", "false"):
-            raise ValueError(f"thinking must be true or false, not {text!r:.80}")
-        return text == "true"
-    kind = float if name in _FLOATS else int
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{name} must be {KIND_WORDS[kind]}, not {text!r:.80}") from None
-
-
 def parse_samplers(value: Any) -> Samplers:
     """The options of models from their tables.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.holes import find_holes
+from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.result import RewriteResult
@@ -115,10 +115,10 @@ def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
         new = new[: first + moved] + placeholder + new[last + moved :]
         moved += len(placeholder) - (last - first)
     snapshot = Snapshot(uri, 0, new)
-    holes = find_holes(snapshot, start, end + moved)
-    if len(chosen) < 2 or len(holes) != len(chosen):
+    gaps = find_gaps(snapshot, start, end + moved)
+    if len(chosen) < 2 or len(gaps) != len(chosen):
         return None
-    return Case(RewriteRequest(snapshot, start, end + moved, holes=holes), tuple(text[a:b] for a, b, _ in chosen))
+    return Case(RewriteRequest(snapshot, start, end + moved, gaps=gaps), tuple(text[a:b] for a, b, _ in chosen))
 
 
 def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:

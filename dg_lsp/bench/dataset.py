@@ -1,23 +1,17 @@
-"""Test cases in the HumanEval-Infilling format, and sample positions: cursors with the right texts."""
+"""Test cases in the HumanEval-Infilling format."""
 
 import gzip
 import json
 import random
 import re
-import time
-import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cattrs
-
-from dg_lsp.bench.metrics import Table
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
-from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError
 
 _LINE_END = re.compile(r"\r?\n\Z")
@@ -137,61 +131,3 @@ def _kind(case: TestCase) -> str:
     if cursor.is_blank_line:
         return "block" if "\n" in case.reference.lstrip("\n") else "whole-line"
     return "line-end" if cursor.is_line_end and "\n" not in case.reference else "span"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplePosition:
-    """A cursor in a sample file."""
-
-    file: str
-    line: int
-    expect: list[str]  # right texts
-    col: int | None = None
-
-    def is_right(self, fill: str) -> bool:
-        """True if the first line of the fill is that of an expected text, without blanks around it."""
-        first, *expected = ([*text.strip().splitlines(), ""][0].strip() for text in (fill, *self.expect))
-        return first in expected
-
-
-def read_positions(path: Path) -> tuple[SamplePosition, ...]:
-    """Reads the list `places` of a TOML file.
-
-    Raises:
-        InputFileError: the file is unreadable or has no such list.
-    """
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        positions = tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
-        if not all(position.expect for position in positions):
-            raise ValueError("a place without an expected text")
-        return positions
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, cattrs.BaseValidationError) as error:
-        reason = getattr(error, "strerror", None) or error
-        advice = "name a TOML file of cursor positions, or run this in a clone of dg-lsp"
-        raise InputFileError(f"cannot read cursor positions from {path} ({reason}): {advice}") from error
-
-
-def sample_table(positions: Iterable[SamplePosition], fill: Callable[[SamplePosition], FillResult]) -> Table:
-    """Fills all positions; one row for each."""
-    rows = []
-    for position in positions:
-        start = time.perf_counter()
-        result = fill(position)
-        ms = f"{1e3 * (time.perf_counter() - start):.0f}"
-        name = f"{position.file}:{position.line}" + ("" if position.col is None else f":{position.col}")
-        verdict = "right" if position.is_right(result.text) else "other"
-        if not result.candidates:
-            verdict = result.rejections[0].reason.value if result.rejections else "empty"
-        rows.append((name, _code(position.expect[0]), _code(result.text), verdict, str(result.steps), ms))
-    num_right = sum(row[3] == "right" for row in rows)
-    columns = ("position", "expected", "filled", "verdict", "steps", "ms")
-    return Table(f"{num_right} of {len(rows)} as expected", columns, {"": rows})
-
-
-def _code(text: str) -> str:
-    """A table cell with visible line ends and escaped bars."""
-    shown = "↵".join(text.splitlines()).replace("|", "\\|")
-    if not shown.strip():
-        return ""
-    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"

@@ -201,29 +201,6 @@ def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
     return Table("By language", (*columns, "latency, median"), {"": rows}, note)
 
 
-def sweep_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
-    """One row per combination of sampler options."""
-    rows = []
-    for name, attempts in groups.items():
-        summary = summarize(attempts)
-        num, ttfue, latency = summary["num"], summary["ttfue_ms"], summary["latency_ms"]
-        rows.append(
-            (
-                name,
-                number(num),
-                *(_share(summary[key], num) for key in ("exact_match", "first_line_match")),
-                *(milliseconds(ttfue[key]) for key in ("p50", "p90")),
-                percent(summary["miss_rate"]),
-                number(summary["steps_mean"], 2),
-                number(summary["tokens_per_forward"], 2),
-                *(milliseconds(latency[key]) for key in ("p50", "p95")),
-            )
-        )
-    names = ("sampler", "requests", "exact match", "first line", "TTFUE, median", "TTFUE, p90", "missed")
-    costs = ("steps, mean", "tokens per pass", "latency, median", "latency, p95")
-    return Table("Sweep", (*names, *costs), {"": rows}, "In brackets: the 95 % interval of a share, in percent.")
-
-
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
 

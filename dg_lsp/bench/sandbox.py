@@ -5,7 +5,7 @@ own namespaces: no network, no home, no other processes, and /usr and Python rea
 denies it a user namespace, in which it would have all capabilities. Resource limits bound CPU time, memory, processes,
 open files and file sizes. Everything that it started is killed together with it.
 
-Not covered: holes in the kernel, and programs that pretend to succeed, because the verdict comes from the same process.
+Not covered: bugs of the kernel, and programs that pretend to succeed, because the verdict comes from the same process.
 """
 
 import errno

@@ -1,15 +1,12 @@
 """`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types."""
 
-import math
 import shlex
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import (
     Deadline,
@@ -17,11 +14,10 @@ from dg_lsp.cli.options import (
     Json,
     Seed,
     SuffixLines,
-    with_local_model_options,
     with_model_options,
     with_sampler_options,
 )
-from dg_lsp.cli.printing import print_line, print_lines
+from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.sampler_options import SamplerOptions
 
@@ -85,10 +81,6 @@ def infill(
     warm: Annotated[
         bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
     ] = False,
-    sweep: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=VALUE,...", help="Measure each value of a sampler option; several: all combinations."),
-    ] = None,
     as_json: Json = False,
     output: Output = None,
     html: Html = None,
@@ -98,7 +90,7 @@ def infill(
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     from dg_lsp.bench.contenders import LengthHint, RequestOptions
-    from dg_lsp.cli.measurements import Cases, measure_infill, measure_sweep, sweep_of
+    from dg_lsp.cli.measurements import Cases, measure_infill
 
     if max_lines is not None and length == "oracle":
         raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
@@ -112,8 +104,6 @@ def infill(
         is_warm=warm,
         sampler=sampler,
     )
-    if sweep:
-        return measure_sweep(cases, settings, options, decoder, sweep_of(sweep, sampler))
     return measure_infill(cases, settings, options, decoder)
 
 
@@ -161,38 +151,6 @@ def replay(
     selection, tasks = typing_tasks(files, region, start, settings, bodies=bodies)
     played = Replay(tasks, typing, editor, seed, limit, decoder)
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
-
-
-@app.command("samples", epilog="Example: dg-lsp bench samples places.toml")
-@with_local_model_options
-def samples(
-    places: Annotated[Path, Argument(metavar="PLACES.toml", help="A TOML file with cursor positions.")] = Path(
-        "samples/places.toml"
-    ),
-    *,
-    over: dict[str, Any],
-) -> int:
-    """Fill all listed cursor positions; print a Markdown table of the results."""
-    from dg_lsp.bench.contenders import RequestOptions
-    from dg_lsp.bench.dataset import SamplePosition, sample_table
-    from dg_lsp.cli.measurements import read_samples
-    from dg_lsp.engine.request import FillRequest, Priority
-    from dg_lsp.engine.result import FillResult
-
-    settings = configure(over)
-    positions, sources = read_samples(places, settings)
-    engine = loading.open_engine(settings)
-
-    def fill(position: SamplePosition) -> FillResult:
-        source = sources[position.file]
-        offset = source.offset_at(position.line, position.col)
-        request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
-        return engine.fill(request, deadline=math.inf)
-
-    with closing(engine):
-        print_lines(sample_table(positions, fill).markdown())
-        print_line(RequestOptions().time_limits)
-    return 0
 
 
 def report(

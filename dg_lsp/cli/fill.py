@@ -98,8 +98,9 @@ class _Command:
     def fill(self, offset: int, candidates: int, suffix_lines: int | None) -> int:
         """Completes the code at an offset; returns the exit code."""
         from dg_lsp.cli.output import fill_object, timing_line
+        from dg_lsp.context.eligibility import Eligibility
         from dg_lsp.engine.request import FillRequest, Priority
-        from dg_lsp.server.explanation import Visibility, explain, not_requested
+        from dg_lsp.server.explanation import Explanation, Visibility, explain
 
         request = FillRequest(
             self.source.snapshot(),
@@ -116,8 +117,11 @@ class _Command:
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             result = self._run(engine, request)
             completion, exclusion = self.settings.completion, loading.exclusion(self.settings)
-            typed = not_requested(request, exclusion, completion, engine)
-            typed = typed or explain(result.confident(completion.min_confidence), completion, engine)
+            problem = engine.spec.language_problem(self.source.language)
+            eligibility = Eligibility.of_typing(request.snapshot, offset, exclusion, completion.trigger, problem)
+            typed = Explanation.of(eligibility) or explain(
+                result.confident(completion.min_confidence), completion, engine
+            )
         if self.write and result.candidates:
             self.source.replace(offset, offset, result.text)
         if self.as_json:
@@ -140,14 +144,15 @@ class _Command:
         """
         from dg_lsp.cli.output import times, watch_gaps
         from dg_lsp.cli.rewrite import finish
-        from dg_lsp.context.holes import find_holes
+        from dg_lsp.context.gaps import find_gaps
         from dg_lsp.engine.engine import drain
         from dg_lsp.engine.request import RewriteRequest
         from dg_lsp.errors import RequestError
 
         snapshot = self.source.snapshot()
-        holes, wait_ms = find_holes(snapshot, start, end), math.inf if self.deadline is None else self.deadline
-        if not holes:
+        gaps = find_gaps(snapshot, start, end)
+        wait_ms = math.inf if self.deadline is None else self.deadline
+        if not gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         request = RewriteRequest(
             snapshot,
@@ -155,7 +160,7 @@ class _Command:
             end,
             deadline_ms=wait_ms,
             seed=self.seed,
-            holes=holes,
+            gaps=gaps,
             decoder=self.decoder,
             sampler=self.sampler,
         )
@@ -170,7 +175,7 @@ class _Command:
             for gap in result.gaps
             if gap.rejection
         ]
-        gaps = [
+        filled_gaps = [
             {
                 "line": self.source.line_of(gap.start),
                 "placeholder": self.source.text[gap.start : gap.end],
@@ -183,7 +188,7 @@ class _Command:
         tree = {
             "text": result.text,
             "model": result.model,
-            "gaps": gaps,
+            "gaps": filled_gaps,
             "rejected": result.rejection.reason.value if result.rejection else None,
             "steps": result.steps,
             "timings_ms": times(result.timings, load_ms),

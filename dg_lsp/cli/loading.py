@@ -3,28 +3,23 @@
 Importing this module loads no runtime and no engine, so that `--help` is fast.
 """
 
-import json
 import os
-import random
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import note, warn
-from dg_lsp.errors import DgLspError, InputFileError, ModelError, RequestError, SettingsError, escaped
+from dg_lsp.errors import InputFileError, ModelError, RequestError, SettingsError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-    from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.engine.request import RewriteRequest
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
 
 TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
 """Text before and after the cursor of a test fill."""
-_FILL_SECONDS = 5.0
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
@@ -311,7 +305,7 @@ def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int 
     model, denoiser = open_local(chosen)
     start, used = time.perf_counter(), time.process_time()
     try:
-        engine = _measured(denoiser, settings)
+        engine = measured_engine(denoiser, settings)
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
@@ -327,7 +321,8 @@ def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int 
     return model, engine, denoiser.threads
 
 
-def _measured(denoiser: "ContextDenoiser | TransformersDenoiser", settings: "Settings") -> "LocalEngine":
+def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: "Settings") -> "LocalEngine":
+    """An engine that knows the costs of its model."""
     from dg_lsp.engine.decoder_selection import measure_costs
     from dg_lsp.engine.engine import LocalEngine
 
@@ -376,63 +371,3 @@ def show_instruction_note(request: "RewriteRequest", engine: "Engine") -> None:
     sentence = instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
     if sentence:
         note(sentence)
-
-
-def main() -> int:
-    """The child of a trial: tests the model that standard input names.
-
-    Prints the error as JSON, or an empty object.
-    """
-    given = json.loads(sys.stdin.buffer.read())
-    _be_careful(given["seconds"])
-    try:
-        _open_and_fill(Path(given["path"]), given["settings"])
-    except DgLspError as error:
-        found = {"error": type(error).__name__, "message": str(error)}
-    else:
-        found = {}
-    print(json.dumps(found), flush=True)  # noqa: T201
-    os._exit(0)  # what closing the model would do is of no interest
-
-
-def _be_careful(seconds: float) -> None:
-    """Ends this process after the given time, even inside llama.cpp; it leaves no core dump and is the first that the
-    system ends if memory is short."""
-    timer = threading.Timer(seconds, os._exit, (1,))  # faulthandler, which reads frames in use, can crash instead
-    timer.daemon = True
-    timer.start()
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
-    from dg_lsp.settings import ModelSettings, Settings
-
-    settings: Settings = Settings(model=ModelSettings(**model))
-    denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
-    _try_tokenizer(denoiser.tokenizer)
-    before, after = TEST_CODE
-    request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
-    with suppress(RequestError):  # a context that is too short for the line
-        engine = _measured(denoiser, settings)
-        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
-
-
-def _try_tokenizer(tokenizer: "Tokenizer") -> None:
-    """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
-    mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
-    characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))
-    runs = (20_000 * char for char in "a1! \n\té中😀")
-    spellings = b"".join(tokenizer.pieces()).decode("utf-8", "replace")
-    for text in ("", *characters, *runs, mixed, spellings):
-        tokenizer.decode(tokenizer.encode(text))
-        tokenizer.special(text)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,7 @@
 """Measurements of `dg-lsp bench`: opens models and contenders, runs them, and prints or writes the results."""
 
 import hashlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,20 +12,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tim
 
 from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
-from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases
-from dg_lsp.bench.metrics import Attempt, Table, by_contender, by_language, grouped, summarize, sweep_table
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
+from dg_lsp.bench.metrics import Attempt, Table, by_language, grouped, summarize
 from dg_lsp.bench.report import benchmark_page, check_page_path
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import check_decoder, sampler_of
+from dg_lsp.cli.options import check_decoder
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.printing import note, print_json, print_lines
-from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import UsageError
-from dg_lsp.sampler_options import SamplerOptions, parse_option
 from dg_lsp.settings import RemoteSettings, Settings
 
 REMOTE = "remote"
@@ -35,8 +32,6 @@ _INFILL_KEYS = (
     *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
     *("steps_mean", "tokens_per_forward"),
 )
-Sweep = Mapping[str, SamplerOptions]
-"""Combinations by name, see `sweep_of`."""
 _LANGUAGE_KEYS = ("num", "exact_match", "first_line_match", "miss_rate")
 
 
@@ -120,68 +115,6 @@ def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
     return {**{key: summary[key] for key in _LANGUAGE_KEYS}, "exact_match_by_kind": exact}
 
 
-def sweep_of(texts: Sequence[str], sampler: SamplerOptions) -> dict[str, SamplerOptions]:
-    """All combinations of `NAME=VALUE,VALUE,...` over the other options, by a name such as `canvas_length=16`.
-
-    Raises:
-        UsageError: an unknown option, a bad value, one option twice, or one that `sampler` has already.
-    """
-    listed: dict[str, list[Any]] = {}
-    for text in texts:
-        name, has_values, values = text.partition("=")
-        if not has_values or not values:
-            raise UsageError(f"--sweep {text}: expected NAME=VALUE,VALUE,... such as canvas_length=16,32,64")
-        if name in listed or name in sampler.values:
-            raise UsageError(f"--sweep {text}: {name} is given twice")
-        try:
-            listed[name] = list(dict.fromkeys(parse_option(name, value.strip()) for value in values.split(",")))
-        except ValueError as error:
-            raise UsageError(f"--sweep {text}: {error}") from error
-    combinations = (dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values()))
-    return {_sweep_label(values): sampler_of({**sampler.values, **values}) for values in combinations}
-
-
-def _sweep_label(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={str(value).lower()}" for name, value in values.items())
-
-
-def measure_sweep(
-    cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None, sweep: Sweep
-) -> int:
-    """Runs the combinations in turn and in a new order at each case; returns the exit code.
-
-    The values are not part of the header: a resumed run may add some.
-    """
-    check_decoder(decoder, settings)
-    if settings.is_remote:
-        raise UsageError("a remote server has its own sampler: leave --sweep out")
-    opening = _open_sweep(settings, decoder, options, sweep)
-    run = cases.run("infill", settings, options, opening, {"decoder": decoder, "sweep": True})
-    groups = by_contender(run.attempts)
-    rows = [{"sampler": _swept(sweep[name], options), **infill_summary(group)} for name, group in groups.items()]
-    tree = {"model": run.header.model, "length_knowledge": options.length, "sweep": rows} if cases.as_json else None
-    return finish(run, [sweep_table(groups)], tree, cases.html)
-
-
-def _swept(sampler: SamplerOptions, options: RequestOptions) -> dict[str, Any]:
-    """What a combination changes."""
-    return {name: value for name, value in sampler.values.items() if name not in options.sampler.values}
-
-
-@contextmanager
-def _open_sweep(
-    settings: Settings, decoder: DecoderName | None, options: RequestOptions, sweep: Sweep
-) -> Iterator[tuple[BenchModel, list[Contender]]]:
-    """One model for all combinations; each is a client of its own, so that no prompt is cached by another one."""
-    opened = open_model(settings)
-    with closing(opened.engine):
-        contenders: list[Contender] = [
-            EngineContender(name, opened.engine, decoder, replace(options, sampler=sampler), client=name)
-            for name, sampler in sweep.items()
-        ]
-        yield opened, contenders
-
-
 @contextmanager
 def _open_contender(
     settings: Settings, decoder: DecoderName | None, options: RequestOptions
@@ -191,15 +124,6 @@ def _open_contender(
     notes = remote_notes(settings.remote) if settings.is_remote else ()
     with closing(opened.engine):
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
-
-
-def read_samples(places: Path, settings: Settings) -> tuple[tuple[SamplePosition, ...], dict[str, SourceFile]]:
-    """The cursor positions of a TOML file, and the files by name; refuses files that the settings exclude."""
-    positions = read_positions(places)
-    sources = {position.file: SourceFile.read(places.parent / position.file) for position in positions}
-    for source in sources.values():
-        loading.check_allowed(source, settings)
-    return positions, sources
 
 
 @contextmanager

@@ -97,10 +97,6 @@ MODEL_OPTIONS: dict[str, tuple[Any, Any]] = {
 }
 with_model_options = with_group("over", MODEL_OPTIONS, lambda values: overrides(**values))
 """The parameter `over` is a settings tree, see `overrides`."""
-with_local_model_options = with_group(
-    "over", {name: one for name, one in MODEL_OPTIONS.items() if name != "remote"}, lambda values: overrides(**values)
-)
-"""The same for commands that only measure a model of this computer."""
 
 
 def _only_model(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,29 +1,33 @@
 """The trial of a model: a child process opens a new file or checkpoint folder first, because it may crash.
 
-llama.cpp ends its process when a file is not what it expects. The child (`main` in loading.py) checks the weights,
-loads the model and completes one line. A model that passed is recorded by its SHA-256, with the runtime that opened it.
+llama.cpp ends its process when a file is not what it expects. The child (`main`) checks the weights, loads the model
+and completes one line. A model that passed is recorded by the numbers and times of its files, with the runtime.
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp import errors
 from dg_lsp.cli.printing import note
-from dg_lsp.errors import ModelCrashedError, ModelError
+from dg_lsp.errors import DgLspError, ModelCrashedError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment, write_private
 
 if TYPE_CHECKING:
+    from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.settings import ModelSettings
 
 RECORD = "tested-models.json"
@@ -32,6 +36,7 @@ _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 """Limit of a trial: this time, and the time to read the file at this rate."""
 _START_SECONDS = 60.0
 """For Python to start in the child; the child ends itself after the limit of the trial."""
+_FILL_SECONDS = 5.0
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -39,7 +44,7 @@ _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
 def check_model(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
-    """Tests a model that is not bundled, unless the same content has passed with this runtime and prompt attention.
+    """Tests a model that is not bundled, unless it has passed unchanged with this runtime and prompt attention.
 
     Returns what identifies its files, for `opened` and `check_unchanged`; nothing for a model that needs no test.
 
@@ -58,23 +63,18 @@ def check_model(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
     runtime = _transformers() if is_folder else _llama_cpp()
     if runtime is None:  # then nothing opens the folder
         return {}
-    known = _Record.read()
     with map_file_errors(path):
         identities = _identities(path)
         size = sum(part.stat().st_size for part in identities)
-        if is_new := not all(identity in known.digests for identity in identities.values()):
-            read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
-    if is_new and size >= _ANNOUNCED_BYTES:
-        note(f"{path.name} is new here: it is tested once in a process of its own")
-    digests = [known.digest(part, identity) for part, identity in identities.items()]
-    if is_folder:
-        digests = [f"{part.name} {digest}\n" for part, digest in zip(identities, digests, strict=True)]
-    key = " ".join((_digest(digests), runtime, settings.prompt_attention))
-    if key not in known.passed:
+    passed = _read_record()
+    key = hashlib.sha256("\n".join((*identities.values(), runtime, settings.prompt_attention)).encode()).hexdigest()
+    if key not in passed:
+        read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
+        if size >= _ANNOUNCED_BYTES:
+            note(f"{path.name} is new here: it is tested once in a process of its own")
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
         check_unchanged(path, identities)
-        known.passed.append(key)
-    known.write()
+        _write_record([*passed, key])
     return identities
 
 
@@ -108,12 +108,15 @@ def opened(path: Path, identities: Mapping[Path, str]) -> Iterator[Path]:
 
 
 def _identities(path: Path) -> dict[Path, str]:
-    """The files of a model, each with what changes whenever the file does, as far as the file system records it."""
+    """The files of a model, each with what changes whenever the file does, as far as the file system records it.
+
+    The number of the device is no part of it, because some systems number devices anew at each start.
+    """
     return {part: _identity(part.stat()) for part in _parts(path)}
 
 
 def _identity(status: os.stat_result) -> str:
-    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return ":".join(map(str, numbers))
 
 
@@ -130,11 +133,6 @@ def _parts(path: Path) -> list[Path]:
         for number in range(1, min(int(match[1]), 999) + 1)
         if (part := path.with_name(f"{stem}-{number:05}-of-{match[1]}.gguf")).is_file()
     ]
-
-
-def _digest(digests: list[str]) -> str:
-    joined = "".join(digests).encode("utf-8", "surrogateescape")  # a file name may be no UTF-8
-    return digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
 
 
 def _llama_cpp() -> str:
@@ -154,38 +152,18 @@ def _transformers() -> str | None:
         return None
 
 
-class _Record:
-    """Digests of files by identity, and the files that passed. It only saves time: without it, all is tested again."""
+def _read_record() -> list[str]:
+    """The models that passed, oldest first. The record only saves time: without it, all models are tested again."""
+    try:
+        return list(map(str, json.loads((data_folder() / RECORD).read_text(encoding="utf-8"))["passed"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
 
-    def __init__(self, digests: dict[str, str], passed: list[str]) -> None:
-        self.digests = digests
-        self.passed = passed
-        self._before = self._tree()
 
-    @classmethod
-    def read(cls) -> "_Record":
-        try:
-            tree = json.loads((data_folder() / RECORD).read_text(encoding="utf-8"))
-            return cls({str(key): str(value) for key, value in tree["digests"].items()}, list(map(str, tree["passed"])))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return cls({}, [])
-
-    def digest(self, path: Path, identity: str) -> str:
-        if identity not in self.digests:
-            with map_file_errors(path), path.open("rb") as file:
-                self.digests[identity] = hashlib.file_digest(file, "sha256").hexdigest()
-        return self.digests[identity]
-
-    def write(self) -> None:
-        if (tree := self._tree()) == self._before:
-            return
-        with contextlib.suppress(OSError):
-            data_folder().mkdir(parents=True, exist_ok=True)
-            write_private(data_folder() / RECORD, tree)
-
-    def _tree(self) -> dict[str, Any]:
-        digests = dict(list(self.digests.items())[-_MAX_RECORDED:])
-        return {"digests": digests, "passed": self.passed[-_MAX_RECORDED:]}
+def _write_record(passed: Sequence[str]) -> None:
+    with contextlib.suppress(OSError):
+        data_folder().mkdir(parents=True, exist_ok=True)
+        write_private(data_folder() / RECORD, {"passed": passed[-_MAX_RECORDED:]})
 
 
 def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
@@ -195,23 +173,25 @@ def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
     advice = "it is damaged, or made to do harm: use another file"
     given = attrs.asdict(attrs.evolve(settings, sampler=()))
     tree = {"path": str(path.absolute()), "seconds": seconds, "settings": given}
-    run = functools.partial(subprocess.run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     try:
-        done = run(
-            python_command("dg_lsp.cli.loading"),
+        done = subprocess.run(
+            python_command("dg_lsp.cli.trial"),
             input=json.dumps(tree).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
             env=python_environment(),
             cwd=NEUTRAL_FOLDER,
             timeout=seconds + _START_SECONDS,
         )
-        found = json.loads(done.stdout)
+        problem = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
         raise ModelCrashedError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
     except ValueError as error:
         raise ModelCrashedError(f"{path} ends its process ({_ending(done.returncode)}); {advice}") from error
-    if found:
-        kind = getattr(errors, found["error"])
-        raise kind(found["message"])
+    if problem:
+        kind = getattr(errors, problem["error"])
+        raise kind(problem["message"])
 
 
 def _ending(code: int) -> str:
@@ -219,3 +199,65 @@ def _ending(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"exit code {code}"
+
+
+def main() -> int:
+    """The child of a trial: tests the model that standard input names.
+
+    Prints the error as JSON, or an empty object.
+    """
+    given = json.loads(sys.stdin.buffer.read())
+    _limit_process(given["seconds"])
+    problem = {}
+    try:
+        _open_and_fill(Path(given["path"]), given["settings"])
+    except DgLspError as error:
+        problem = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(problem), flush=True)  # noqa: T201
+    os._exit(0)  # what closing the model would do is of no interest
+
+
+def _limit_process(seconds: float) -> None:
+    """Ends this process after the given time, even inside llama.cpp.
+
+    The process leaves no core dump, and is the first that the system ends if memory is short.
+    """
+    timer = threading.Timer(seconds, os._exit, (1,))  # faulthandler, which reads frames in use, can crash instead
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
+    from dg_lsp.cli.loading import TEST_CODE, load_file, measured_engine, open_denoiser
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.settings import ModelSettings, Settings
+
+    settings: Settings = Settings(model=ModelSettings(**model))
+    denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
+    _try_tokenizer(denoiser.tokenizer)
+    before, after = TEST_CODE
+    request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
+    with contextlib.suppress(RequestError):  # a context that is too short for the line
+        engine = measured_engine(denoiser, settings)
+        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
+
+
+def _try_tokenizer(tokenizer: "Tokenizer") -> None:
+    """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
+    mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
+    characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))
+    runs = (20_000 * char for char in "a1! \n\té中😀")
+    spellings = b"".join(tokenizer.pieces()).decode("utf-8", "replace")
+    for text in ("", *characters, *runs, mixed, spellings):
+        tokenizer.decode(tokenizer.encode(text))
+        tokenizer.special(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,24 +24,28 @@ def why(
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.output import for_stream
     from dg_lsp.cli.source import SourceFile, parse_position
+    from dg_lsp.context.eligibility import Eligibility
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.explanation import Visibility, explain, not_requested
+    from dg_lsp.server.explanation import Explanation, Visibility, explain
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
     settings = loading.configure(over)
-    request = FillRequest(source.snapshot(), source.offset_at(line, column), max_lines=settings.completion.max_lines)
-    exclusion = loading.exclusion(settings)
-    found = not_requested(request, exclusion, settings.completion)
-    if found is None:
+    snapshot, offset = source.snapshot(), source.offset_at(line, column)
+    request = FillRequest(snapshot, offset, max_lines=settings.completion.max_lines)
+    exclusion, trigger = loading.exclusion(settings), settings.completion.trigger
+    explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger))
+    if explanation is None:
         with closing(loading.open_engine(settings)) as engine:
             deadline = time.monotonic() + settings.completion.deadline_ms / 1e3
-            found = not_requested(request, exclusion, settings.completion, engine)
-            found = found or explain(engine.fill(request, deadline=deadline), settings.completion, engine)
+            problem = engine.spec.language_problem(snapshot.language)
+            explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger, problem))
+            if explanation is None:
+                explanation = explain(engine.fill(request, deadline=deadline), settings.completion, engine)
     if as_json:
-        print_json(found.as_object())
+        print_json(explanation.as_object())
     else:
-        print_line(found.sentence)
-        if found.text and (show_text or found.outcome is Visibility.SHOWN):
-            typer.echo(for_stream(found.text, sys.stdout))
-    return 0 if found.outcome is Visibility.SHOWN else 1
+        print_line(explanation.sentence)
+        if explanation.text and (show_text or explanation.outcome is Visibility.SHOWN):
+            typer.echo(for_stream(explanation.text, sys.stdout))
+    return 0 if explanation.outcome is Visibility.SHOWN else 1

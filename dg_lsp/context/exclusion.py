@@ -10,7 +10,6 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path, PureWindowsPath
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dg_lsp.context.document import Snapshot, path_of, split_uri
+from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.gitignore import Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
@@ -122,15 +122,15 @@ class WorkspaceFolders:
 NO_FOLDERS = WorkspaceFolders()
 
 
-@dataclass(frozen=True, slots=True)
 class Exclusion:
     """The exclusion rules of the settings, for a workspace with these folders."""
 
-    settings: PrivacySettings
-    workspace: WorkspaceFolders = NO_FOLDERS
+    def __init__(self, settings: PrivacySettings, workspace: WorkspaceFolders = NO_FOLDERS) -> None:
+        self.settings = settings
+        self.workspace = workspace
 
-    def reason(self, snapshot: Snapshot) -> ExclusionReason | None:
-        """Why this document is excluded, or None."""
+    def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
+        """Why the model must not see this document, or None."""
         settings = self.settings
         if snapshot.language in settings.exclude_languages:
             return ExclusionReason.LANGUAGE
@@ -139,6 +139,16 @@ class Exclusion:
         if len(snapshot.text) > MAX_CHARS:
             return ExclusionReason.GIANT
         return ExclusionReason.BINARY if is_binary(snapshot.text) else None
+
+    def is_excluded(self, snapshot: Snapshot) -> bool:
+        """Whether the model must not see this document."""
+        return self.exclusion_reason(snapshot) is not None
+
+    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
+        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
+        kinds = [Inside.COMMENT] if self.settings.exclude_comments else []
+        kinds += [Inside.STRING] if self.settings.exclude_strings else []
+        return bool(kinds) and inside(snapshot.alone().text, offset - snapshot.num_before, snapshot.language) in kinds
 
     def path_reason(self, path: str, folders: Iterable[Path] = ()) -> ExclusionReason | None:
         """Why a file is excluded by its path, before it is read, or None.

@@ -296,7 +296,7 @@ class LocalEngine(Engine):
             return self._sampled(request.sampler).rewrite(own, deadline=deadline)
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
         model = self._model.for_client(request.client)
-        if request.holes:
+        if request.gaps:
             return GapsFill(request, self.spec.name, self.settings, end, self.run, model).run()
         return Rewrite(model, request, end, self.run, self.settings).run()
 

@@ -1,6 +1,6 @@
-"""Fills the holes of a range, together on one canvas or one after the other.
+"""Fills the gaps of a range, together on one canvas or one after the other.
 
-Every fill is judged like a completion at its hole, and the buffer must not break by it. A hole without a good fill
+Every fill is judged like a completion at its gap, and the buffer must not break by it. A gap without a good fill
 stays as it was.
 """
 
@@ -17,7 +17,7 @@ from dg_lsp.canvas.layout import NOTHING, noise, token_ids
 from dg_lsp.canvas.prompt_format import in_format, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import Snapshot, TextStyle
-from dg_lsp.context.holes import STAND_IN, Hole
+from dg_lsp.context.gaps import STAND_IN, Gap
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
@@ -46,29 +46,29 @@ def fills_together(spec: ModelSpec, decoder: DecoderName) -> bool:
 
 
 class GapsText:
-    """A buffer in pieces: the text between the holes, and what stands in each of them."""
+    """A buffer in pieces: the text between the gaps, and what stands in each of them."""
 
-    def __init__(self, snapshot: Snapshot, holes: Sequence[Hole]) -> None:
-        self.holes, self._snapshot, text = holes, snapshot, snapshot.text
-        ends = (0, *(hole.end for hole in holes)), (*(hole.start for hole in holes), len(text))
+    def __init__(self, snapshot: Snapshot, gaps: Sequence[Gap]) -> None:
+        self.gaps, self._snapshot, text = gaps, snapshot, snapshot.text
+        ends = (0, *(gap.end for gap in gaps)), (*(gap.start for gap in gaps), len(text))
         self._pieces = [text[start:end] for start, end in zip(*ends, strict=True)]
-        self._old = [text[hole.start : hole.end] for hole in holes]
-        self._leads = [hole.lead(text) for hole in holes]
+        self._old = [text[gap.start : gap.end] for gap in gaps]
+        self._leads = [gap.lead(text) for gap in gaps]
         self._shown = [old if old.strip() else STAND_IN for old in self._old]
-        self.verdicts: list[Verdict] = [Rejection(Reason.UNFINISHED) for _ in holes]
+        self.verdicts: list[Verdict] = [Rejection(Reason.UNFINISHED) for _ in gaps]
 
     def opened(self, first: int, last: int) -> tuple[Snapshot, int]:
-        """The buffer without the holes from `first` to `last` and what is between them, and where they were."""
+        """The buffer without the gaps from `first` to `last` and what is between them, and where they were."""
         before = self._before(first) + self._leads[first]
         return replace(self._snapshot, text=before + self._after(last)), len(before)
 
     def between(self, first: int, last: int) -> tuple[str, ...]:
-        """The texts between these holes as the model sees them."""
-        style = TextStyle.of(self._snapshot.text, self.holes[first].start)
+        """The texts between these gaps as the model sees them."""
+        style = TextStyle.of(self._snapshot.text, self.gaps[first].start)
         return tuple(style.to_model(self._pieces[i] + self._leads[i]) for i in range(first + 1, last + 1))
 
     def take(self, number: int, verdict: Verdict, settings: CompletionSettings) -> bool:
-        """Puts a candidate into its hole, unless it is not worth that; True if it is there now."""
+        """Puts a candidate into its gap, unless it is not worth that; True if it is there now."""
         if isinstance(verdict, Candidate):
             before, old = self._before(number), self._shown[number]
             whole = replace(self._snapshot, text=before + old + self._after(number))
@@ -87,7 +87,7 @@ class GapsText:
         return isinstance(verdict, Candidate)
 
     def result_text(self) -> str:
-        """The text from the first hole to the last one; holes without a fill are as they were."""
+        """The text from the first gap to the last one; gaps without a fill are as they were."""
         parts = [
             verdict.text if isinstance(verdict, Candidate) else old
             for verdict, old in zip(self.verdicts, self._old, strict=True)
@@ -121,14 +121,14 @@ class GapsFill:
         self._model = model if model is not None and fills_together(model.spec, wanted) else None
         if self._model is not None and self._model.spec.prompt_format is PromptFormat.PREFIX:
             self._model = replace(self._model, spec=in_format(self._model.spec, PromptFormat.INFILL))
-        self._text = GapsText(request.snapshot, request.holes)
+        self._text = GapsText(request.snapshot, request.gaps)
         self._watch = Stopwatch()
         self._steps = 0
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
         first, block = 0, 0
-        while first < len(self._request.holes):
+        while first < len(self._request.gaps):
             layout, last = self._group(first)
             if layout is not None and self._model is not None:
                 steps = self._watch.relay(self._join(self._model, layout, first))
@@ -139,12 +139,12 @@ class GapsFill:
         return self._result()
 
     def _group(self, first: int) -> tuple[GapsLayout | None, int]:
-        """The layout of as many holes as share a canvas, and the last of them; None for a single one."""
+        """The layout of as many gaps as share a canvas, and the last of them; None for a single one."""
         last, layout = first, None
         if self._model is None:
             return None, first
         with self._watch.stage("prompt"):
-            while last + 1 < len(self._request.holes):
+            while last + 1 < len(self._request.gaps):
                 longer = self._layout(self._model, first, last + 1)
                 if not longer.fits(self._model.spec):
                     break
@@ -157,7 +157,7 @@ class GapsFill:
         return gaps_layout(prompt, self._text.between(first, last), model.tokenizer, model.spec)
 
     def _fill_one(self, number: int) -> Generator[Progress, None, None]:
-        """A completion where the hole is."""
+        """A completion where the gap is."""
         request = self._request
         snapshot, offset = self._text.opened(number, number)
         decoder = None if self._model is not None else request.decoder
@@ -179,7 +179,7 @@ class GapsFill:
         self._take_best(number, result.candidates or rejections)
 
     def _take_best(self, number: int, verdicts: Sequence[Verdict]) -> None:
-        """Puts the first candidate into the hole that is good there."""
+        """Puts the first candidate into the gap that is good there."""
         for verdict in verdicts:
             if self._text.take(number, verdict, self._settings):
                 return
@@ -227,14 +227,14 @@ class GapsFill:
         return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self) -> RewriteResult:
-        holes = self._request.holes
-        gaps = tuple(FilledGap.of(hole, one) for hole, one in zip(holes, self._text.verdicts, strict=True))
+        gaps = self._request.gaps
+        filled_gaps = tuple(FilledGap.of(gap, verdict) for gap, verdict in zip(gaps, self._text.verdicts, strict=True))
         filled = [one for one in self._text.verdicts if isinstance(one, Candidate)]
         refused = [one for one in self._text.verdicts if isinstance(one, Rejection)]
         return RewriteResult(
             self._name,
-            holes[0].start,
-            holes[-1].end,
+            gaps[0].start,
+            gaps[-1].end,
             self._text.result_text() if filled else "",
             None if filled else refused[0],
             fmean(one.score for one in filled) if filled else 0.0,
@@ -242,7 +242,7 @@ class GapsFill:
             True,  # there is no instruction
             self._steps,
             self._watch.timings(),
-            gaps,
+            filled_gaps,
         )
 
 

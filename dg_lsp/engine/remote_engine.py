@@ -135,7 +135,7 @@ class RemoteEngine(Engine):
         _check_sampler(request)
         watch = Stopwatch()
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        if request.holes:
+        if request.gaps:
             return (yield from GapsFill(request, self.spec.name, self.settings, end, self.run).run())
         with watch.stage("prompt"):
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions

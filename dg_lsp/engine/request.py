@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
-from dg_lsp.context.holes import Hole
+from dg_lsp.context.gaps import Gap
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
@@ -87,8 +87,8 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
-    holes: tuple[Hole, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
-    decoder: DecoderName | None = None  # for the holes; None takes the setting
+    gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
+    decoder: DecoderName | None = None  # for the gaps; None takes the setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class ResidentModels(Generic[SchedulerT]):
         """
         if isinstance(request, ChatRequest):
             return self.completion if request.text is not None else self.rewrite
-        if not isinstance(request, RewriteRequest) or request.holes:
+        if not isinstance(request, RewriteRequest) or request.gaps:
             return self.completion
         if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite.ready)):
             return self.rewrite if engine.spec.has_free_canvas else self.completion

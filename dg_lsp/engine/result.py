@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.holes import Hole
+from dg_lsp.context.gaps import Gap
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 
@@ -106,7 +106,7 @@ class FillResult:
 
 @dataclass(frozen=True, slots=True)
 class FilledGap:
-    """A hole and its fill, or the reason why it stays as it is."""
+    """A gap and its fill, or the reason why it stays as it is."""
 
     start: int
     end: int  # offsets of the placeholder
@@ -115,11 +115,11 @@ class FilledGap:
     confidence: float  # estimated probability that the first line is right; 0 where rejected
 
     @classmethod
-    def of(cls, hole: Hole, verdict: Candidate | Rejection) -> "FilledGap":
-        """The verdict about a hole's fill."""
+    def of(cls, gap: Gap, verdict: Candidate | Rejection) -> "FilledGap":
+        """The verdict about a gap's fill."""
         if isinstance(verdict, Candidate):
-            return cls(hole.start, hole.end, verdict.text, None, verdict.confidence)
-        return cls(hole.start, hole.end, "", verdict, 0.0)
+            return cls(gap.start, gap.end, verdict.text, None, verdict.confidence)
+        return cls(gap.start, gap.end, "", verdict, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class RewriteResult:
     follows_instructions: bool  # False where the model saw the instruction as a comment at most
     steps: int
     timings: Timings
-    gaps: tuple[FilledGap, ...] = ()  # the holes of the range, if only they were filled
+    gaps: tuple[FilledGap, ...] = ()  # the gaps of the range, if only they were filled
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
 def instruction_note(request: RewriteRequest, model: str, *, follows_instructions: bool) -> str:
     """What becomes of the instruction, or of TODO comments at gaps, if the model follows none; empty otherwise."""
     is_instructed = bool(request.instruction.strip())
-    if follows_instructions or not (is_instructed or any(hole.hint for hole in request.holes)):
+    if follows_instructions or not (is_instructed or any(gap.hint for gap in request.gaps)):
         return ""
     fate = "it sees the TODO lines as comments"
     if is_instructed:

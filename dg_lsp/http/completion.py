@@ -9,7 +9,8 @@ from urllib.parse import quote
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily, takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, cut, mask_secrets
+from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
@@ -69,7 +70,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
     allowed, num_left = [], MAX_CHARS
     for snippet in snippets:
         path = snippet.path.replace("\\", "/")
-        if exclusion_reason(path, snippet.text, language_id_of(path), settings) is None:
+        if eligibility(path, snippet.text, language_id_of(path), settings).is_served:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
             text = cut(snippet.text, num_left)
             num_left -= len(text)
@@ -79,9 +80,10 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
     return Snippets(tuple(allowed))
 
 
-def exclusion_reason(path: str, text: str, language: str, settings: Settings) -> ExclusionReason | None:
-    """Why the settings exclude a file of the client's machine, or None; `path` is not looked up on this one."""
-    return Exclusion(settings.privacy).reason(Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, text, language))
+def eligibility(path: str, text: str, language: str, settings: Settings) -> Eligibility:
+    """Whether the settings allow a file of the client's machine; `path` is not looked up on this one."""
+    snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, text, language)
+    return Eligibility.of_document(snapshot, Exclusion(settings.privacy))
 
 
 def cut_at_stops(text: str, stops: Sequence[str], *, is_cut: bool) -> Completion:

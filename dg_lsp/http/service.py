@@ -31,7 +31,7 @@ from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.completion import exclusion_reason
+from dg_lsp.http.completion import eligibility
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
 from dg_lsp.settings import Settings
 
@@ -184,8 +184,8 @@ class Service:
         Raises:
             ApiError: the settings exclude the file.
         """
-        if path and (reason := exclusion_reason(path, text, language, self.settings)):
-            raise ApiError(400, f"this file is not sent to the model: {reason}")
+        if path and not (document := eligibility(path, text, language, self.settings)).is_served:
+            raise ApiError(400, document.reason)
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
 

@@ -13,9 +13,8 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-from dg_lsp.context.document import LINE_END, Encoding
+from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
@@ -24,9 +23,8 @@ from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
-from dg_lsp.server.acceptance import accept_command
+from dg_lsp.server.completion import complete
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.explanation import not_at_cursor
 from dg_lsp.server.session import NOTHING, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
@@ -34,8 +32,6 @@ from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_work
 from dg_lsp.system import keep_heap_small
 
 OpenEngine = Callable[[Settings], Engine]
-NUM_INVOKED = 3
-"""Candidates of a request by the user; automatic requests get one."""
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
@@ -195,40 +191,8 @@ def _open_cells(ls: Server, notebook: str, items: Sequence[types.TextDocumentIte
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
-    """Completions at the cursor. Errors are logged, and the answer is an empty list."""
-    at, nothing = ls.documents.completion_position(params), types.InlineCompletionList(items=[])
-    if at is None:
-        ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
-    elif at.snapshot.uri != ls.active_document:
-        ls.focus(at.snapshot.uri)
-    if at is None or not at.is_code or not ls.is_served(at.snapshot):
-        return nothing
-    is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
-    is_requested = is_invoked or ls.acceptance.is_rest_of_invoked(at.snapshot.uri, at.span[0])
-    request = FillRequest(
-        at.snapshot,
-        at.offset,
-        num_candidates=NUM_INVOKED if is_invoked else 1,
-        max_lines=ls.settings.completion.max_lines,
-        priority=Priority.INVOKED if is_requested else Priority.TYPED,
-        snippets=ls.snippets(at.snapshot, at.offset),
-    )
-    if not is_requested and not_at_cursor(request, ls.exclusion, ls.settings.completion) is not None:
-        return nothing
-    if request.max_lines == 1 and LINE_END.search(at.selected):
-        return nothing
-    followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
-    result = await ls.fill(request, followed)
-    if result is None:
-        return nothing
-    texts = [at.selected + candidate.text for candidate in result.candidates]
-    names = ls.acceptance.answer(followed, texts, result.model)
-    return types.InlineCompletionList(
-        [
-            types.InlineCompletionItem(text, range=at.replaced, command=accept_command("Accepted", name))
-            for text, name in zip(texts, names, strict=True)
-        ]
-    )
+    """Completions at the cursor."""
+    return types.InlineCompletionList(await complete(ls, params))
 
 
 async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:

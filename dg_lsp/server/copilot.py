@@ -8,14 +8,14 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.context.document import Cursor, TextStyle
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
+from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import minimal_changes
-from dg_lsp.server.explanation import Explanation, Visibility, explain, not_requested
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -72,7 +72,8 @@ def _register_own(server: Server) -> None:
 
     @server.feature("dg-lsp/why")
     async def why(params: Any) -> dict[str, Any]:
-        return (await _explanation(server, params)).as_object()
+        uri = str(_field(params, "textDocument", "uri"))
+        return (await explain_position(server, uri, _position(server, params))).as_object()
 
     server.feature("dg-lsp/stats")(lambda _params: server.stats())
 
@@ -95,30 +96,6 @@ def _position(server: Server, params: Any) -> types.Position | None:
     except JsonRpcInvalidParams:
         return None
     return position
-
-
-async def _explanation(server: Server, params: Any) -> Explanation:
-    """What automatic completion does at the position of the parameters."""
-    uri = str(_field(params, "textDocument", "uri"))
-    position, at = _position(server, params), None
-    if position is not None:
-        automatic = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
-        params = types.InlineCompletionParams(automatic, types.TextDocumentIdentifier(uri), position)
-        at = server.documents.completion_position(params)
-    if at is None:
-        return Explanation(Visibility.NOT_REQUESTED, "The document is not open.")
-    settings = server.settings.completion
-    snippets = server.snippets(at.snapshot, at.offset)
-    request = FillRequest(at.snapshot, at.offset, max_lines=settings.max_lines, snippets=snippets)
-    found = not_requested(request, server.exclusion, settings, server.engine())
-    if found is not None:
-        return found
-    if not at.is_code:
-        return Explanation(Visibility.NOT_REQUESTED, "The cursor is in a magic of a notebook.")
-    result, engine = await server.fill(request), server.engine()
-    if result is None or engine is None:
-        return Explanation(Visibility.NO_MODEL, f"The model gives no answer: {server.status.message or 'see the log'}.")
-    return explain(result, settings, engine)
 
 
 def _inline_edit_problem(server: Server) -> str:
@@ -149,9 +126,9 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     snapshot = server.documents.snapshot(document, span)
     start, end = (snapshot.num_before + at for at in span)
     offset, _ = server.documents.offsets(document.lines, types.Range(at, at))
-    cursor, settings = FillRequest(snapshot, snapshot.num_before + offset), server.settings.completion
-    is_off = not_requested(cursor, server.exclusion, settings, server.engine()) is not None
-    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]) or is_off:
+    if not snapshot.text[start:end].strip() or document.code.is_magic(span[0]):
+        return []
+    if not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
         return []
     request = RewriteRequest(
         snapshot,

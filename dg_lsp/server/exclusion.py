@@ -16,7 +16,6 @@ from dg_lsp.context.exclusion import (
     local_path,
     repository_around,
 )
-from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, compiled, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
@@ -27,7 +26,7 @@ _MAX_CONFIG = 20_000
 _EXCLUDES_FILE = re.compile(r'^[ \t]*excludesfile[ \t]*=[ \t]*"?([^"\n]+)', re.IGNORECASE | re.MULTILINE)
 
 
-class WorkspaceExclusion:
+class WorkspaceExclusion(Exclusion):
     """Exclusion rules of one session: the settings, and the .gitignore files of repositories and workspace folders.
 
     The session replaces settings and folders. A .gitignore file is read again when it changes.
@@ -36,7 +35,7 @@ class WorkspaceExclusion:
     flavour = Path
 
     def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.set_folders(folders)
 
     def set_folders(self, folders: Iterable[str]) -> None:
@@ -53,24 +52,11 @@ class WorkspaceExclusion:
         return self.workspace.roots
 
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
-        """Why the model must not see this document, or None."""
-        reason = Exclusion(self.settings, self.workspace).reason(snapshot)
+        """Why the model must not see this document, or None; also because git ignores its file."""
+        reason = super().exclusion_reason(snapshot)
         if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.file_uri):
             return ExclusionReason.IGNORED
         return reason
-
-    def is_excluded(self, snapshot: Snapshot) -> bool:
-        """Whether the model must not see this document."""
-        return self.exclusion_reason(snapshot) is not None
-
-    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
-        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
-        settings = self.settings
-        if not (settings.exclude_comments or settings.exclude_strings):
-            return False
-        found = inside(snapshot.alone().text, offset - snapshot.num_before, snapshot.language)
-        excluded = (settings.exclude_comments, Inside.COMMENT), (settings.exclude_strings, Inside.STRING)
-        return any(is_set and found is kind for is_set, kind in excluded)
 
     def is_ignored(self, uri: str) -> bool:
         """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to.

@@ -2,66 +2,42 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
+from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.postprocess.validate import Reason, Rejection
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.settings import CompletionSettings
 
 
 class Visibility(StrEnum):
-    """Whether a completion is shown, and if not, why."""
+    """What became of a completion that was computed, or should have been."""
 
     SHOWN = "shown"
     HIDDEN = "hidden"  # improbable, or of a kind that is shown only on request
     REFUSED = "refused"  # by a check
     UNFINISHED = "deadline"
     NO_MODEL = "no-model"  # it is loading, or could not be opened or reached
-    NOT_REQUESTED = "not-requested"  # the position is one where nothing is requested
-    UNSUPPORTED = "unsupported"  # the model does not know the language
-    EXCLUDED = "excluded"  # the model must not see the document
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The outcome at one position."""
 
-    outcome: Visibility
+    outcome: Visibility | Cause
     sentence: str
     text: str = ""  # of the completion, shown or not
     milliseconds: float = 0.0  # of the model
 
+    @classmethod
+    def of(cls, eligibility: Eligibility) -> Self | None:
+        """Why nothing is computed; None where a completion is."""
+        return None if eligibility.cause is None else cls(eligibility.cause, eligibility.sentence)
+
     def as_object(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
-
-
-def not_requested(
-    request: FillRequest, exclusion: WorkspaceExclusion, settings: CompletionSettings, engine: Engine | None = None
-) -> Explanation | None:
-    """Why typing at this position requests no completion, or None if it does. A missing engine knows every language."""
-    if (reason := exclusion.exclusion_reason(request.snapshot)) is not None:
-        return Explanation(Visibility.EXCLUDED, f"The file is not shown to the model: {reason}.")
-    if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
-        return Explanation(Visibility.UNSUPPORTED, f"{problem}.")
-    return not_at_cursor(request, exclusion, settings)
-
-
-def not_at_cursor(
-    request: FillRequest, exclusion: WorkspaceExclusion, settings: CompletionSettings
-) -> Explanation | None:
-    """The same of a document that is not excluded, in a language that the model knows."""
-    if settings.trigger == "manual":
-        return Explanation(Visibility.NOT_REQUESTED, "Completions come only on request (completion.trigger is manual).")
-    if request.cursor.is_deep_inside_word:
-        return Explanation(Visibility.NOT_REQUESTED, "The cursor is inside a word: nothing is suggested there.")
-    if exclusion.is_outside_code(request.snapshot, request.offset):
-        named = "privacy.exclude_comments or privacy.exclude_strings"
-        return Explanation(Visibility.NOT_REQUESTED, f"The cursor is in a comment or string, which {named} excludes.")
-    return None
 
 
 def explain(result: FillResult, settings: CompletionSettings, engine: Engine) -> Explanation:

@@ -25,8 +25,6 @@ logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
 _CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
-_MAX_UNANSWERED = 100
-"""Requests to the client that may wait for its answers: some clients never answer."""
 _REPLACED = (
     types.INITIALIZED,
     types.TEXT_DOCUMENT_DID_OPEN,
@@ -52,7 +50,7 @@ class Protocol(LanguageServerProtocol):
         self._cancelled: set[str | int] = set()
         """Pending requests that the client cancelled."""
         self._sent: dict[str | int, Future[Any]] = {}
-        """Requests to the client that it has not answered, the oldest first."""
+        """Requests to the client that it has not answered."""
         for method in _REPLACED:
             del self.fm.builtin_features[method]
 
@@ -151,15 +149,8 @@ class Protocol(LanguageServerProtocol):
         callback: Callable[[Any], None] | None = None,
         msg_id: str | int | None = None,
     ) -> Future[Any]:
-        """Sends a request, whose id differs from those of the client.
-
-        The oldest one is cancelled if the client leaves too many without an answer.
-        """
+        """Sends a request, whose id differs from those of the client."""
         msg_id = str(uuid4()) if msg_id is None else msg_id
-        if len(self._sent) >= _MAX_UNANSWERED:
-            oldest, waiting = next(iter(self._sent.items()))
-            self._forget(oldest)
-            waiting.cancel()
         future = self._sent[msg_id] = super().send_request(method, params, callback, msg_id)
         return future
 

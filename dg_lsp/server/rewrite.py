@@ -12,7 +12,8 @@ from uuid import uuid4
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-from dg_lsp.context.holes import find_holes
+from dg_lsp.context.eligibility import Cause
+from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
@@ -98,10 +99,10 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     snapshot = ls.documents.snapshot(document)
     first = snapshot.num_before
     start, end = start + first, end + first
-    if not (holes := find_holes(snapshot, start, end)):
+    if not (gaps := find_gaps(snapshot, start, end)):
         raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
-    deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, holes[0].start)
-    request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, holes=holes)
+    deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, gaps[0].start)
+    request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
     result = await _with_progress(ls, document, request, "Filling the gaps")
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
@@ -115,7 +116,7 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
         ls.show(
-            types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are not filled: {'; '.join(missing)}"
+            types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(gaps)} gaps are not filled: {'; '.join(missing)}"
         )
 
 
@@ -149,10 +150,9 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     document = ls.documents.get(argument["uri"])
     if document is None:
         raise Refusal(f"{argument['uri']} is not open")
-    if ls.is_excluded(document.snapshot()):
-        raise Refusal("this file is excluded from completion")
-    if problem := ls.language_problem(document.language, of_rewrites=of_rewrites):
-        raise Refusal(problem)
+    eligibility = ls.eligibility(document.snapshot(), of_rewrites=of_rewrites)
+    if not eligibility.is_served:
+        raise Refusal(eligibility.reason)
     try:
         span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
         where = ls.protocol.structured(span, types.Range, "range")
@@ -197,7 +197,7 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
 
 def _show_instruction_note(ls: Server, request: RewriteRequest) -> bool:
     """Shows what becomes of an instruction that the model does not follow; False while the model is not loaded."""
-    engine = ls.engine(of_rewrites=not request.holes)
+    engine = ls.engine(of_rewrites=not request.gaps)
     if engine is None:
         return False
     if note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions):
@@ -244,10 +244,12 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
     """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
     document = ls.documents.get(params.text_document.uri)
-    if document is None or ls.is_excluded(document.snapshot()):
+    if document is None:
         return []
-    can_fill = not ls.language_problem(document.language)
-    can_rewrite = not ls.language_problem(document.language, of_rewrites=True)
+    fills = ls.eligibility(document.snapshot())
+    if fills.cause is Cause.EXCLUDED:
+        return []
+    can_fill, can_rewrite = fills.is_served, ls.eligibility(document.snapshot(), of_rewrites=True).is_served
     where, context = params.range, params.context
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
@@ -257,7 +259,7 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
     actions = fixes[:MAX_FIXES] if can_rewrite else []
     if document.lines.text[start:end].strip():
-        argument, has_gaps = {"uri": document.uri, "range": where}, bool(find_holes(document.snapshot(), start, end))
+        argument, has_gaps = {"uri": document.uri, "range": where}, bool(find_gaps(document.snapshot(), start, end))
         actions += _instruction_actions(ls, argument) if can_rewrite else []
         actions += [_action("Fill the gaps in the selection", FILL_GAPS, argument)] if can_fill and has_gaps else []
         actions += _replacing_actions(ls, argument) if can_rewrite else []

@@ -14,6 +14,7 @@ from dg_lsp import __version__
 from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
@@ -23,19 +24,20 @@ from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, ready_engine
-from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
+from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
-from dg_lsp.server.acceptance import Acceptance, Followed
+from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.exclusion import WorkspaceExclusion
-from dg_lsp.server.explanation import explain
 from dg_lsp.server.protocol import Protocol
-from dg_lsp.server.status import Once, State, Status, canvas_sender
+from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
 
 NOTHING: Mapping[str, Any] = {}
 T = TypeVar("T")
+_STATES = {None: State.READY, Cause.EXCLUDED: State.EXCLUDED, Cause.UNSUPPORTED: State.UNSUPPORTED}
+"""Status by the reason against the active document."""
 FIRST_CHARS = 2048
 """Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
 
@@ -78,7 +80,8 @@ class Server(LanguageServer):
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
         self._cursors: dict[str, int] = {}  # last known offsets by open document; one that is too large means the end
-        self._reported = Once()
+        self._reported: set[int] = set()
+        """Hashes of what was shown or logged once a session."""
         self._open_scheduler = open_scheduler
         self._over = over
         self._models: ResidentModels[AnyScheduler] | None = None
@@ -98,13 +101,19 @@ class Server(LanguageServer):
 
     def log_once(self, message: str) -> None:
         """Writes one line to the client's log, if it is not there yet."""
-        if self._reported.is_new(message):
+        if self._is_new(message):
             self.log(types.MessageType.Info, message)
 
     def show_settings_errors(self, errors: Sequence[str]) -> None:
         """Shows each error once a session."""
-        if new := [error for error in errors if self._reported.is_new(error)]:
+        if new := [error for error in errors if self._is_new(error)]:
             self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
+
+    def _is_new(self, message: str) -> bool:
+        """Whether the message is shown or logged for the first time."""
+        is_new = hash(message) not in self._reported
+        self._reported.add(hash(message))
+        return is_new
 
     def report_server_error(self, error: Exception, source: type[Exception]) -> None:
         """Logs the type of an error that pygls caught. Its message is left out: it may quote a buffer."""
@@ -146,38 +155,7 @@ class Server(LanguageServer):
         if not purpose:
             self.status.update(state=State.ERROR, message=_error_message(error))
 
-    async def fill(self, request: FillRequest, followed: Followed | None = None) -> FillResult | None:
-        """The result of the engine; None after an error. A completion that is followed ends with a request that fails.
-
-        Raises:
-            asyncio.CancelledError: by the client, by a newer request of the document or by a key during
-                `completion.debounce_ms`; the engine stops too.
-        """
-        try:
-            if followed is not None:
-                await self._pause(request)
-            result = await self._fill(request, None if followed is None else followed.id)
-        except asyncio.CancelledError:
-            if followed is not None:
-                self.acceptance.drop(followed, Verdict.CANCELLED)
-            raise
-        if self.language_problem(request.snapshot.language):  # the model was loading at the request
-            result = None
-        if result is None and followed is not None:
-            self.acceptance.drop(followed, Verdict.FAILED)
-        self.status.explain(self._missing(request, result))
-        return result
-
-    def _missing(self, request: FillRequest, result: FillResult | None) -> str:
-        """Why there is no completion that the user requested; empty if there is one, or none was requested."""
-        engine = self.engine()
-        if request.priority is not Priority.INVOKED or (result is not None and result.candidates):
-            return ""
-        if result is None or engine is None:
-            return "The model gives no answer: see the log."
-        return explain(result, self.settings.completion, engine).sentence
-
-    async def _pause(self, request: FillRequest) -> None:
+    async def pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion, or ends it: see `cancel_stale`."""
         uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
@@ -189,16 +167,22 @@ class Server(LanguageServer):
         if (pause := self._pauses.pop(uri, None)) is not None:
             pause.cancel()
 
-    async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
+    async def fill(self, request: FillRequest, request_id: str | None = None) -> FillResult | None:
+        """The result of the engine; None after an error, and if the model that was loading does not know the language.
+
+        Raises:
+            asyncio.CancelledError: by the client, by a newer request of the document or by a key during
+                `completion.debounce_ms`; the engine stops too.
+        """
         if self._models is None:
             self.log(types.MessageType.Warning, "no completion: no model is open yet")
             return None
-        scheduler = self._models.completion
+        scheduler, was_loading = self._models.completion, self.engine() is None
         with self.status.busy():
             submitted = scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             if self._audit_log is not None:
-                facts = request.max_tokens, name, scheduler
-                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, *facts)
+                endpoint = types.TEXT_DOCUMENT_INLINE_COMPLETION
+                self._audit_log.watch(submitted, endpoint, request.max_tokens, request_id, scheduler)
             result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
@@ -208,6 +192,8 @@ class Server(LanguageServer):
         if self.documents.get(request.snapshot.uri) is not None:
             self._cursors[request.snapshot.uri] = request.offset - request.snapshot.num_before
         self._report_success(result)
+        if was_loading and not self.eligibility(request.snapshot).is_served:
+            return None
         return result
 
     def warm_up(self, uri: str, offset: int | None = None) -> None:
@@ -217,7 +203,7 @@ class Server(LanguageServer):
         before the cursor first, it is the beginning of every prompt there.
         """
         document, engine, models = self.documents.get(uri), self.engine(), self._models
-        if document is None or models is None or not self.is_served(document.snapshot()):
+        if document is None or models is None or not self.eligibility(document.snapshot()).is_served:
             return
         snapshot = self.documents.snapshot(document)
         if offset is None:
@@ -269,7 +255,7 @@ class Server(LanguageServer):
 
     def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
         """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
-        send = self._canvas_sender(request.snapshot.uri) if request.holes else None
+        send = self._canvas_sender(request.snapshot.uri) if request.gaps else None
         if on_step is None or send is None:
             return on_step or send
 
@@ -298,39 +284,28 @@ class Server(LanguageServer):
         document = self.documents.get(self.active_document)
         if document is None or not self.status.state.is_usable:
             return
-        if self.is_excluded(document.snapshot()):
-            self.status.update(state=State.EXCLUDED, message="excluded file")
-        elif problem := self.language_problem(document.language):
-            self.status.update(state=State.UNSUPPORTED, message=problem)
-        else:
-            self.status.update(state=State.READY, message="")
+        eligibility = self.eligibility(document.snapshot())
+        self.status.update(state=_STATES[eligibility.cause], message=eligibility.reason)
 
     def focus(self, uri: str) -> None:
         """Makes a document the active one: the client reports that, or requests a completion in it."""
         self.active_document = uri
         self.update_status()
 
-    def is_served(self, snapshot: Snapshot) -> bool:
-        """Whether completions and rewrites are offered in this document. Logs each reason against it once."""
-        return not self.is_excluded(snapshot) and not self.language_problem(snapshot.language)
+    def eligibility(self, snapshot: Snapshot, typed_at: int | None = None, *, of_rewrites: bool = False) -> Eligibility:
+        """Whether the model of completions, or of rewrites, is used in a document, or at an offset while a user types.
 
-    def is_excluded(self, snapshot: Snapshot) -> bool:
-        """Whether the model must not see this document. Logs each reason once."""
-        reason = self.exclusion.exclusion_reason(snapshot)
-        if reason is not None:
-            self.log_once(f"no completions in {snapshot.uri}: {reason}")
-        return reason is not None
-
-    def language_problem(self, language_id: str, *, of_rewrites: bool = False) -> str:
-        """Why the model of completions, or of rewrites, does nothing in a language: `ModelSpec.language_problem`.
-
-        Empty while the model loads. Logs each language once.
+        A model that is loading counts as one that knows every language. Each reason against a document is logged once.
         """
-        engine = self.engine(of_rewrites=of_rewrites)
-        problem = "" if engine is None else engine.spec.language_problem(language_id)
-        if problem:
-            self.log_once(f"no completions in {language_id} files: {problem}")
-        return problem
+        engine, language = self.engine(of_rewrites=of_rewrites), snapshot.language
+        problem = "" if engine is None else engine.spec.language_problem(language)
+        eligibility = Eligibility.of_document(snapshot, self.exclusion, problem)
+        if not eligibility.is_served:
+            where = snapshot.uri if eligibility.cause is Cause.EXCLUDED else f"{language} files"
+            self.log_once(f"no completions in {where}: {eligibility.reason}")
+        elif typed_at is not None:
+            return Eligibility.of_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
+        return eligibility
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """That of completions, or of rewrites by an instruction; None while it loads and if it cannot be loaded."""
@@ -338,7 +313,7 @@ class Server(LanguageServer):
         return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
-        """Code of other files for a cursor, if the settings allow it and the model takes it: see `language_problem`."""
+        """Code of other files for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
         engine, settings = self.engine(of_rewrites=of_rewrites), self.settings.context
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS

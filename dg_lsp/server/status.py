@@ -12,8 +12,6 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.result import Cell, Frame
 
-MAX_REPORTED = 1000
-
 
 class State(StrEnum):
     """Whether the server offers completions."""
@@ -91,21 +89,6 @@ class Status:
     def _facts(self) -> dict[str, Any]:
         facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
         return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts
-
-
-class Once:
-    """What is shown or logged once a session: of the last `MAX_REPORTED` messages none is repeated."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, None] = {}  # hashes, the oldest first
-
-    def is_new(self, message: str) -> bool:
-        """True the first time."""
-        is_new = hash(message) not in self._known
-        self._known[hash(message)] = None
-        if len(self._known) > MAX_REPORTED:
-            del self._known[next(iter(self._known))]
-        return is_new
 
 
 def canvas_sender(notify: Callable[[str, Any], None], frame_of: Callable[[Progress], Frame], uri: str) -> OnStep:

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.errors import InputFileError
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 PROBLEMS = Path(__file__).parent / "problems.jsonl"
 AS_WRITTEN = {tree["task_id"]: tree for tree in map(json.loads, PROBLEMS.read_text().splitlines())}
@@ -107,43 +105,3 @@ def test_a_sample_depends_on_its_seed_and_only_grows():
     assert small != sample_cases(cases, 5, 2)
     assert small != tuple(cases[:5])
     assert set(sample_cases(cases, 99, 1)) == set(cases)
-
-
-TIMINGS = Timings(0, 0, 0, 0, 0)
-
-
-def result_of(text=None):
-    candidates = () if text is None else (Candidate(text, -0.1),)
-    rejections = (Rejection(Reason.SYNTAX_ERROR),) if text is None else ()
-    return FillResult("m", candidates, rejections, 16, 3, 2.0, 10, 0, TIMINGS)
-
-
-def test_the_table_has_a_row_per_position_and_counts_the_right_fills():
-    rows = (("x.py", 1, ["a"], 5), ("y.py", 2, ["b|c"]), ("z.py", 3, ["d"]))
-    positions = [SamplePosition(*row) for row in rows]
-    fills = iter(["a", "one\n    `two`", None])
-    table = sample_table(positions, lambda _: result_of(next(fills)))
-    assert [row[:5] for row in table.groups[""]] == [
-        ("x.py:1:5", "`a`", "`a`", "right", "3"),
-        ("y.py:2", "`b\\|c`", "`` one↵    `two` ``", "other", "3"),
-        ("z.py:3", "`d`", "", "syntax-error", "3"),
-    ]
-    assert table.caption == "1 of 3 as expected"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "places = 3",
-        "[[places]]\nfile = 'x'",
-        "[[places",
-        "[[places]]\nfile='x'\nline='y'",
-        "[[places]]\nfile='x'\nline=1\nexpect=[]",
-        f"places = {'[' * 10_000}",
-    ],
-)
-def test_a_file_without_positions_is_refused(tmp_path, text):
-    (tmp_path / "places.toml").write_text(text)
-    with pytest.raises(InputFileError, match=r"places\.toml"):
-        read_positions(tmp_path / "places.toml")

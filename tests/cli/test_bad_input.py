@@ -56,11 +56,6 @@ def test_wrong_usage_is_exit_code_2(dg_lsp, script, folder, arguments, message):
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_samples_outside_of_a_clone_name_what_to_do(dg_lsp, folder):
-    error = dg_lsp("bench", "samples").error(2)
-    assert "samples/places.toml (No such file or directory): name a TOML file of cursor positions, or run" in error
-
-
 def test_a_working_directory_that_was_removed_is_exit_code_2(dg_lsp, script, folder, monkeypatch):
     gone = folder / "gone"
     gone.mkdir()

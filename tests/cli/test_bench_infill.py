@@ -167,23 +167,9 @@ def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model):
     assert model.denoiser is None
 
 
-def test_samples_are_filled_into_a_table(dg_lsp, script, tmp_path):
-    (tmp_path / "a.py").write_text("x = 1\nprint()\n")
-    (tmp_path / "places.toml").write_text('[[places]]\nfile = "a.py"\nline = 2\ncol = 7\nexpect = ["x"]\n')
-    script.fill = "x"
-    outcome = dg_lsp("bench", "samples", tmp_path / "places.toml")
-    assert outcome.code == 0
-    assert "1 of 1 as expected" in outcome.out
-    assert "| a.py:2:7 | `x` | `x` | right | " in outcome.out
-    assert script.denoiser.is_closed
-    assert "gone.toml" in dg_lsp("bench", "samples", "gone.toml").error(2)
-
-
-def test_excluded_files_are_neither_filled_nor_typed_by_benchmarks(dg_lsp, script, tmp_path):
+def test_excluded_files_are_not_typed_by_benchmarks(dg_lsp, script, tmp_path):
     (tmp_path / ".env").write_text("KEY=1\n")
-    (tmp_path / "places.toml").write_text('[[places]]\nfile = ".env"\nline = 1\nexpect = [""]\n')
-    for arguments in (("samples", tmp_path / "places.toml"), ("replay", tmp_path / ".env")):
-        message = dg_lsp("bench", *arguments).error(2)
-        assert "usually contain secrets" in message
-        assert "--even-secret" not in message
+    message = dg_lsp("bench", "replay", tmp_path / ".env").error(2)
+    assert "usually contain secrets" in message
+    assert "--even-secret" not in message
     assert script.denoiser is None

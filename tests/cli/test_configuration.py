@@ -120,7 +120,6 @@ COMMANDS = {
     "bench cut": ". -o cut.jsonl",
     "bench infill": "gone.jsonl",
     "bench replay": "gone.py",
-    "bench samples": "gone.toml",
 }
 """Arguments for each command that end it soon."""
 

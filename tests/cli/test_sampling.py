@@ -1,7 +1,6 @@
-"""The sampler in the open: options of commands, the user's file, and sweeps."""
+"""The options of the sampler, of commands and of the user's file."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -168,46 +167,3 @@ def bench(dg_lsp, data, monkeypatch, tmp_path):
         return outcome, len(set(prompts))
 
     return call
-
-
-def test_a_sweep_measures_all_combinations_and_is_resumed(bench):
-    sweep = ("--sweep", "canvas_length=16,32", "--sweep", "confidence_threshold=0.5,0.9", "--output", "run.jsonl")
-    outcome, _ = bench(*sweep, "--limit", "2")
-    rows = [line for line in outcome.out.splitlines() if line.startswith("| canvas_length=")]
-    assert [row.split(" | ")[0] for row in rows] == [
-        f"| canvas_length={length} confidence_threshold={threshold}" for length in (16, 32) for threshold in (0.5, 0.9)
-    ]
-    assert outcome.out.count("| sampler |") == 1
-    outcome, num_prompts = bench(*sweep, "--limit", "3", "--json")
-    assert [one["sampler"] for one in outcome.json["sweep"]][1] == {"canvas_length": 16, "confidence_threshold": 0.9}
-    assert [one["num"] for one in outcome.json["sweep"]] == [3] * 4
-    outcome, again = bench(*sweep, "--limit", "3", "--json")
-    assert (num_prompts > 0, again) == (True, 0)
-    lines = Path("run.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + 4 * 3
-    longer = [one.replace("16,32", "16,32,64") for one in sweep]
-    assert [one["num"] for one in bench(*longer, "--limit", "3", "--json")[0].json["sweep"]] == [3] * 6
-
-
-def test_combinations_of_a_sweep_share_no_prompt(bench):
-    """A cached prompt would make all but the first one faster."""
-    bench("--sweep", "canvas_length=32", "--limit", "2")
-    alone = bench.num_prefilled
-    bench("--sweep", "canvas_length=32,64", "--limit", "2")
-    assert bench.num_prefilled >= 2 * alone
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sweep", "canvas_length"), "expected NAME=VALUE,VALUE"),
-        (("--sweep", "canvas=1,2"), "unknown sampler option canvas: use canvas_length"),
-        (("--sweep", "canvas_length=16,x"), "canvas_length must be a whole number, not 'x'"),
-        (("--sweep", "canvas_length=16,0"), "canvas_length must be from 1"),
-        (("--sweep", "t_max=1,"), "t_max must be a number, not ''"),
-        (("--sweep", "canvas_length=16", "--canvas-length", "32"), "canvas_length is given twice"),
-    ],
-)
-def test_a_bad_sweep_is_refused(bench, options, message):
-    outcome, _ = bench(*options)
-    assert message in outcome.error(2)

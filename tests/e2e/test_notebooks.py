@@ -51,7 +51,7 @@ def notebook(session):
     """A session with an open notebook; its cells have numbers."""
 
     def make(scenario, *texts, fill=""):
-        client = session(scenario, env={"DG_TEST_FILL": fill}, capabilities=CAPABILITIES)
+        client = session(scenario, env={"DG_TEST_FILL": fill}, capabilities=CAPABILITIES, editorInfo={})
         document = {"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1}
         cells = [cell(number) for number in range(len(texts))]
         items = [item(number, text) for number, text in enumerate(texts)]
@@ -81,7 +81,8 @@ def test_the_model_sees_the_cells_around_the_cursor(notebook):
     assert seen["text"] == "import os\n\né = '😋'; \n\nprint(os)"
     assert seen["offset"] == len("import os\n\né = '😋'; ")
     assert found["range"]["start"] == {"line": 0, "character": 10}
-    assert client.items(client.complete(0, 3, uri=uri(0), kind=client.INVOKED)) == []  # a magic
+    assert client.items(client.complete(0, 3, uri=uri(0), kind=client.INVOKED)) == []
+    assert client.wait_status(lambda one: one["message"])["message"] == "The cursor is in a magic of a notebook."
     # wrong messages lose nothing
     client.notify("notebookDocument/didSave", {"notebookDocument": {"uri": NOTEBOOK}})
     change(client, structure={"array": {"start": -1, "deleteCount": 0}})

@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.holes import find_holes
+from dg_lsp.context.gaps import find_gaps
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
@@ -61,7 +61,7 @@ class GapsModel:
 
 def request(text=SOURCE, **more):
     snapshot = Snapshot("file:///a.py", 1, text)
-    return RewriteRequest(snapshot, 0, len(text), holes=find_holes(snapshot, 0, len(text)), **more)
+    return RewriteRequest(snapshot, 0, len(text), gaps=find_gaps(snapshot, 0, len(text)), **more)
 
 
 def engine_of(denoiser, **settings):
@@ -129,7 +129,7 @@ def test_the_joint_canvas_can_be_requested():
         ("nothing.x", Reason.UNKNOWN_NAME),
     ],
 )
-def test_a_hole_without_a_good_fill_stays_as_it_was(fill, reason):
+def test_a_gap_without_a_good_fill_stays_as_it_was(fill, reason):
     source = "def f(a):\n    x = ...\n    y = g(...)\n    return x\n"
     engine = engine_of(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill))
     result = drain(engine.rewrite(request(source)))

@@ -8,7 +8,7 @@ import pytest
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.holes import find_holes
+from dg_lsp.context.gaps import find_gaps
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -168,7 +168,7 @@ def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
 
 def test_gaps_are_filled_by_one_query_each():
     model, snapshot = FakeModel("7"), Snapshot("file:///a.py", 1, "x = ...\ny = ...\n")
-    request = RewriteRequest(snapshot, 0, 16, holes=find_holes(snapshot, 0, 16))
+    request = RewriteRequest(snapshot, 0, 16, gaps=find_gaps(snapshot, 0, 16))
     result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
     assert (result.start, result.end, result.text) == (4, 15, "7\ny = 7")
     assert [query.prompt.prefix for query in model.queries] == ["x = ", "x = 7\ny = "]

@@ -9,7 +9,7 @@ from gates import LONG, TIMEOUT, Gate, ask, wait_until
 from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.holes import Hole
+from dg_lsp.context.gaps import Gap
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import ChatRequest, RewriteRequest
 from dg_lsp.engine.request_queue import SharedDevice
@@ -19,7 +19,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import parse_settings
 
 TEXT = "a = old\n"
-HOLE = Hole(4, 7, "")
+GAP = Gap(4, 7, "")
 PAIR = parse_settings({"model": {"name": "small"}, "rewrite": {"model": "large"}})
 
 
@@ -90,7 +90,7 @@ def test_rewrites_and_chats_have_their_own_model(open_models):
     models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))
     assert models.scheduler_for(ask()) is models.completion
     assert models.scheduler_for(chat(text="raw")) is models.completion
-    assert models.scheduler_for(rewrite(holes=(HOLE,))) is models.completion
+    assert models.scheduler_for(rewrite(gaps=(GAP,))) is models.completion
     for request in (rewrite(), rewrite(instruction="double it"), rewrite(strength=0.5), chat()):
         assert models.scheduler_for(request) is models.rewrite
     assert models.completion.submit(ask()).result(TIMEOUT).text == "small"

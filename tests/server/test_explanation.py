@@ -5,13 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
-from dg_lsp.server.exclusion import WorkspaceExclusion
-from dg_lsp.server.explanation import explain, not_requested
-from dg_lsp.settings import CompletionSettings, PrivacySettings
+from dg_lsp.server.explanation import explain
+from dg_lsp.settings import CompletionSettings
 
 ENGINE = SimpleNamespace(spec=SimpleNamespace(name="m"))
 RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=299.0, total=1000.0))
@@ -70,23 +67,3 @@ def test_the_outcome_of_an_automatic_completion_is_explained(result, outcome, wo
 @pytest.mark.parametrize("reason", sorted({*Reason} - {Reason.LOW_CONFIDENCE, Reason.UNFINISHED}))
 def test_every_reason_has_a_sentence(reason):
     assert explain(replace(RESULT, rejections=(Rejection(reason, "x"),)), CompletionSettings(), ENGINE).sentence
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "settings", "words"),
-    [
-        (".env", "A=", {}, "usually contain secrets"),
-        ("a.py", "# a comment", {"exclude_comments": True}, "in a comment or string"),
-        ("a.py", "# a comment", {"exclude_strings": True}, None),
-        ("a.py", "x = 'a string ", {"exclude_strings": True}, "in a comment or string"),
-        ("a.py", "value_of_something = other_value", {}, "inside a word"),
-        ("a.py", "x = ", {"trigger": "manual"}, "only on request (completion.trigger is manual)"),
-        ("a.py", "x = ", {}, None),
-    ],
-)
-def test_a_position_where_nothing_is_requested_is_explained(name, text, settings, words):
-    offset = 3 if "something" in text else len(text)
-    request = FillRequest(Snapshot(f"file:///p/{name}", 0, text, "python"), offset)
-    trigger = CompletionSettings(trigger=settings.pop("trigger", "auto"))
-    found = not_requested(request, WorkspaceExclusion(PrivacySettings(**settings)), trigger)
-    assert found is None if words is None else words in found.sentence

@@ -15,7 +15,7 @@ from language_client import CAPTURED, capabilities
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server import protocol, transport
+from dg_lsp.server import transport
 from dg_lsp.server.app import _end_tasks, create_server
 from dg_lsp.server.transport import read_messages
 from dg_lsp.settings import Settings
@@ -366,24 +366,6 @@ async def test_nothing_is_kept_of_documents_and_notebooks_that_were_closed():
     # the last one is a snippet in the prompt of the document that is open
     kept = {name for one in strings_of(session.server) for name in re.findall(r"closed\d", one)}
     assert kept == {"closed9"}
-    await session.close()
-
-
-@pytest.mark.asyncio
-async def test_of_the_requests_that_a_client_never_answers_the_newest_wait():
-    session = Session(scripted(), capabilities={"workspace": {"configuration": True}})
-    for _ in range(protocol._MAX_UNANSWERED + 50):
-        session.call("workspace/didChangeConfiguration", {"settings": None})
-        await asyncio.sleep(0)
-    first, *_, last = asked = [one["id"] for one in session.sent if one.get("method") == "workspace/configuration"]
-    assert len(asked) == protocol._MAX_UNANSWERED + 50
-    await session.until(lambda: len(asyncio.all_tasks()) < protocol._MAX_UNANSWERED + 10)
-    assert len(session.server.protocol._sent) == protocol._MAX_UNANSWERED
-    session.receive(id=last, result=[{"completion": {"max_tokens": 7}}])
-    await session.until(lambda: session.server.settings.completion.max_tokens == 7)
-    session.receive(id=first, result=[{"completion": {"max_tokens": 8}}])
-    assert "there is no such request" in session.logged()[-1]
-    assert session.server.settings.completion.max_tokens == 7
     await session.close()
 
 

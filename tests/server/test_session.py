@@ -14,7 +14,6 @@ from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.resident_models import ResidentModels
-from dg_lsp.server import status
 from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
@@ -93,13 +92,3 @@ def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile():
 
     scheduler.submit = submit
     assert asyncio.run(server.rewrite(request)) == "rewritten"
-
-
-def test_what_was_reported_once_is_remembered_in_bounded_memory(monkeypatch):
-    monkeypatch.setattr(status, "MAX_REPORTED", 3)
-    server, shown = create_server(None, Settings()), []
-    server.show = lambda _kind, message: shown.append(message.removeprefix("dg-lsp settings: "))
-    for errors in (["a", "b"], ["a", "c"], ["b", "c"], ["d"], ["b", "c"], ["a"]):
-        server.show_settings_errors(errors)
-    assert shown == ["a; b", "c", "d", "a"]
-    assert len(server._reported._known) == 3

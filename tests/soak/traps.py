@@ -89,7 +89,6 @@ MORE = {
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
     "models build-runtime": ["--backend", "cpu", "--whole"],
     "models show": ["dg-mini"],
-    "bench samples": ["places.toml"],
     "bench replay": ["--limit", "2", "--start", "9", "--html", "replay.html"],
     "bench infill": ["--limit", "1", "--html", "infill.html", "--output", "run.jsonl", "--execute"],
 }
@@ -150,7 +149,6 @@ class Folder:
                 file.write_text(f"token = 'hunter2-{number}'\n")
         (path / "main.py").write_text(MAIN)
         (path / "cases.jsonl").write_text(json.dumps(CASE) + "\n")
-        (path / "places.toml").write_text('[[places]]\nfile = "main.py"\nline = 9\nexpect = ["items"]\n')
         (self.top / "outside/secret.py").write_text("def token_of(user='hunter2-outside'):\n    return user\n")
         (path / "linked.py").symlink_to(self.top / "outside/secret.py")
         (path / "outside").symlink_to(self.top / "outside")
@@ -458,10 +456,7 @@ def check_command_line(figures):
     """No secret is filled, rewritten, replayed or listed, even for a server that would receive it."""
     folder, remote = figures.folder, f"http://127.0.0.1:{figures.folder.listener.getsockname()[1]}"
     names = [name for name in SECRETS if (folder.path / name).is_file()]
-    listed = "".join(f"[[places]]\nfile = {json.dumps(name)}\nline = 1\nexpect = ['']\n" for name in names)
-    places = folder.path / "secret-places.toml"
-    places.write_text(listed)
-    queries = [["bench", "samples", str(places)]]
+    queries = []
     for name in names:
         queries += [["fill", f"{name}:1", "--remote", remote], ["rewrite", f"{name}:1-1", "rename it"]]
         queries += [["fill", f"{name}:1"], ["fill", name, "--gaps"], ["bench", "replay", name]]

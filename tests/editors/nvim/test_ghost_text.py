@@ -166,6 +166,19 @@ def test_completions_come_only_by_a_key_with_a_manual_trigger(editor, set_comple
     editor.nvim.command("iunmap <C-g>")
 
 
+def test_the_status_line_has_the_reason_why_a_requested_completion_is_missing(editor):
+    editor.open()
+    status = lambda: editor.lua("return require('dg_lsp').status()")  # noqa: E731
+    editor.keys("ix = ")
+    editor.rest()  # the automatic request of the last key comes before the requested one
+    assert "the result is empty" not in status()
+    editor.keys("<M-Bslash>")
+    editor.wait(lambda: "There is no completion: the result is empty." in status(), "no reason")
+    editor.keys("<CR>def hell")
+    editor.wait_ghost("o" + HELLO)
+    assert "the result is empty" not in status()
+
+
 def test_ghost_text_of_one_line(editor, set_completion):
     start = "# It is:\n"
     for lines, num in (("auto", 3), ("single", 1)):

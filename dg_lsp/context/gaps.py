@@ -1,4 +1,4 @@
-"""Holes: the placeholders in a selection that are to be filled.
+"""Gaps: the placeholders in a selection that are to be filled.
 
 `...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
 A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
@@ -17,7 +17,7 @@ from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_o
 from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.context.syntax_tree import MAX_CHARS, LimitedParser
 
-STAND_IN = "..."  # for an argument that is missing: the text parses while other holes are filled
+STAND_IN = "..."  # for an argument that is missing: the text parses while other gaps are filled
 _TODO = re.compile(r"\W{0,4}\s*TODO\b")
 _DOTS = re.compile(r"[ \t]*(\.\.\.|…)[ \t]*")
 _MISSING = re.compile(
@@ -26,7 +26,7 @@ _MISSING = re.compile(
     r"|(?<=\w\()[ \t]+(?=\))|(?<=,)[ \t]+(?=\))"  # f( ) and f(a, ), which formatters do not leave
 )
 _ANY = re.compile(rf"\.\.\.|…|\bpass\b|\bTODO\b|{_MISSING.pattern}")
-"""Where it does not match, there is no hole, and the text need not be parsed."""
+"""Where it does not match, there is no gap, and the text need not be parsed."""
 _TEXTS = ("comment", "string")
 _CALLS = ("argument_list", "arguments", "value_arguments")
 _LISTS = ("list", "tuple")  # Callable[[...], int]
@@ -34,7 +34,7 @@ _DOTS_THAT_MEAN_SOMETHING = ("subscript", "type", "slice", "generic_type", "type
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Hole:
+class Gap:
     """A placeholder: `[start, end)` of the text, which may be empty."""
 
     start: int
@@ -48,8 +48,8 @@ class Hole:
         return self.hint + TextStyle.of(text, self.start).line_end + indentation if self.hint else ""
 
 
-def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
-    """The holes inside `[start, end)`, in order; they do not touch."""
+def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
+    """The gaps inside `[start, end)`, in order; they do not touch."""
     text, language = snapshot.text, language_of(snapshot.language)
     if not _ANY.search(text, start, end + 1):
         return ()
@@ -58,22 +58,22 @@ def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
     found = set(_in_tree(text, root, range(start, end + 1)) if root is not None else ())
     if root is None or language.id != "python":
         found |= set(_in_lines(text, language.comment or "#"))
-    return tuple(_merged(text, [hole for hole in sorted(found) if start <= hole.start and hole.end <= end]))
+    return tuple(_merged(text, [gap for gap in sorted(found) if start <= gap.start and gap.end <= end]))
 
 
-def _in_lines(text: str, comment: str) -> Iterator[Hole]:
+def _in_lines(text: str, comment: str) -> Iterator[Gap]:
     at = 0
     for line in LINE_END.split(text):
         code = line.strip()
         first = at + len(indentation_of(line))
         is_todo = code.startswith((comment, "//", "/*", "--")) and _TODO.match(code)
         if is_todo or _DOTS.fullmatch(line):
-            yield Hole(first, first + len(code), code if is_todo else "")
+            yield Gap(first, first + len(code), code if is_todo else "")
         at += len(line)
         at += 2 if text.startswith("\r\n", at) else 1
 
 
-def _in_tree(text: str, root: Node, selection: range) -> Iterator[Hole]:
+def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
     data = text.encode("utf-8", "replace")
     # offsets of the tree are bytes
     offsets = np.concatenate(([0], np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80))).tolist()
@@ -90,29 +90,29 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Hole]:
             is_own_line = not text[line_start(text, where.start) : where.start].strip()
             comment = text[where.start : where.stop].rstrip()  # the grammar includes a carriage return
             if "comment" in node.type and is_own_line and _TODO.match(comment):
-                yield Hole(where.start, where.start + len(comment), comment)
+                yield Gap(where.start, where.start + len(comment), comment)
         elif node.type in _CALLS:
             calls.append(where)
         elif node.type == "pass_statement" or (node.type == "ellipsis" and holder not in _DOTS_THAT_MEAN_SOMETHING):
-            yield Hole(where.start, where.stop)
+            yield Gap(where.start, where.stop)
     for match in _MISSING.finditer(text, selection.start, selection.stop):
         is_error = text[match.end()] == "," or text[match.start() - 1] == "="
         is_call = is_error or any(match.start() > call.start and match.end() < call.stop for call in calls)
         if is_call and not any(match.start() in known for known in texts):
-            yield Hole(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
+            yield Gap(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
 
 
-def _merged(text: str, found: list[Hole]) -> Iterator[Hole]:
-    """The holes; a comment and the placeholder below it are one."""
-    waiting: Hole | None = None
-    for hole in found:
+def _merged(text: str, found: list[Gap]) -> Iterator[Gap]:
+    """The gaps; a comment and the placeholder below it are one."""
+    waiting: Gap | None = None
+    for gap in found:
         if waiting is not None:
-            between = text[waiting.end : hole.start]
+            between = text[waiting.end : gap.start]
             if waiting.hint and not between.strip() and len(LINE_END.findall(between)) == 1:
-                hint = waiting.hint + (between + hole.hint if hole.hint else "")
-                waiting = Hole(waiting.start, hole.end, hint)
+                hint = waiting.hint + (between + gap.hint if gap.hint else "")
+                waiting = Gap(waiting.start, gap.end, hint)
                 continue
             yield waiting
-        waiting = hole
+        waiting = gap
     if waiting is not None:
         yield waiting

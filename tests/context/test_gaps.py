@@ -1,13 +1,13 @@
 import pytest
 
-from dg_lsp.context import holes
+from dg_lsp.context import gaps
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.holes import find_holes
+from dg_lsp.context.gaps import find_gaps
 
 
-def holes_of(text, language="python", start=0, end=None):
+def gaps_of(text, language="python", start=0, end=None):
     """Placeholders in order; an empty one as what stands before it."""
-    found = find_holes(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
+    found = find_gaps(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
     return [text[one.start : one.end].strip() or text[: one.start][-2:] for one in found]
 
 
@@ -30,39 +30,39 @@ def holes_of(text, language="python", start=0, end=None):
     ],
 )
 def test_placeholders_of_python_are_found(text, found):
-    assert holes_of(text) == found
+    assert gaps_of(text) == found
 
 
 def test_only_placeholders_inside_the_selection_count():
     text = "a = ...\nb = ...\nc = ...\n"
-    assert len(holes_of(text)) == 3
-    assert len(holes_of(text, start=8, end=15)) == 1
-    assert holes_of(text, start=8, end=14) == []
-    assert holes_of("f(, b)\n", start=2, end=2) == ["f("]
+    assert len(gaps_of(text)) == 3
+    assert len(gaps_of(text, start=8, end=15)) == 1
+    assert gaps_of(text, start=8, end=14) == []
+    assert gaps_of("f(, b)\n", start=2, end=2) == ["f("]
 
 
 def test_a_language_without_a_grammar_has_lines_of_dots_and_todo_lines():
     text = "int f() {\r\n  // TODO: add\r\n  ...\r\n  pass; x(, y)\r\n  return 1; // TODO\r\n\r\n  ...\r\n}\r\n"
-    assert holes_of(text, "unknown") == ["// TODO: add\r\n  ...", "..."]
+    assert gaps_of(text, "unknown") == ["// TODO: add\r\n  ...", "..."]
 
 
 def test_a_comment_is_what_the_model_sees_before_the_fill():
     text = "def f():\r\n\t# TODO: add\r\n\tpass\r\n"
-    [hole] = find_holes(Snapshot("file:///a.py", 1, text), 0, len(text))
-    assert hole.lead(text) == "# TODO: add\r\n\t"
+    [gap] = find_gaps(Snapshot("file:///a.py", 1, text), 0, len(text))
+    assert gap.lead(text) == "# TODO: add\r\n\t"
 
 
 def test_a_text_that_is_too_long_to_parse_has_lines_only(monkeypatch):
-    monkeypatch.setattr(holes, "LimitedParser", None)
+    monkeypatch.setattr(gaps, "LimitedParser", None)
     minified = "f(...a);" * 60_000
-    assert holes_of(minified, "javascript") == []
-    assert holes_of(f"{minified}\n// TODO: add\n", "javascript") == ["// TODO: add"]
+    assert gaps_of(minified, "javascript") == []
+    assert gaps_of(f"{minified}\n// TODO: add\n", "javascript") == ["// TODO: add"]
 
 
 @pytest.mark.timeout(60)
 def test_a_text_that_takes_too_long_to_parse_has_lines_only():
-    assert holes_of("f(...)\n...\n" + "%w(" * 50_000, language="rust") == ["..."]
+    assert gaps_of("f(...)\n...\n" + "%w(" * 50_000, language="rust") == ["..."]
 
 
 def test_dots_in_a_list_of_an_index_are_no_placeholder():
-    assert holes_of("x: Callable[[...], int]\ny = [[...]]\n") == ["..."]
+    assert gaps_of("x: Callable[[...], int]\ny = [[...]]\n") == ["..."]

@@ -1,0 +1,121 @@
+"""Inline completion: from the client's request to the items that it displays, or to the reason why there are none."""
+
+import asyncio
+
+from lsprotocol import types
+
+from dg_lsp.context.document import LINE_END
+from dg_lsp.context.eligibility import Cause, Eligibility, not_requested
+from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.ttfue import Verdict
+from dg_lsp.server.acceptance import Followed, accept_command
+from dg_lsp.server.documents import CompletionPosition
+from dg_lsp.server.explanation import Explanation, Visibility, explain
+from dg_lsp.server.session import Server
+from dg_lsp.server.status import State
+
+NUM_INVOKED = 3
+"""Candidates of a request by the user; automatic requests get one."""
+NOT_OPEN = Explanation(Cause.NOT_REQUESTED, "The document is not open.")
+IN_MAGIC = not_requested("the cursor is in a magic of a notebook")
+BEGINS_WITH_LINE_END = not_requested("the completion would begin with a line end, and completion.lines is single")
+
+
+async def complete(server: Server, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
+    """The items at the cursor. Errors are logged; the status has the reason why a requested completion is missing.
+
+    Raises:
+        asyncio.CancelledError: as `Server.fill` does.
+    """
+    position = server.documents.completion_position(params)
+    if position is None:
+        server.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
+        return []
+    uri = position.snapshot.uri
+    if uri != server.active_document:
+        server.focus(uri)
+    is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
+    is_requested = is_invoked or server.acceptance.is_rest_of_invoked(uri, position.span[0])
+    eligibility = _eligibility(server, position, is_requested=is_requested)
+    if not eligibility.is_served:
+        if is_requested:
+            server.status.explain(eligibility.sentence)
+        return []
+    request = _request(server, position, num_candidates=NUM_INVOKED if is_invoked else 1, is_requested=is_requested)
+    followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
+    result = await _followed_fill(server, request, followed)
+    is_missing = is_requested and (result is None or not result.candidates)
+    server.status.explain(_explanation(server, result).sentence if is_missing else "")
+    return _items(server, position, result, followed) if result is not None else []
+
+
+async def explain_position(server: Server, uri: str, position: types.Position | None) -> Explanation:
+    """What automatic completion does at a position."""
+    if position is None:
+        return NOT_OPEN
+    context = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
+    params = types.InlineCompletionParams(context, types.TextDocumentIdentifier(uri), position)
+    at = server.documents.completion_position(params)
+    if at is None:
+        return NOT_OPEN
+    if (explanation := Explanation.of(_eligibility(server, at, is_requested=False))) is not None:
+        return explanation
+    result = await server.fill(_request(server, at, num_candidates=1, is_requested=False))
+    return _explanation(server, result)
+
+
+def _eligibility(server: Server, position: CompletionPosition, *, is_requested: bool) -> Eligibility:
+    """Whether a completion is computed here."""
+    eligibility = server.eligibility(position.snapshot, None if is_requested else position.offset)
+    if not eligibility.is_served:
+        return eligibility
+    if not position.is_code:
+        return IN_MAGIC
+    if server.settings.completion.max_lines == 1 and LINE_END.search(position.selected):
+        return BEGINS_WITH_LINE_END
+    return eligibility
+
+
+def _request(server: Server, position: CompletionPosition, *, num_candidates: int, is_requested: bool) -> FillRequest:
+    return FillRequest(
+        position.snapshot,
+        position.offset,
+        num_candidates=num_candidates,
+        max_lines=server.settings.completion.max_lines,
+        priority=Priority.INVOKED if is_requested else Priority.TYPED,
+        snippets=server.snippets(position.snapshot, position.offset),
+    )
+
+
+async def _followed_fill(server: Server, request: FillRequest, followed: Followed) -> FillResult | None:
+    """The result, or None after an error; then, and after a cancellation, the request is followed no longer."""
+    try:
+        await server.pause(request)
+        result = await server.fill(request, followed.id)
+    except asyncio.CancelledError:
+        server.acceptance.drop(followed, Verdict.CANCELLED)
+        raise
+    if result is None:
+        server.acceptance.drop(followed, Verdict.FAILED)
+    return result
+
+
+def _explanation(server: Server, result: FillResult | None) -> Explanation:
+    """What became of a request."""
+    engine = server.engine()
+    if result is None or engine is None:
+        problem = "" if server.status.state is State.READY else server.status.message
+        return Explanation(Visibility.NO_MODEL, f"The model gives no answer: {problem or 'see the log'}.")
+    return explain(result, server.settings.completion, engine)
+
+
+def _items(
+    server: Server, position: CompletionPosition, result: FillResult, followed: Followed
+) -> list[types.InlineCompletionItem]:
+    texts = [position.selected + candidate.text for candidate in result.candidates]
+    names = server.acceptance.answer(followed, texts, result.model)
+    return [
+        types.InlineCompletionItem(text, range=position.replaced, command=accept_command("Accepted", name))
+        for text, name in zip(texts, names, strict=True)
+    ]
