@@ -55,18 +55,6 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     assert len(scripts.denoisers) == 3
 
 
-def test_a_model_that_fails_again_and_again_leaves_no_threads(scripts, make_pool):
-    pool = make_pool(scripts, idle_seconds=0.05)
-    scripts.error = ModelMemoryError("too large")
-    threads = set(threading.enumerate())
-    for _ in range(5):
-        share = pool.share(Settings())
-        assert share.ready.exception(TIMEOUT) is scripts.error
-        share.close()
-    wait_until(lambda: not set(threading.enumerate()) - threads)
-    assert pool.facts() == []
-
-
 def test_a_model_is_closed_some_time_after_its_last_session(scripts, make_pool):
     pool = make_pool(scripts, idle_seconds=0.05)
     first, second = open_models(pool, "dg-mini", "dg-mini")

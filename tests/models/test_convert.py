@@ -1,6 +1,5 @@
 """Conversion of a DiffusionGemma: from GGUF files and checkpoints to two files."""
 
-import hashlib
 import json
 import shutil
 
@@ -22,7 +21,7 @@ from dg_lsp.models.convert import (
     side_path,
     write_model,
 )
-from dg_lsp.models.metadata import describe_uniform, read_folder
+from dg_lsp.models.metadata import read_folder
 
 OLD = "diffusion-gemma."
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
@@ -231,17 +230,6 @@ def test_a_checkpoint_in_one_file_gives_the_same_weights_and_keeps_its_chat_temp
     assert read_header(tmp_path / "tiny.gguf").values["tokenizer.chat_template"].read() == "{{ 'é' }}"
 
 
-def test_the_converted_file_has_a_specification(tiny_repacked):
-    header = read_header(tiny_repacked)
-    metadata = {key: str(value.read()) for key, value in header.values.items() if not key.startswith("tokenizer.ggml.")}
-    spec = describe_uniform(metadata, tiny_diffusiongemma.VOCAB_SIZE, "tiny")
-    assert (spec.canvas_lengths, spec.max_prompt_tokens, spec.end_ids) == ((16, 32), 4096 - 2 * 32, (1, 106, 50))
-    assert {0, 2, 3, 4, 98, 105, 509, 510, 511} <= {*spec.banned_ids}
-    assert not {100, 101} & {*spec.banned_ids}, "a thought is written between these"
-    assert not {*spec.banned_ids} & {*spec.end_ids, tiny_diffusiongemma.NEWLINE_ID}
-    assert (spec.sampling.max_denoising_steps, spec.sampling.t_min) == (48, pytest.approx(0.4))
-
-
 def test_the_sampler_settings_of_the_checkpoint_are_kept(checkpoint):
     sampler = {"t_max": 0.9, "t_min": 0.3, "sampler_config": {"entropy_bound": 0.25}, "confidence_threshold": 0.01}
     sampler |= {"max_denoising_steps": 12, "stability_threshold": 2, "eos_token_id": 106}
@@ -378,18 +366,6 @@ def test_damaged_files_are_refused(checkpoint):
 @pytest.fixture
 def parts(tiny_checkpoint):
     return convert_checkpoint(tiny_checkpoint)
-
-
-def test_the_main_file_names_its_side_file(parts, tmp_path):
-    seen = []
-    write_model(parts, tmp_path / "a.gguf", seen.append)
-    values = read_header(tmp_path / "a.gguf").values
-    side = tmp_path / "a.selfcond.gguf"
-    assert values["dg.self_conditioning"].read() == side.name
-    assert values["dg.self_conditioning.sha256"].read() == hashlib.sha256(side.read_bytes()).hexdigest()
-    assert sum(seen) == parts.size
-    assert {path.name for path in tmp_path.iterdir()} == {"a.gguf", side.name}
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
 
 
 @pytest.mark.parametrize("error", [ModelBrokenError, KeyboardInterrupt])

@@ -301,11 +301,6 @@ def test_a_vocabulary_without_the_mask_is_refused():
         masked("llada", vocab_size=1000)
 
 
-@pytest.mark.parametrize(("trained_length", "limit"), [("2048", 1024), ("1000", 744), ("10", 1), ("", 1024)])
-def test_the_prompt_of_a_masked_model_leaves_space_for_the_canvas(trained_length, limit):
-    assert masked("dream", **{"dream.context_length": trained_length}).max_prompt_tokens == limit
-
-
 def test_a_relabelled_file_keeps_its_family():
     spec = masked("qwen2", **{"general.relabelled_from": "dream", "qwen2.context_length": "1000"})
     assert spec.is_shifted

@@ -44,33 +44,45 @@ def groups(tmp_path, monkeypatch):
     return Groups()
 
 
-def test_the_limit_of_a_container_counts(groups):
-    groups.put(max=5000, current=1000)
-    assert groups.free("0::/") == 4000
-    groups.put(max="max")
-    assert groups.free("0::/") == LOTS
-    groups.put(max=500)
-    assert groups.free("0::/") == 0
+CACHED = "anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7"
+OF_ALL_CHILDREN = "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 10"
 
 
-def test_cached_files_count_as_free(groups):
-    groups.put(max=5000, current=4500, stat="anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7")
-    assert groups.free("0::/") == 3500
-
-
-def test_the_smallest_limit_of_all_parent_groups_counts(groups):
-    groups.put("user.slice", max=3000, current=1000)
-    groups.put("user.slice/app.service", max=9000, current=0)
-    groups.put("system.slice", max=1, current=1)
-    assert groups.free("0::/user.slice/app.service") == 2000
-
-
-def test_the_first_version_of_control_groups_is_supported(groups):
-    stat = "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 10"
-    groups.put("memory/docker/ab", limit_in_bytes=4000, usage_in_bytes=1000, stat=stat)
-    assert groups.free("5:cpu,cpuacct:/", "4:memory:/docker/ab", "0::/") == 3110
-    groups.put("memory", limit_in_bytes=2000, usage_in_bytes=500)
-    assert groups.free("4:memory:/docker/of/the/host") == 1500, "in a container the mount point is its own group"
+@pytest.mark.parametrize(
+    ("folders", "own", "free"),
+    [
+        pytest.param({"": {"max": 5000, "current": 1000}}, ["0::/"], 4000, id="limit"),
+        pytest.param({"": {"max": "max", "current": 1000}}, ["0::/"], LOTS, id="no limit"),
+        pytest.param({"": {"max": 500, "current": 1000}}, ["0::/"], 0, id="above the limit"),
+        pytest.param({"": {"max": 5000, "current": 4500, "stat": CACHED}}, ["0::/"], 3500, id="cached files are free"),
+        pytest.param(
+            {
+                "user.slice": {"max": 3000, "current": 1000},
+                "user.slice/app.service": {"max": 9000, "current": 0},
+                "system.slice": {"max": 1, "current": 1},
+            },
+            ["0::/user.slice/app.service"],
+            2000,
+            id="smallest limit of the parents",
+        ),
+        pytest.param(
+            {"memory/docker/ab": {"limit_in_bytes": 4000, "usage_in_bytes": 1000, "stat": OF_ALL_CHILDREN}},
+            ["5:cpu,cpuacct:/", "4:memory:/docker/ab", "0::/"],
+            3110,
+            id="first version",
+        ),
+        pytest.param(
+            {"memory": {"limit_in_bytes": 2000, "usage_in_bytes": 500}},
+            ["4:memory:/docker/of/the/host"],
+            1500,
+            id="in a container the mount point is its own group",
+        ),
+    ],
+)
+def test_the_limits_of_control_groups_count(groups, folders, own, free):
+    for folder, files in folders.items():
+        groups.put(folder, **files)
+    assert groups.free(*own) == free
 
 
 def test_a_system_without_control_groups_is_supported(tmp_path):
