@@ -215,7 +215,6 @@ _SWITCHES = {
     "hip": "GGML_HIP",
     "sycl": "GGML_SYCL",
 }
-BACKENDS = tuple(_SWITCHES)
 _TOOLS = {
     "cuda": (("nvcc", "/usr/local/cuda/bin/nvcc"), "install the CUDA toolkit, or put its bin folder on PATH"),
     "vulkan": (("glslc",), "install the Vulkan SDK: on Debian and Ubuntu sudo apt-get install libvulkan-dev glslc"),
@@ -238,7 +237,7 @@ def check_tools(backend: str) -> str:
         ModelRuntimeError: a tool is missing; the message names it and how to install it.
     """
     if backend not in _SWITCHES:
-        raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
+        raise UsageError(f"no backend {backend!r}: use {', '.join(_SWITCHES)}")
     if backend == "metal" and sys.platform != "darwin":
         raise UsageError("Metal exists only on macOS: use another --backend")
     if sys.platform != "win32":  # there CMake finds Visual Studio

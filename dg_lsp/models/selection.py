@@ -40,10 +40,10 @@ _BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device of llama.cpp that is not the processor."""
+    """A device of llama.cpp."""
 
     name: str
-    kind: str  # `gpu`, or `igpu` if it shares the machine's memory
+    kind: str  # `gpu`, `igpu` if it shares the machine's memory, or `cpu`
     free_memory: int  # bytes; 0 if the driver does not report it
     bandwidth: float = 0.0  # bytes per second; 0: an estimate by its kind
     free_tokens: float = 0.0  # tokens that it computes while it reads the weights once; 0: an estimate by its kind
@@ -79,6 +79,12 @@ class Machine:
             candidates.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
         return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
 
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """The GPU, if there is one, and the processor."""
+        processor = Gpu("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
+        return (processor,) if self.gpu is None else (self.gpu, processor)
+
 
 @dataclass(frozen=True, slots=True)
 class RankedModel:
@@ -102,15 +108,18 @@ class RankedModel:
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
 
 
+def place(preset: Preset, machine: Machine) -> Gpu | None:
+    """The GPU, if the model fits into its free memory; otherwise the processor; None if it fits nowhere."""
+    return next((device for device in machine.devices if preset.memory_bytes <= device.free_memory), None)
+
+
 def fit(preset: Preset, machine: Machine) -> str:
     """Whether a preset fits into the free memory of a machine, and where it would run."""
-    gpu = machine.gpu
-    if gpu is not None and preset.memory_bytes <= gpu.free_memory:
-        return f"yes: {gpu.name}"
-    if preset.memory_bytes <= machine.free_memory:
-        return "yes: CPU" if preset.hardware.startswith("CPU") else "slow: CPU"
-    free = max(machine.free_memory, gpu.free_memory if gpu else 0)
-    return f"no: {free / 1e9:.1f} GB free"
+    device = place(preset, machine)
+    if device is None:
+        return f"no: {max(device.free_memory for device in machine.devices) / 1e9:.1f} GB free"
+    is_slow = device.kind == "cpu" and not preset.hardware.startswith("CPU")
+    return f"{'slow' if is_slow else 'yes'}: {device.name}"
 
 
 def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: int = _TYPED_TOKENS) -> float:
@@ -138,23 +147,17 @@ def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: in
 def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel]:
     """Models whose memory is free on this machine, by expected useful edits, the best first.
 
-    A model that fits into the memory of the GPU runs there, otherwise on the processor. Licences and the free space of
-    the disk are not considered; presets without a quality are left out.
+    Licences and the free space of the disk are not considered; presets without a quality are left out.
     """
-    gpu, ranked = machine.gpu, []
+    ranked = []
     for preset in presets:
-        if not preset.quality:
+        device = place(preset, machine)
+        if device is None or not preset.quality:
             continue
-        if gpu is not None and preset.memory_bytes <= gpu.free_memory:
-            bandwidth = gpu.bandwidth or _BANDWIDTHS[gpu.kind]
-            name, free_tokens = gpu.name, gpu.free_tokens or _FREE_TOKENS[gpu.kind]
-        elif preset.memory_bytes <= machine.free_memory:
-            name, bandwidth = "CPU", machine.memory_bandwidth
-            free_tokens = machine.free_tokens or machine.cores / (_CORE_SECONDS * bandwidth)
-        else:
-            continue
+        bandwidth = device.bandwidth or _BANDWIDTHS[device.kind]
+        free_tokens = device.free_tokens or _FREE_TOKENS.get(device.kind) or machine.cores / (_CORE_SECONDS * bandwidth)
         line, first = (line_ms(preset, bandwidth, free_tokens, num) for num in (_TYPED_TOKENS, _PROMPT_TOKENS))
-        ranked.append(RankedModel(preset, name, line, first))
+        ranked.append(RankedModel(preset, device.name, line, first))
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 
