@@ -145,11 +145,11 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     from dg_lsp import system
     from dg_lsp.backends import llamacpp
     from dg_lsp.backends.threads import physical_cores
-    from dg_lsp.models.selection import Gpu, Machine
+    from dg_lsp.models.selection import Device, Machine
 
     kinds = ("gpu", "igpu") if with_gpu else ()
     found = llamacpp.devices() if with_gpu else ()
-    gpus = tuple(Gpu(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
+    gpus = tuple(Device(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
     cores, free = physical_cores(), system.system_free()
     return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
 

@@ -39,7 +39,7 @@ _BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Device:
     """A device of llama.cpp."""
 
     name: str
@@ -55,13 +55,13 @@ class Machine:
 
     cores: int
     memory_bandwidth: float  # that a pass of a model on the processor reaches
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[Device, ...]
     free_memory: int
     free_disk: int
     free_tokens: float = 0.0  # tokens that the processor computes while it reads the weights once; 0: an estimate
 
     @property
-    def gpu(self) -> Gpu | None:
+    def gpu(self) -> Device | None:
         """The GPU memory that holds the largest model.
 
         Layers are distributed over all GPUs of their own memory, so these count as one; a GPU that shares the
@@ -80,9 +80,9 @@ class Machine:
         return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
 
     @property
-    def devices(self) -> tuple[Gpu, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """The GPU, if there is one, and the processor."""
-        processor = Gpu("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
+        processor = Device("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
         return (processor,) if self.gpu is None else (self.gpu, processor)
 
 
@@ -108,7 +108,7 @@ class RankedModel:
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
 
 
-def place(preset: Preset, machine: Machine) -> Gpu | None:
+def place(preset: Preset, machine: Machine) -> Device | None:
     """The GPU, if the model fits into its free memory; otherwise the processor; None if it fits nowhere."""
     return next((device for device in machine.devices if preset.memory_bytes <= device.free_memory), None)
 

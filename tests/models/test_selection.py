@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BASE, BUNDLED, MINI, PRESETS, preset_named
-from dg_lsp.models.selection import Gpu, Machine, Selection, fit, rank_models, select
+from dg_lsp.models.selection import Device, Machine, Selection, fit, rank_models, select
 
 LAPTOP = Machine(2, 18e9, (), 16 * 10**9, 10**12)
 
 
 def with_gpu(gigabytes, bandwidth=0.0):
-    return dataclasses.replace(LAPTOP, gpus=(Gpu("RTX", "gpu", int(gigabytes * 1e9), bandwidth),))
+    return dataclasses.replace(LAPTOP, gpus=(Device("RTX", "gpu", int(gigabytes * 1e9), bandwidth),))
 
 
 def with_memory(gigabytes):
@@ -67,7 +67,7 @@ def test_the_estimate_agrees_with_a_measured_processor():
 
 def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
     def largest(*gpus):
-        gpu = dataclasses.replace(LAPTOP, gpus=tuple(Gpu(*one) for one in gpus), free_memory=50).gpu
+        gpu = dataclasses.replace(LAPTOP, gpus=tuple(Device(*device) for device in gpus), free_memory=50).gpu
         return gpu and (gpu.name, gpu.free_memory)
 
     assert largest(("A", "gpu", 10), ("B", "gpu", 20)) == ("2 GPUs (A, ...)", 30)
