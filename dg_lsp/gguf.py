@@ -111,13 +111,13 @@ class Value:
         kind, length = struct.unpack_from("<IQ", self.data)
         if kind in SCALARS:
             return list(struct.unpack_from(f"<{length}{SCALARS[kind]}", self.data, 12))
-        found: list[Scalar] = []
+        texts: list[Scalar] = []
         at = 12
         for _ in range(length):
             (size,) = struct.unpack_from("<Q", self.data, at)
             at += 8 + size
-            found.append(str(self.data[at - size : at], "utf-8", "replace"))
-        return found
+            texts.append(str(self.data[at - size : at], "utf-8", "replace"))
+        return texts
 
 
 def _scalar(kind: int) -> Callable[[float], Value]:
@@ -286,12 +286,12 @@ def _parse(path: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     for _ in range(num_values):
         key = cursor.string().decode("utf-8", "replace")
         values[key] = cursor.value()
-    found = [_tensor(cursor) for _ in range(num_tensors)]
+    entries = [_tensor(cursor) for _ in range(num_tensors)]
     alignment = _alignment(values)
     if alignment < 1:
         raise cursor.broken(f"is damaged ({_ALIGNMENT_KEY})")
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: StoredTensor(name, shape, kind, start + offset) for name, shape, kind, offset in found}
+    tensors = {name: StoredTensor(name, shape, kind, start + offset) for name, shape, kind, offset in entries}
     if any(tensor.start + tensor.size > size for tensor in tensors.values()):
         raise cursor.broken("is cut short")
     return GGUFHeader(path, values, tensors)

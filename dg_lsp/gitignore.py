@@ -64,7 +64,7 @@ def path_bytes(path: str) -> str:
 @functools.lru_cache(maxsize=64)
 def compiled(lines: tuple[str, ...]) -> tuple[Pattern, ...]:
     """The patterns of these lines without comments and without lines that match nothing; the last one comes first."""
-    return tuple(found for line in reversed(lines) if (found := _compiled(line)) is not None)
+    return tuple(pattern for line in reversed(lines) if (pattern := _compiled(line)) is not None)
 
 
 def is_pattern(line: str) -> bool:
@@ -92,18 +92,18 @@ def below(folder: str, line: str) -> str:
 
 def is_excluded(path: str, rules: Iterable[Rule]) -> bool:
     """Whether the rules, the most important one first, exclude a path of `path_bytes`. A folder's ends with a slash."""
-    possible = [one for one in rules if one.pattern.is_negative or one.pattern.regex.fullmatch(path, one.start)]
-    signs = {one.pattern.is_negative for one in possible}
+    possible = [rule for rule in rules if rule.pattern.is_negative or rule.pattern.regex.fullmatch(path, rule.start)]
+    signs = {rule.pattern.is_negative for rule in possible}
     if False not in signs or True not in signs:
         return False in signs
-    ends = [found.end() for found in re.finditer(r"[^/](?:/|\Z)", path)]
+    ends = [name.end() for name in re.finditer(r"[^/](?:/|\Z)", path)]
     return len(ends) > MAX_FOLDERS or any(_decides(path, end, possible) for end in ends)
 
 
 def _decides(path: str, end: int, rules: Sequence[Rule]) -> bool:
     """Whether the first rule excludes that matches the path up to `end`, and no folder around that."""
     for start, pattern in rules:
-        if start < end and (found := pattern.regex.fullmatch(path, start, end)) is not None and not found[1]:
+        if start < end and (match := pattern.regex.fullmatch(path, start, end)) is not None and not match[1]:
             return not pattern.is_negative
     return False
 
@@ -147,8 +147,8 @@ def _runs(text: str, first_special: int) -> list[list[str]]:
             else:
                 runs[-1].append("")
         elif char == "[":
-            found, at = _bracket(text, at)
-            runs[-1][-1] += found
+            characters, at = _bracket(text, at)
+            runs[-1][-1] += characters
         elif char == "?":
             runs[-1][-1] += "[^/]"
         else:
@@ -162,26 +162,27 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
     """The class of a bracket that opens before `at`, and the place after it. Raises LookupError or ValueError."""
     is_negated = text[at] in "!^"
     first = at = at + is_negated
-    found, before = set[str](), ""
+    members = set[str]()
+    before = ""
     while text[at] != "]" or at == first:
         char, end = text[at], text.find("]", at + 2)
         if char == "\\":
             at += 1
             char = text[at]
-            found.add(char)
+            members.add(char)
         elif char == "-" and before and text[at + 1 : at + 2] != "]":
             at += 1 + (text[at + 1] == "\\")
-            found.update(map(chr, range(ord(before), ord(text[at]) + 1)))
+            members.update(map(chr, range(ord(before), ord(text[at]) + 1)))
             char = ""
         elif text.startswith("[:", at) and end > at + 2 and text[end - 1] == ":":
-            found.update(_CLASSES[text[at + 2 : end - 1]])
+            members.update(_CLASSES[text[at + 2 : end - 1]])
             at, char = end, ""
         else:
-            found.add(char)
+            members.add(char)
         before, at = char, at + 1
     if IGNORES_CASE:
-        found.update(map(str.lower, found & set(string.ascii_uppercase)))
-    kept = set(map(chr, range(1, 256))).difference(found, "/") if is_negated else found.difference("/")
+        members.update(map(str.lower, members & set(string.ascii_uppercase)))
+    kept = set(map(chr, range(1, 256))).difference(members, "/") if is_negated else members.difference("/")
     if not kept:
         raise ValueError(text)
     return "[" + "".join(map(re.escape, sorted(kept))) + "]", at + 1
@@ -193,9 +194,9 @@ def _joined(runs: Sequence[Sequence[str]]) -> str:
     So is what lies between two asterisks. Without atomic groups, matching could take exponential time.
     """
     body = ""
-    for number, (first, *others) in enumerate(runs):
+    for number, (first, *rest) in enumerate(runs):
         is_last = number == len(runs) - 1
-        ending = f"[^/]*{others.pop()}" if is_last and others else ""
-        run = first + "".join(f"(?>[^/]*?{one})" for one in others) + ending
+        ending = f"[^/]*{rest.pop()}" if is_last and rest else ""
+        run = first + "".join(f"(?>[^/]*?{part})" for part in rest) + ending
         body += run if number == 0 else f"(?:.*{_SLASH})?{run}" if is_last else f"(?>(?:.*?{_SLASH})??{run})"
     return body

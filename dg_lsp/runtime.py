@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dg_lsp.system import data_folder
+from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.system import data_folder, file_sha256
 
 VARIABLE = "DG_LSP_RUNTIME"
 """Environment variable with another folder for building and for loading; `stock` loads no changed runtime."""
@@ -100,6 +101,14 @@ def installed_library() -> InstalledLibrary | None:
         return None
 
 
+def require_library() -> InstalledLibrary:
+    """The library of llama-cpp-python; raises ModelRuntimeError if it is not installed or has none."""
+    installed = installed_library()
+    if installed is None:
+        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
+    return installed
+
+
 def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder for the changed runtime of this Python environment."""
     given = environment.get(VARIABLE, "")
@@ -144,5 +153,4 @@ def read_runtime(folder: Path) -> Runtime | None:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, _changed_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)

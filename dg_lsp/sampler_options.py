@@ -50,12 +50,12 @@ class SamplerOptions:
     @property
     def values(self) -> dict[str, Any]:
         """The options that are set, by name."""
-        named = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: value for name, value in named if value is not None}
+        options = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 NO_OPTIONS = SamplerOptions()
-MODEL_NAMES = tuple(one.name for one in fields(SamplerOptions))
+MODEL_NAMES = tuple(option.name for option in fields(SamplerOptions))
 """Options of a model's table."""
 SAMPLER_NAMES = tuple(name for name in MODEL_NAMES if name != "prompt_attention")
 """Options of a request."""
@@ -80,12 +80,12 @@ def parse_samplers(value: Any) -> Samplers:
 
 
 def _parse_table(key: str, table: Mapping[str, Any]) -> SamplerOptions:
-    for name, one in table.items():
+    for name, value in table.items():
         if name not in MODEL_NAMES:
             raise ValueError(f"unknown setting {key}.{ascii(name)[1:-1]:.80}: use {', '.join(MODEL_NAMES)}")
         kinds = (float, int) if name in _FLOATS else (_KINDS.get(name, int),)
-        if type(one) not in kinds:
-            raise ValueError(f"{key}.{name} must be {KIND_WORDS[kinds[0]]}, not {one!r:.80}")
+        if type(value) not in kinds:
+            raise ValueError(f"{key}.{name} must be {KIND_WORDS[kinds[0]]}, not {value!r:.80}")
     try:
         return SamplerOptions(**table)
     except ValueError as error:

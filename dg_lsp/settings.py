@@ -270,11 +270,11 @@ class Settings:
 
 def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
     """Every setting: its dotted key, its field, and the class of the field; without internal fields."""
-    for one in attrs.fields(kind):
-        if one.type is not None and attrs.has(one.type):
-            yield from leaves(one.type, f"{prefix}{one.name}.")
-        elif not one.metadata.get("internal"):
-            yield f"{prefix}{one.name}", one, kind
+    for setting in attrs.fields(kind):
+        if setting.type is not None and attrs.has(setting.type):
+            yield from leaves(setting.type, f"{prefix}{setting.name}.")
+        elif not setting.metadata.get("internal"):
+            yield f"{prefix}{setting.name}", setting, kind
 
 
 KEYS = tuple(key for key, *_ in leaves())
@@ -298,7 +298,8 @@ def settings_tree(settings: Settings) -> dict[str, Any]:
     tree: dict[str, Any] = _CONVERTER.unstructure(settings)
     known = (*KEYS, SAMPLER_KEY) if settings.model.sampler else KEYS
     return {
-        group: {key: value for key, value in one.items() if f"{group}.{key}" in known} for group, one in tree.items()
+        group: {key: value for key, value in table.items() if f"{group}.{key}" in known}
+        for group, table in tree.items()
     }
 
 
@@ -315,7 +316,7 @@ def _strict(value: Any, kind: type) -> Any:
 
 
 def _strings(value: Any, _kind: type) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
         raise ValueError(f"must be a list of texts, not {value!r:.80}")
     return tuple(value)
 
@@ -384,10 +385,10 @@ def _unknown_setting(key: str) -> str:
     """The message for an unknown key, with what replaces it or the nearest known one."""
     if key in _MOVED:
         return f"unknown setting {key}: {_MOVED[key]}"
-    same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
+    same_name = [known for known in KEYS if known.endswith(f".{key.rpartition('.')[2]}")]
     near = same_name or difflib.get_close_matches(key, [*KEYS, *_GROUPS], 1)
     shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal
-    return f"unknown setting {shown:.120}" + "".join(f" (did you mean {one}?)" for one in near[:1])
+    return f"unknown setting {shown:.120}" + "".join(f" (did you mean {known}?)" for known in near[:1])
 
 
 def _reason(error: BaseException, kind: type | None) -> str:

@@ -63,8 +63,8 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
 def workspace_file(start: Path) -> Path | None:
     """The nearest `dg-lsp.toml` in this directory or above it, except the user's."""
     with suppress(OSError):  # a directory above is not readable
-        found = (path for folder in (start, *start.parents) if (path := folder / FILE_NAME).is_file())
-        return next((path for path in found if path != user_file()), None)
+        paths = (folder / FILE_NAME for folder in (start, *start.parents))
+        return next((path for path in paths if path.is_file() and path != user_file()), None)
     return None
 
 
@@ -125,11 +125,14 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
         ):
             return old or new
         case "privacy.exclude_patterns" | "privacy.exclude_languages":
-            return (*old, *(one for one in new if not one.startswith("!")))  # also again: the last one decides
+            return (
+                *old,
+                *(pattern for pattern in new if not pattern.startswith("!")),
+            )  # also again: the last one decides
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)
         case "context.sources":
-            return tuple(one for one in old if one in new)
+            return tuple(source for source in old if source in new)
     return new if key.startswith(FREE_KEYS) and key not in MODEL_KEYS else old
 
 
@@ -150,7 +153,7 @@ def _replaced(settings: Settings, key: str, value: Any) -> Settings:
 def _is_below(folder: Path, trusted: Collection[str]) -> bool:
     with suppress(OSError, RuntimeError):  # RuntimeError: links in a circle
         target = folder.resolve()
-        return any(target.is_relative_to(expanded(one).resolve()) for one in trusted)
+        return any(target.is_relative_to(expanded(root).resolve()) for root in trusted)
     return False
 
 
@@ -191,7 +194,7 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], 
     if any(key.startswith("privacy.") or "." not in key for key in problems):  # a misspelled group may be `privacy`
         settings = _replaced(settings, "privacy.is_incomplete", True)
     if PATTERNS in keys:  # each line for workspace folders and repositories, and for the folder of the file
-        folders = dict.fromkeys(one.as_posix() for one in (path.parent, path.parent.resolve()))
+        folders = dict.fromkeys(folder.as_posix() for folder in (path.parent, path.parent.resolve()))
         lines = _value(settings, PATTERNS)
         every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
         settings = _replaced(settings, PATTERNS, tuple(chain.from_iterable(every)))
@@ -203,8 +206,8 @@ def _line_of(text: str, key: str) -> int:
     group, _, name = map(re.escape, key.rpartition("."))
     table = re.search(rf"^[ \t]*\[[ \t]*{group}[ \t]*\]", text, re.MULTILINE) if group else None
     line = re.compile(rf"^[ \t]*[\[\"']*({group}\.)?{name}\b", re.MULTILINE)
-    found = line.search(text, table.end() if table else 0)
-    return text.count("\n", 0, found.start()) + 1 if found else 0
+    match = line.search(text, table.end() if table else 0)
+    return text.count("\n", 0, match.start()) + 1 if match else 0
 
 
 def _with_model_paths(settings: Settings, keys: Collection[str], path: Path, names: Collection[str]) -> Settings:

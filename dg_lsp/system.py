@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ from typing import Any
 
 from dg_lsp.errors import InputFileError, UsageError
 
-_MEMORY, _CPU_INFO = Path("/proc/meminfo"), Path("/proc/cpuinfo")
+_CPU_INFO = Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _LIMITS = (
@@ -86,8 +87,8 @@ def _trim_heap(trim: Callable[[int], object]) -> None:
     used = 0.0
     while True:
         time.sleep(_TRIM_SECONDS)
-        if (now := time.process_time()) > used + 0.1:  # else the process is idle
-            used = now
+        if (seconds := time.process_time()) > used + 0.1:  # else the process is idle
+            used = seconds
             trim(0)
 
 
@@ -155,10 +156,6 @@ def memory_bandwidth(num_cores: int) -> float:
 
 
 def _available() -> int:
-    with contextlib.suppress(OSError), _MEMORY.open(encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
     import psutil
 
     return int(psutil.virtual_memory().available)
@@ -253,7 +250,7 @@ def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> 
     """
     pinned = {"CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     for name in GPU_VARIABLES:
-        listed = [one.strip() for one in environment.get(name, "").split(",") if one.strip()]
+        listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
         if listed and number >= len(listed):
             raise UsageError(f"GPU {number}: {name} is {environment[name]}, which lists {len(listed)}; count from 0")
         pinned[name] = listed[number] if listed else str(number)
@@ -313,6 +310,12 @@ def write_private(path: Path, tree: Any) -> None:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def file_sha256(path: Path) -> str:
+    """The checksum of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def expanded(path: str) -> Path:

@@ -71,14 +71,6 @@ def test_written_file_reads_the_same_with_the_package(small, tmp_path, alignment
     assert header.rows("second").view(np.float32).tolist() == [[0, 1, 2]]
 
 
-def test_copy_is_the_same_file(tmp_path):
-    header, progress = read_header(MINI), []
-    tensors = [copied(MINI, tensor) for tensor in header.tensors.values()]
-    copy = write(tmp_path / "copy.gguf", tensors, header.values, on_progress=progress.append)
-    assert copy.read_bytes() == MINI.read_bytes()
-    assert sum(progress) == sum(tensor.size for tensor in header.tensors.values())
-
-
 def test_file_that_is_cut_short_anywhere_is_refused(small, tmp_path):
     whole, part = small.read_bytes(), tmp_path / "part.gguf"
     end_of_weights = len(whole) - 20  # the last tensor's 12 bytes are padded to 32

@@ -145,11 +145,11 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     from dg_lsp import system
     from dg_lsp.backends import llamacpp
     from dg_lsp.backends.threads import physical_cores
-    from dg_lsp.models.selection import Gpu, Machine
+    from dg_lsp.models.selection import Device, Machine
 
     kinds = ("gpu", "igpu") if with_gpu else ()
     found = llamacpp.devices() if with_gpu else ()
-    gpus = tuple(Gpu(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
+    gpus = tuple(Device(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
     cores, free = physical_cores(), system.system_free()
     return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
 
@@ -236,12 +236,8 @@ def load_file(
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
 
     from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.models.gpus import slow_link
 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors, source=source)
-    if weights.placement.is_split and (problem := slow_link(weights.placement.gpus)):
-        advice = "a model that fits into one GPU is faster (model.device)"
-        warn(f"layers are split, and {problem}: {advice}")
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

@@ -52,12 +52,12 @@ def list_models(as_json: Json = False) -> int:
 
 def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
     """Keys in the documented order."""
-    from dg_lsp.models.selection import fit, is_diffusion
+    from dg_lsp.models.selection import fit
 
     path = preset.path
     return {
         "name": preset.name,
-        "kind": "diffusion" if is_diffusion(preset) else "autoregressive",
+        "kind": "diffusion" if preset.is_diffusion else "autoregressive",
         "path": str(path) if path else None,
         "is_begun": path is None and _is_begun(preset),
         "fit": fit(preset, machine),

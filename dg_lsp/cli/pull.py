@@ -217,17 +217,14 @@ class Pull:
 
         from dg_lsp.backends.llamacpp.quantize import file_type, quantize
         from dg_lsp.cli.output import progress
-        from dg_lsp.models.convert import write_quantized
+        from dg_lsp.models.convert import new_file
 
         preset, kind = self.preset, file_type(self.preset.quantization)
         with progress(BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bars:
             task = bars.add_task(f"quantizing to {kind.name}", total=preset.unquantized_path.stat().st_size)
             advance = partial(bars.advance, task)
-            write_quantized(
-                preset.unquantized_path,
-                preset.converted_path,
-                lambda source, target: quantize(source, target, kind, advance),
-            )
+            with new_file(preset.converted_path) as new:
+                quantize(preset.unquantized_path, new, kind, advance)
         preset.unquantized_path.unlink()
 
     def _test(self) -> None:

@@ -9,7 +9,7 @@ from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.printing import aligned, print_json, print_lines, size_text
 from dg_lsp.cli.pull import Pull
 from dg_lsp.models import gpus, registry
-from dg_lsp.models.selection import Gpu, Machine, RankedModel, rank_models
+from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models
 
 _BYTES_OF_WEIGHT = 34 / 32
 """Of Q8_0, in which the devices are measured."""
@@ -29,7 +29,7 @@ class Measurement:
         """The same machine with a llama.cpp for the unused GPU."""
         if self.unused is None:
             return self.machine
-        new = Gpu(self.unused.name, "gpu" if self.unused.memory else "igpu", self.unused.memory)
+        new = Device(self.unused.name, "gpu" if self.unused.memory else "igpu", self.unused.memory)
         return replace(self.machine, gpus=(new,))
 
 
@@ -77,7 +77,7 @@ def measure() -> Measurement:
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
     kinds = {device["kind"] for device in devices}
     cpu, gpu = _speed(listed["cpu"]), _speed(listed["gpu"])
-    usable = tuple(Gpu(device["name"], device["kind"], device["memory_free"], *gpu) for device in devices)
+    usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *gpu) for device in devices)
     machine = replace(machine, gpus=usable)
     if cpu:
         machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
@@ -114,8 +114,8 @@ def recommended(machine: Machine) -> Recommendation:
         if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
     ]
     ranked = rank_models(machine, (*registry.BUNDLED, *presets))
-    diffusion = next((model for model in ranked if model.is_diffusion), None)
-    return Recommendation(next((model for model in ranked if not model.is_diffusion), None), diffusion)
+    diffusion = next((model for model in ranked if model.preset.is_diffusion), None)
+    return Recommendation(next((model for model in ranked if not model.preset.is_diffusion), None), diffusion)
 
 
 def machine_lines(measured: Measurement) -> Iterator[str]:

@@ -102,7 +102,7 @@ class Pool:
             try:
                 return self._open_engine(settings)
             except ModelMemoryError as error:
-                self._close_unused([one for one in tuple(self._models.values()) if one.key != settings.model_key])
+                self._close_unused([model for model in tuple(self._models.values()) if model.key != settings.model_key])
                 if self._num_closed == num_closed:
                     raise self._with_holders(error) from error
 

@@ -56,9 +56,7 @@ def build(
         UsageError: an unknown backend, or a folder with other files.
         ModelError: a tool or the source is missing, or the compilation or the test failed.
     """
-    installed = runtime.installed_library()
-    if installed is None:
-        raise ModelRuntimeError(f"{runtime.PACKAGE} is not installed, or has no library: install it again")
+    installed = runtime.require_library()
     folder, backend = runtime.runtime_folder(), options.whole_backend
     _check_folder(folder)
     if backend:
@@ -217,7 +215,6 @@ _SWITCHES = {
     "hip": "GGML_HIP",
     "sycl": "GGML_SYCL",
 }
-BACKENDS = tuple(_SWITCHES)
 _TOOLS = {
     "cuda": (("nvcc", "/usr/local/cuda/bin/nvcc"), "install the CUDA toolkit, or put its bin folder on PATH"),
     "vulkan": (("glslc",), "install the Vulkan SDK: on Debian and Ubuntu sudo apt-get install libvulkan-dev glslc"),
@@ -240,7 +237,7 @@ def check_tools(backend: str) -> str:
         ModelRuntimeError: a tool is missing; the message names it and how to install it.
     """
     if backend not in _SWITCHES:
-        raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
+        raise UsageError(f"no backend {backend!r}: use {', '.join(_SWITCHES)}")
     if backend == "metal" and sys.platform != "darwin":
         raise UsageError("Metal exists only on macOS: use another --backend")
     if sys.platform != "win32":  # there CMake finds Visual Studio
@@ -259,9 +256,9 @@ def _find_compiler() -> str:
 def _find_program(names: Sequence[str], advice: str) -> str:
     """The path of the first of these programs on PATH or beside this Python."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-    found = [program for name in names if (program := shutil.which(name, path=path))]
+    programs = [program for name in names if (program := shutil.which(name, path=path))]
     # Windows searches the working directory too, which may be a folder that others wrote
-    program = next((one for one in found if Path(one).is_absolute()), None)
+    program = next((program for program in programs if Path(program).is_absolute()), None)
     if program is None:
         raise ModelRuntimeError(f"{' or '.join(names)} is missing: {advice}")
     return program

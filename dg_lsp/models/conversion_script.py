@@ -18,7 +18,7 @@ from dg_lsp import errors, gguf
 from dg_lsp.models import download, packages, saved_tensors
 from dg_lsp.models.convert import Quantize, new_file
 from dg_lsp.models.registry import CONFIGURATION
-from dg_lsp.runtime import PACKAGE, installed_library
+from dg_lsp.runtime import require_library
 from dg_lsp.system import data_folder
 
 _SCRIPT = "convert_hf_to_gguf.py"
@@ -91,28 +91,20 @@ def _link(source: Path, target: Path) -> None:
 
 def has_environment() -> bool:
     """Whether the Python environment of llama.cpp's script is there already."""
-    return _python(_environment_folder(_installed_version())).exists()
+    return _python(_environment_folder()).exists()
 
 
-def _installed_version() -> str:
-    installed = installed_library()
-    if installed is None:
-        raise errors.ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
-    return installed.version
-
-
-def _environment_folder(version: str) -> Path:
-    return data_folder() / "conversion" / version
+def _environment_folder() -> Path:
+    return data_folder() / "conversion" / require_library().version
 
 
 def _make_environment(show_step: packages.ShowStep) -> Path:
     """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
-    version = _installed_version()
-    folder = _environment_folder(version)
+    folder = _environment_folder()
     if has_environment():
         return folder
     with download.working_folder(folder) as work:
-        new = packages.unpack_llama_cpp(version, None, work, _SCRIPT_PARTS, show_step)
+        new = packages.unpack_llama_cpp(folder.name, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]

@@ -6,12 +6,11 @@ and 24427, and files that were converted before. The `dg.*` keys are those of do
 """
 
 import contextlib
-import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download, saved_tensors
 from dg_lsp.models.registry import CONFIGURATION
+from dg_lsp.system import file_sha256
 
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -140,15 +140,15 @@ def read_gguf(path: Path) -> ModelParts:
     main: dict[str, gguf.Tensor] = {}
     side: dict[str, gguf.Tensor] = {}
     encoder: dict[str, gguf.Tensor] = {}
-    for shard, tensor in ((one, tensor) for one in shards for tensor in one.tensors.values()):
+    for tensor in (gguf.copied(shard.path, tensor) for shard in shards for tensor in shard.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
         if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
-            side[side_name] = gguf.copied(shard.path, tensor, side_name)
+            side[side_name] = replace(tensor, name=side_name)
         elif stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
             decoder_name = tensor.name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
-            encoder[decoder_name] = gguf.copied(shard.path, tensor)
+            encoder[decoder_name] = tensor
         else:
-            main[tensor.name] = gguf.copied(shard.path, tensor)
+            main[tensor.name] = tensor
     num_layers = _read_number(header, f"{_OLD}block_count")
     parts = _make_parts(path, _convert_values(header), main, side, num_layers, encoder)
     for name, scale in encoder.items():
@@ -163,7 +163,7 @@ def read_converted(header: gguf.GGUFHeader) -> ModelParts:
         raise errors.ModelBrokenError(
             f"{header.path} lacks its side file {side.name}: put it beside it, or convert the model again"
         )
-    if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != _sha256(side):
+    if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != file_sha256(side):
         raise errors.ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
     return ModelParts(
         {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
@@ -257,7 +257,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
 def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
     is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
-    if not is_alike or any(one != other for one, other in zip(encoder.blocks(), decoder.blocks(), strict=True)):
+    if not is_alike or any(mine != theirs for mine, theirs in zip(encoder.blocks(), decoder.blocks(), strict=True)):
         raise errors.ModelUnsupportedError(
             f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
             "one for both: use the checkpoint with the transformers backend"
@@ -326,7 +326,7 @@ def write_model(
             gguf.write_gguf(
                 file, {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress
             )
-        names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(_sha256(new_side))}
+        names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(file_sha256(new_side))}
         with new_file(target, quantize) as new, new.open("wb") as file:
             gguf.write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
 
@@ -346,14 +346,3 @@ def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
         with new.open("r+b") as file:
             os.fsync(file.fileno())
         new.replace(target)
-
-
-def write_quantized(source: Path, target: Path, quantize: Quantize) -> None:
-    """Writes a quantized copy of a GGUF file; an interruption leaves no file. Raises errors of `quantize`."""
-    with new_file(target) as new:
-        quantize(source, new)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

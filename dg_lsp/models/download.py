@@ -6,7 +6,6 @@ them. A file that is not the expected one is removed, and a record of all files 
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import RECORD, TESTED, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
-from dg_lsp.system import LOOPBACK, VARIABLE
+from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -269,12 +268,7 @@ def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> Re
 
 def _with_checksum(folder: Path, file: RemoteFile) -> RemoteFile:
     """The file with the checksum of its content, if the hub reports none."""
-    return file if file.sha256 else replace(file, sha256=_sha256(folder / file.path))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file if file.sha256 else replace(file, sha256=file_sha256(folder / file.path))
 
 
 def _is_expected(folder: Path, file: RemoteFile) -> bool:
@@ -282,7 +276,7 @@ def _is_expected(folder: Path, file: RemoteFile) -> bool:
     if not file.is_complete(folder):
         return False
     if file.sha256:
-        return _sha256(folder / file.path) == file.sha256
+        return file_sha256(folder / file.path) == file.sha256
     with (folder / file.path).open("rb") as content:
         return not file.path.endswith(".gguf") or content.read(4) == b"GGUF"
 

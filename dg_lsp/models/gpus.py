@@ -3,9 +3,7 @@
 No machine with a GPU has run this module: it is tested with outputs of the programs.
 """
 
-import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -75,78 +73,26 @@ def find_gpus(run: RunProgram = run_program, pci: Path = _PCI, platform: str = s
     on_bus = tuple(_from_pci(pci))
     sources = (
         _from_nvidia_smi(run(("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"))),
-        _from_rocminfo(run(("rocminfo",))),
         _from_vulkaninfo(run(("vulkaninfo", "--summary"))),
         on_bus,
     )
-    found: dict[str, list[Gpu]] = {}
+    listed: dict[str, list[Gpu]] = {}
     for source in map(tuple, sources):
-        for kind in dict.fromkeys(gpu.kind for gpu in source if gpu.kind not in found):
-            found[kind] = [gpu for gpu in source if gpu.kind == kind]
+        for kind in dict.fromkeys(gpu.kind for gpu in source if gpu.kind not in listed):
+            listed[kind] = [gpu for gpu in source if gpu.kind == kind]
     gpus = [
-        gpu for kind, listed in found.items() for gpu in _with_memory(listed, [g for g in on_bus if g.kind == kind])
+        gpu
+        for kind, same_kind in listed.items()
+        for gpu in _with_memory(same_kind, [gpu for gpu in on_bus if gpu.kind == kind])
     ]
     return tuple(sorted(gpus, key=lambda gpu: -gpu.memory))
-
-
-SLOW_LINK = 8.0
-"""GB/s of PCIe below which a link counts as slow: fewer lanes than x4 of PCIe 4.0."""
-_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""GB/s of a lane, by generation of PCIe."""
-
-
-def slow_link(numbers: Sequence[int], run: RunProgram = run_program) -> str:
-    """Why the link between two NVIDIA GPUs is slow; empty where none is, or where nothing reports it.
-
-    `numbers` are those of CUDA in this process, in the order of the layers.
-    """
-    real = [_real_number(number) for number in numbers]
-    topology = _topology(run(("nvidia-smi", "topo", "-m")))
-    query = ("nvidia-smi", "--query-gpu=index,pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader,nounits")
-    lanes = dict(_bandwidths(run(query)))
-    for one, other in itertools.pairwise(real):
-        link = topology.get((one, other), "")
-        if link.startswith("NV"):
-            continue
-        slowest = min((lanes[number] for number in (one, other) if number in lanes), default=SLOW_LINK)
-        if slowest < SLOW_LINK:
-            return f"GPU {one} and GPU {other} are linked by {slowest:.1f} GB/s of PCIe"
-        if link == "SYS":
-            return f"GPU {one} and GPU {other} are linked through two processors"
-    return ""
-
-
-def _real_number(number: int) -> int:
-    """The number that nvidia-smi has for a GPU of this process."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    visible = listed[number].strip() if number < len(listed) else ""
-    return int(visible) if visible.isdigit() else number
-
-
-def _topology(output: str) -> dict[tuple[int, int], str]:
-    """The kind of each link: NV1 and more is NVLink, PIX to NODE are PCIe, SYS crosses processors."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
-    found = {}
-    for line in plain.splitlines():
-        first, *cells = line.split() or [""]
-        if (row := re.fullmatch(r"GPU(\d+)", first)) and not (cells and cells[0].startswith("GPU")):
-            found.update({(int(row[1]), column): cell for column, cell in enumerate(cells)})
-    return found
-
-
-def _bandwidths(output: str) -> Iterator[tuple[int, float]]:
-    for line in output.splitlines():
-        numbers = [part.strip() for part in line.split(",")]
-        if len(numbers) == 3 and all(map(str.isdigit, numbers)):
-            index, generation, width = map(int, numbers)
-            yield index, _LANE.get(generation, _LANE[max(_LANE)]) * width
 
 
 def _with_memory(gpus: Sequence[Gpu], on_bus: Sequence[Gpu]) -> Iterator[Gpu]:
     """The same GPUs, with the sizes of the bus if the source reported none."""
     is_known = any(gpu.memory for gpu in gpus) or len(gpus) != len(on_bus)
-    for gpu, other in zip(gpus, gpus if is_known else on_bus, strict=True):
-        yield Gpu(gpu.kind, gpu.name, gpu.memory or other.memory)
+    for gpu, sized in zip(gpus, gpus if is_known else on_bus, strict=True):
+        yield Gpu(gpu.kind, gpu.name, gpu.memory or sized.memory)
 
 
 def _from_nvidia_smi(output: str) -> Iterator[Gpu]:
@@ -154,14 +100,6 @@ def _from_nvidia_smi(output: str) -> Iterator[Gpu]:
         name, _, mebibytes = line.rpartition(",")
         if name:
             yield Gpu(NVIDIA, name.strip(), int(mebibytes) << 20 if mebibytes.strip().isdigit() else 0)
-
-
-def _from_rocminfo(output: str) -> Iterator[Gpu]:
-    for agent in re.split(r"^Agent \d+", output, flags=re.MULTILINE)[1:]:
-        if re.search(r"Device Type:\s+GPU", agent):
-            name = re.search(r"Marketing Name:[ \t]+(\S.*)", agent) or re.search(r"Name:[ \t]+(\S.*)", agent)
-            sizes = [int(size) << 10 for size in re.findall(r"Size:\s+(\d+)\(0x[0-9a-f]+\) KB", agent)]
-            yield Gpu(AMD, name[1].strip() if name else "AMD GPU", max(sizes, default=0))
 
 
 def _from_vulkaninfo(output: str) -> Iterator[Gpu]:
@@ -199,12 +137,12 @@ def _read_number(path: Path) -> int:
         return 0
 
 
-def unused_gpu(found: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
+def unused_gpu(gpus: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
     """The best GPU of this machine if llama.cpp uses none, or only one with less memory of its own.
 
     `usable_kinds` are the kinds of llama.cpp's devices: `gpu` has memory of its own, `igpu` shares the machine's.
     """
-    best, kinds = next(iter(found), None), set(usable_kinds)
+    best, kinds = next(iter(gpus), None), set(usable_kinds)
     if best is None or "gpu" in kinds or ("igpu" in kinds and not best.memory):
         return None
     return best

@@ -1,6 +1,5 @@
 """pip and other programs: packages of an index, and llama.cpp's source out of the one of llama-cpp-python."""
 
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
 from dg_lsp.runtime import PACKAGE
-from dg_lsp.system import NEUTRAL_FOLDER, python_command
+from dg_lsp.system import NEUTRAL_FOLDER, file_sha256, python_command
 
 # llama.cpp's source
 
@@ -47,12 +46,10 @@ def unpack_llama_cpp(
         raise ModelRuntimeError(
             f"{packed} does not exist: fetch it with pip download --no-deps --no-binary {PACKAGE} {PACKAGE}=={version}"
         )
-    if (expected := SOURCE_SHA256.get(version)) is not None:
-        with packed.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise ModelRuntimeError(
-                    f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs: fetch it again"
-                )
+    if (expected := SOURCE_SHA256.get(version)) is not None and file_sha256(packed) != expected:
+        raise ModelRuntimeError(
+            f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs: fetch it again"
+        )
     show_step("unpacking", None)
     root = f"{name}/vendor/llama.cpp/"
     needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))

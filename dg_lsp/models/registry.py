@@ -198,6 +198,16 @@ class Preset:
         """`mask`, `uniform` or `none` (autoregressive)."""
         return self.family.noise if self.family else "none"
 
+    @property
+    def is_diffusion(self) -> bool:
+        """Whether it fills by diffusion; dg-mini can."""
+        return self.family is not None or self.name == MINI
+
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether its family has a chat template."""
+        return self.family is not None and bool(self.family.template)
+
 
 def _preset(entry: Mapping[str, Any]) -> Preset:
     family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
@@ -207,34 +217,7 @@ def _preset(entry: Mapping[str, Any]) -> Preset:
 
 
 PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
-
-
-BUNDLED = (
-    Preset(
-        name=MINI,
-        patterns=(f"{MINI}.gguf",),
-        quantization="Q8_0",
-        size=5_637_376,
-        licence="Apache-2.0",
-        note="bundled: for very small machines",
-        sources=("docs/log.md",),
-        quality=0.017,
-        quality_source="measured: exact lines of 300",
-        memory=106_000_000,
-    ),
-    Preset(
-        name=BASE,
-        patterns=(f"{BASE}.gguf",),
-        quantization="IQ4_NL",
-        size=70_450_080,
-        licence="Apache-2.0",
-        note="bundled: made from SmolLM2-135M-Instruct",
-        sources=("docs/log.md",),
-        quality=0.19,
-        quality_source="measured: exact lines of 100",
-        memory=300_000_000,
-    ),
-)
+BUNDLED = tuple(_preset(entry) for entry in _CATALOG["bundled"])
 """The GGUF files in this package."""
 MINI_LANGUAGES = ("python",)
 """See `ModelSpec.languages`; the metadata of dg-mini does not contain them."""
@@ -257,10 +240,9 @@ def memory_bytes(name: str, held: int) -> int:
 
 
 def instruction_model() -> str:
-    """The smallest preset that follows instructions: its family has a chat template."""
-    return min(
-        (preset for preset in PRESETS if preset.family and preset.family.template), key=lambda one: one.size
-    ).name
+    """The smallest preset that follows instructions."""
+    instructed = (preset for preset in PRESETS if preset.follows_instructions)
+    return min(instructed, key=lambda preset: preset.size).name
 
 
 # files on this machine
@@ -354,7 +336,7 @@ def remove(preset: Preset) -> int:
 
 def known_names() -> tuple[str, ...]:
     """The model names that settings accept beside paths."""
-    return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO, AUTO_DIFFUSION)
+    return (*(preset.name for preset in (*BUNDLED, *PRESETS)), AUTO, AUTO_DIFFUSION)
 
 
 def locate(name: str) -> Path:
@@ -365,7 +347,7 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    preset = next((one for one in (*BUNDLED, *PRESETS) if one.name == name), None)
+    preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
     return _given_path(name) if preset is None else _preset_path(preset)
 
 

@@ -75,18 +75,18 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
     names = sorted(set(shards.values()))
-    if others := [name for name in names if not name.endswith(".safetensors")]:  # transformers would unpickle it
-        problem = f"names {escaped(others[0][:_MAX_SHOWN])}, which is no safetensors file"
+    if pickles := [name for name in names if not name.endswith(".safetensors")]:  # transformers would unpickle it
+        problem = f"names {escaped(pickles[0][:_MAX_SHOWN])}, which is no safetensors file"
         raise ModelBrokenError(f"{index} {problem}: download it again")
     with map_file_errors(folder):
         present = {path.name for path in folder.iterdir()}
     if missing := [name for name in names if name not in present]:  # also of a file in another folder
         shown = escaped(missing[0][:_MAX_SHOWN])
         raise InputFileError(f"{folder} lacks {shown} ({len(missing)} of {len(names)} files): download it again")
-    found: dict[str, SavedTensor] = {}
+    tensors: dict[str, SavedTensor] = {}
     for name in names:
-        found |= _tensors(folder / name)
-    return found
+        tensors |= _tensors(folder / name)
+    return tensors
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -96,14 +96,14 @@ def read_json(path: Path) -> dict[str, Any]:
         InputFileError: the file is missing, unreadable, or not a JSON object.
     """
     try:
-        found = json.loads(read_text(path))
+        content = json.loads(read_text(path))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise InputFileError(f"{path} is damaged: download it again")
-    return found
+    return content
 
 
 def read_text(path: Path) -> str:
@@ -122,14 +122,14 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
                 raise ValueError(length)
             entries: Mapping[str, Any] = json.loads(file.read(length))
             size = file.seek(0, 2)
-        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
+        tensors = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
     except DAMAGE as error:
         raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
-    if any(t.start + t.size * t.kind.block_bytes > size for t in found):
+    if any(t.start + t.size * t.kind.block_bytes > size for t in tensors):
         raise ModelBrokenError(f"{path} is cut short: download it again")
-    return {tensor.name: tensor for tensor in found}
+    return {tensor.name: tensor for tensor in tensors}
 
 
 def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> SavedTensor:

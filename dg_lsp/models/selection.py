@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
-from dg_lsp.models.registry import AUTO, BUNDLED, MINI, Preset
+from dg_lsp.models.registry import AUTO, BUNDLED, Preset
 
 _HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
 _LINE_TOKENS = 10
@@ -39,11 +39,11 @@ _BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """A device of llama.cpp that is not the processor."""
+class Device:
+    """A device of llama.cpp."""
 
     name: str
-    kind: str  # `gpu`, or `igpu` if it shares the machine's memory
+    kind: str  # `gpu`, `igpu` if it shares the machine's memory, or `cpu`
     free_memory: int  # bytes; 0 if the driver does not report it
     bandwidth: float = 0.0  # bytes per second; 0: an estimate by its kind
     free_tokens: float = 0.0  # tokens that it computes while it reads the weights once; 0: an estimate by its kind
@@ -55,20 +55,20 @@ class Machine:
 
     cores: int
     memory_bandwidth: float  # that a pass of a model on the processor reaches
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[Device, ...]
     free_memory: int
     free_disk: int
     free_tokens: float = 0.0  # tokens that the processor computes while it reads the weights once; 0: an estimate
 
     @property
-    def gpu(self) -> Gpu | None:
+    def gpu(self) -> Device | None:
         """The GPU memory that holds the largest model.
 
         Layers are distributed over all GPUs of their own memory, so these count as one; a GPU that shares the
         machine's memory has no more than the machine.
         """
         own = [gpu for gpu in self.gpus if gpu.kind == "gpu" and gpu.free_memory > 0]
-        found = [
+        candidates = [
             replace(gpu, free_memory=min(gpu.free_memory or self.free_memory, self.free_memory))
             for gpu in self.gpus
             if gpu.kind == "igpu"
@@ -76,8 +76,14 @@ class Machine:
         if own:
             name = own[0].name if len(own) == 1 else f"{len(own)} GPUs ({own[0].name}, ...)"
             slowest = min(own, key=lambda gpu: gpu.bandwidth)
-            found.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
-        return max(found, key=lambda gpu: gpu.free_memory, default=None)
+            candidates.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
+        return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPU, if there is one, and the processor."""
+        processor = Device("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
+        return (processor,) if self.gpu is None else (self.gpu, processor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +101,6 @@ class RankedModel:
         return self.preset.name
 
     @property
-    def is_diffusion(self) -> bool:
-        """See the function `is_diffusion`."""
-        return is_diffusion(self.preset)
-
-    @property
     def useful_edits(self) -> float:
         """Expected useful edits of a request: an estimate between 0 and 1, and 0 where a line comes too late."""
         if self.line_ms > _MAX_LINE_MS:
@@ -107,20 +108,18 @@ class RankedModel:
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
 
 
-def is_diffusion(preset: Preset) -> bool:
-    """Whether it fills by diffusion; dg-mini can."""
-    return preset.family is not None or preset.name == MINI
+def place(preset: Preset, machine: Machine) -> Device | None:
+    """The GPU, if the model fits into its free memory; otherwise the processor; None if it fits nowhere."""
+    return next((device for device in machine.devices if preset.memory_bytes <= device.free_memory), None)
 
 
 def fit(preset: Preset, machine: Machine) -> str:
     """Whether a preset fits into the free memory of a machine, and where it would run."""
-    gpu = machine.gpu
-    if gpu is not None and preset.memory_bytes <= gpu.free_memory:
-        return f"yes: {gpu.name}"
-    if preset.memory_bytes <= machine.free_memory:
-        return "yes: CPU" if preset.hardware.startswith("CPU") else "slow: CPU"
-    free = max(machine.free_memory, gpu.free_memory if gpu else 0)
-    return f"no: {free / 1e9:.1f} GB free"
+    device = place(preset, machine)
+    if device is None:
+        return f"no: {max(device.free_memory for device in machine.devices) / 1e9:.1f} GB free"
+    is_slow = device.kind == "cpu" and not preset.hardware.startswith("CPU")
+    return f"{'slow' if is_slow else 'yes'}: {device.name}"
 
 
 def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: int = _TYPED_TOKENS) -> float:
@@ -148,23 +147,17 @@ def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: in
 def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel]:
     """Models whose memory is free on this machine, by expected useful edits, the best first.
 
-    A model that fits into the memory of the GPU runs there, otherwise on the processor. Licences and the free space of
-    the disk are not considered; presets without a quality are left out.
+    Licences and the free space of the disk are not considered; presets without a quality are left out.
     """
-    gpu, ranked = machine.gpu, []
+    ranked = []
     for preset in presets:
-        if not preset.quality:
+        device = place(preset, machine)
+        if device is None or not preset.quality:
             continue
-        if gpu is not None and preset.memory_bytes <= gpu.free_memory:
-            bandwidth = gpu.bandwidth or _BANDWIDTHS[gpu.kind]
-            name, free_tokens = gpu.name, gpu.free_tokens or _FREE_TOKENS[gpu.kind]
-        elif preset.memory_bytes <= machine.free_memory:
-            name, bandwidth = "CPU", machine.memory_bandwidth
-            free_tokens = machine.free_tokens or machine.cores / (_CORE_SECONDS * bandwidth)
-        else:
-            continue
+        bandwidth = device.bandwidth or _BANDWIDTHS[device.kind]
+        free_tokens = device.free_tokens or _FREE_TOKENS.get(device.kind) or machine.cores / (_CORE_SECONDS * bandwidth)
         line, first = (line_ms(preset, bandwidth, free_tokens, num) for num in (_TYPED_TOKENS, _PROMPT_TOKENS))
-        ranked.append(RankedModel(preset, name, line, first))
+        ranked.append(RankedModel(preset, device.name, line, first))
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 
@@ -174,7 +167,7 @@ def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
     None where that one follows instructions itself.
     """
     gpu = machine.gpu
-    if gpu is None or (beside.preset.family is not None and beside.preset.family.template):
+    if gpu is None or beside.preset.follows_instructions:
         return None
     free = gpu.free_memory - (beside.preset.memory_bytes if beside.device == gpu.name else 0)
     fitting = [preset for preset in _instructed() if preset.memory_bytes <= free]
@@ -182,8 +175,9 @@ def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
 
 
 def _instructed() -> list[Preset]:
-    presets = (preset for preset in registry.PRESETS if preset.family and preset.family.template)
-    return [preset for preset in presets if preset.quality and not preset.terms]
+    return [
+        preset for preset in registry.PRESETS if preset.follows_instructions and preset.quality and not preset.terms
+    ]
 
 
 def instruction_advice(machine: Machine) -> str:
@@ -214,7 +208,9 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundl
     The reason names a better model that fits, if there is one whose licence needs no agreement.
     """
     own = [preset for preset in BUNDLED if preset.name == bundled.name]
-    ranked = [model for model in rank_models(machine, (*own, *registry.PRESETS)) if name == AUTO or model.is_diffusion]
+    ranked = [
+        model for model in rank_models(machine, (*own, *registry.PRESETS)) if name == AUTO or model.preset.is_diffusion
+    ]
     best = next((model for model in ranked if model.preset in own or is_here(model.preset)), None)
     if best is None:
         return Selection(bundled.name, "no larger model fits into the free memory")

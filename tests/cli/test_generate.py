@@ -278,7 +278,7 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     ],
 )
 def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypatch, free, gpu, advice):
-    gpus = (selection.Gpu("RTX", "gpu", gpu * 10**9),) if gpu else ()
+    gpus = (selection.Device("RTX", "gpu", gpu * 10**9),) if gpu else ()
     machine = selection.Machine(2, 20e9, gpus, free * 10**9, 10**12)
     monkeypatch.setattr(loading, "this_machine", lambda: machine)
     assert advice in dg_lsp("chat", "-m", "hi").error(3)

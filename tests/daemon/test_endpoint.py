@@ -59,17 +59,6 @@ def test_a_record_that_is_not_valid_is_ignored(endpoint, content):
     assert endpoint.all_versions() == []
 
 
-def test_each_version_has_its_own_files_in_the_same_folder(endpoint):
-    versions = [Endpoint(endpoint.folder, version) for version in ("0.9", "0.10.1")]
-    endpoint.prepare()
-    for number, other in enumerate(versions):
-        other.write(Record(number, 1.5, "token", "proof", "127.0.0.1:3"))
-    assert [other.read().pid for other in versions] == [0, 1]
-    assert endpoint.read() is None
-    assert {other.version for other in endpoint.all_versions()} == {"0.9", "0.10.1"}
-    assert {other.log for other in versions} == {endpoint.log}
-
-
 @pytest.mark.parametrize("endpoint", ["tcp"], indirect=True)
 def test_a_folder_with_a_long_path_is_served_over_tcp(endpoint):
     endpoint.prepare()

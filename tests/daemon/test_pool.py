@@ -55,18 +55,6 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     assert len(scripts.denoisers) == 3
 
 
-def test_a_model_that_fails_again_and_again_leaves_no_threads(scripts, make_pool):
-    pool = make_pool(scripts, idle_seconds=0.05)
-    scripts.error = ModelMemoryError("too large")
-    threads = set(threading.enumerate())
-    for _ in range(5):
-        share = pool.share(Settings())
-        assert share.ready.exception(TIMEOUT) is scripts.error
-        share.close()
-    wait_until(lambda: not set(threading.enumerate()) - threads)
-    assert pool.facts() == []
-
-
 def test_a_model_is_closed_some_time_after_its_last_session(scripts, make_pool):
     pool = make_pool(scripts, idle_seconds=0.05)
     first, second = open_models(pool, "dg-mini", "dg-mini")
@@ -138,22 +126,3 @@ def test_models_without_sessions_are_closed_for_one_that_does_not_fit(scripts, m
     assert isinstance(refusal, ModelMemoryError)
     assert str(refusal) == "d needs more; the daemon also holds a (1 session), c (2 sessions)"
     assert {facts["model"]: facts["state"] for facts in pool.facts()} == {"a": "ready", "c": "ready", "d": "failed"}
-
-
-def test_a_model_that_never_fits_is_refused_once_all_others_are_closed(scripts, make_pool):
-    memory = SmallMemory(scripts, 1)
-    pool = make_pool(memory)
-    [share] = open_models(pool, "a")
-    share.close()
-    memory.num_models = 0
-    assert str(pool.share(Settings(model=ModelSettings(name="b"))).ready.exception(TIMEOUT)) == "b needs more"
-    assert scripts.denoisers[0].is_closed
-
-
-def test_a_model_without_requests_can_leave_the_memory_while_it_has_sessions(scripts, make_pool):
-    pool = make_pool(scripts)
-    share = pool.share(parse_settings({"model": {"idle_seconds": 0.05}}))
-    share.ready.result(TIMEOUT)
-    wait_until(lambda: pool.facts() == [{"model": "auto", "state": "asleep", "sessions": 1}])
-    assert scripts.denoisers[0].is_closed
-    assert share.submit(ask()).result(TIMEOUT).text == "fill"

@@ -5,22 +5,9 @@ import sys
 
 import pytest
 
-from dg_lsp.models.gpus import Gpu, find_gpus, run_program, slow_link, unused_gpu
+from dg_lsp.models.gpus import Gpu, find_gpus, run_program, unused_gpu
 
 NVIDIA_SMI = "NVIDIA GeForce RTX 4090, 24564\nNVIDIA GB10, [N/A]\n"
-ROCMINFO = """
-Agent 1
-  Name:                    AMD Ryzen 9
-  Marketing Name:          AMD Ryzen 9
-  Device Type:             CPU
-      Size:                    65774512(0x3eba1b0) KB
-Agent 2
-  Name:                    gfx1100
-  Marketing Name:          AMD Radeon RX 7900 XTX
-  Device Type:             GPU
-      Size:                    25149440(0x17fc000) KB
-      Size:                    64(0x40) KB
-"""
 VULKANINFO = """
 GPU0:
 	vendorID           = 0x8086
@@ -60,11 +47,10 @@ def on_bus(folder, number, vendor, kind="0x030000", memory=None):
             "linux",
             [Gpu("nvidia", "NVIDIA GeForce RTX 4090", 24564 << 20), Gpu("nvidia", "NVIDIA GB10", 0)],
         ),
-        ("rocminfo", ROCMINFO, "linux", [Gpu("amd", "AMD Radeon RX 7900 XTX", 25149440 << 10)]),
         ("vulkaninfo", VULKANINFO, "linux", [Gpu("intel", "Intel(R) Arc(tm) A770 Graphics (DG2)", 0)]),
         ("system_profiler", PROFILER, "darwin", [Gpu("apple", "Apple M3 Max", 0)]),
     ],
-    ids=lambda value: value if value in ("nvidia-smi", "rocminfo", "vulkaninfo", "system_profiler") else "",
+    ids=lambda value: value if value in ("nvidia-smi", "vulkaninfo", "system_profiler") else "",
 )
 def test_gpus_are_read_from_the_program_that_lists_them(monkeypatch, tmp_path, name, text, platform, found):
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -108,39 +94,3 @@ CARD, SHARED = Gpu("nvidia", "RTX", 8 << 30), Gpu("intel", "Iris", 0)
 )
 def test_a_gpu_is_unused_if_llama_cpp_has_no_device_as_good(found, usable, unused):
     assert unused_gpu(found, usable) == unused
-
-
-TOPOLOGY = """\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\x1b[0m
-GPU0\t X \tNV12\tPHB\tSYS\t0-15\t0
-GPU1\tNV12\t X \tPHB\tSYS\t0-15\t0
-GPU2\tPHB\tPHB\t X \tSYS\t0-15\t0
-GPU3\tSYS\tSYS\tSYS\t X \t16-31\t1
-
-Legend:
-  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes
-"""
-LINKS = "0, 4, 16\n1, 4, 16\n2, 3, 1\n3, 4, 16\n"
-
-
-def nvidia_smi(command):
-    return TOPOLOGY if "topo" in command else LINKS
-
-
-@pytest.mark.parametrize(
-    ("numbers", "problem"),
-    [
-        ((0, 1), ""),
-        ((0,), ""),
-        ((1, 2), "GPU 1 and GPU 2 are linked by 1.0 GB/s of PCIe"),
-        ((0, 1, 3), "GPU 1 and GPU 3 are linked through two processors"),
-    ],
-)
-def test_a_slow_link_between_neighbours_of_a_split_is_named(numbers, problem, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert slow_link(numbers, nvidia_smi) == problem
-
-
-def test_links_are_those_of_the_gpus_that_the_process_sees(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert slow_link((0, 1), nvidia_smi) == "GPU 3 and GPU 1 are linked through two processors"
-    assert slow_link((0, 1), lambda _: "") == ""

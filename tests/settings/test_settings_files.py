@@ -120,11 +120,6 @@ def test_a_file_may_repeat_what_is_set_already(file):
     assert with_workspace_file(Settings(), file(text), ("auto",)) == (Settings(), ())
 
 
-def test_an_empty_file_changes_nothing(file):
-    user = settings_of(privacy={"exclude_patterns": ["private/"]}, model={"threads": 3})
-    assert with_workspace_file(user, file(""), ()) == (user, ())
-
-
 def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_through_a_link(file, tmp_path):
     path = file("[model]\nthreads = 1\n")
     user = settings_of(privacy={"trusted_folders": [str(tmp_path)[:-1], str(tmp_path / "inner")]})

@@ -33,8 +33,8 @@ def overlay(installed, tmp_path):
     return overlay
 
 
-def found(folder, **more):
-    return find_runtime({"DG_LSP_RUNTIME": str(folder), **more})
+def found(folder, **variables):
+    return find_runtime({"DG_LSP_RUNTIME": str(folder), **variables})
 
 
 def test_nothing_is_found_without_llama_cpp_python(monkeypatch):
@@ -91,17 +91,18 @@ def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
     assert find_runtime({}) == runtime.RuntimeSearch(None)
 
 
-def test_a_missing_runtime_in_the_users_folder_is_reported(installed, tmp_path):
-    assert "contains no runtime" in found(tmp_path / "nowhere").note
-
-
-def test_the_user_can_select_the_stock_library(overlay):
-    assert found("stock") == runtime.RuntimeSearch(None, "DG_LSP_RUNTIME is set to stock")
-
-
-def test_llama_cpp_pythons_variable_has_priority(overlay):
-    assert found(overlay.folder, LLAMA_CPP_LIB_PATH="/mine").runtime is None
-    assert "LLAMA_CPP_LIB_PATH" in found(overlay.folder, LLAMA_CPP_LIB_PATH="/mine").note
+@pytest.mark.parametrize(
+    ("environment", "note"),
+    [
+        ({"DG_LSP_RUNTIME": "/nowhere"}, "contains no runtime"),
+        ({"DG_LSP_RUNTIME": "stock"}, "DG_LSP_RUNTIME is set to stock"),
+        ({"LLAMA_CPP_LIB_PATH": "/mine"}, "LLAMA_CPP_LIB_PATH selects the library"),
+    ],
+)
+def test_the_users_variables_decide_and_are_reported(overlay, environment, note):
+    search = found(overlay.folder, **environment)
+    assert search.runtime is None
+    assert note in search.note
 
 
 def test_a_virtual_environment_contains_its_runtime(monkeypatch):

@@ -44,33 +44,45 @@ def groups(tmp_path, monkeypatch):
     return Groups()
 
 
-def test_the_limit_of_a_container_counts(groups):
-    groups.put(max=5000, current=1000)
-    assert groups.free("0::/") == 4000
-    groups.put(max="max")
-    assert groups.free("0::/") == LOTS
-    groups.put(max=500)
-    assert groups.free("0::/") == 0
+CACHED = "anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7"
+OF_ALL_CHILDREN = "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 10"
 
 
-def test_cached_files_count_as_free(groups):
-    groups.put(max=5000, current=4500, stat="anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7")
-    assert groups.free("0::/") == 3500
-
-
-def test_the_smallest_limit_of_all_parent_groups_counts(groups):
-    groups.put("user.slice", max=3000, current=1000)
-    groups.put("user.slice/app.service", max=9000, current=0)
-    groups.put("system.slice", max=1, current=1)
-    assert groups.free("0::/user.slice/app.service") == 2000
-
-
-def test_the_first_version_of_control_groups_is_supported(groups):
-    stat = "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 10"
-    groups.put("memory/docker/ab", limit_in_bytes=4000, usage_in_bytes=1000, stat=stat)
-    assert groups.free("5:cpu,cpuacct:/", "4:memory:/docker/ab", "0::/") == 3110
-    groups.put("memory", limit_in_bytes=2000, usage_in_bytes=500)
-    assert groups.free("4:memory:/docker/of/the/host") == 1500, "in a container the mount point is its own group"
+@pytest.mark.parametrize(
+    ("folders", "own", "free"),
+    [
+        pytest.param({"": {"max": 5000, "current": 1000}}, ["0::/"], 4000, id="limit"),
+        pytest.param({"": {"max": "max", "current": 1000}}, ["0::/"], LOTS, id="no limit"),
+        pytest.param({"": {"max": 500, "current": 1000}}, ["0::/"], 0, id="above the limit"),
+        pytest.param({"": {"max": 5000, "current": 4500, "stat": CACHED}}, ["0::/"], 3500, id="cached files are free"),
+        pytest.param(
+            {
+                "user.slice": {"max": 3000, "current": 1000},
+                "user.slice/app.service": {"max": 9000, "current": 0},
+                "system.slice": {"max": 1, "current": 1},
+            },
+            ["0::/user.slice/app.service"],
+            2000,
+            id="smallest limit of the parents",
+        ),
+        pytest.param(
+            {"memory/docker/ab": {"limit_in_bytes": 4000, "usage_in_bytes": 1000, "stat": OF_ALL_CHILDREN}},
+            ["5:cpu,cpuacct:/", "4:memory:/docker/ab", "0::/"],
+            3110,
+            id="first version",
+        ),
+        pytest.param(
+            {"memory": {"limit_in_bytes": 2000, "usage_in_bytes": 500}},
+            ["4:memory:/docker/of/the/host"],
+            1500,
+            id="in a container the mount point is its own group",
+        ),
+    ],
+)
+def test_the_limits_of_control_groups_count(groups, folders, own, free):
+    for folder, files in folders.items():
+        groups.put(folder, **files)
+    assert groups.free(*own) == free
 
 
 def test_a_system_without_control_groups_is_supported(tmp_path):
@@ -98,29 +110,21 @@ def home(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("platform", "data", "config"),
+    ("platform", "variables", "data", "config"),
     [
-        ("linux", "/home/ada/.local/share/dg-lsp", "/home/ada/.config/dg-lsp"),
-        ("darwin", *["/home/ada/Library/Application Support/dg-lsp"] * 2),
-        ("win32", "/home/ada/AppData/Local/dg-lsp", "/home/ada/AppData/Roaming/dg-lsp"),
+        ("linux", {}, "/home/ada/.local/share", "/home/ada/.config"),
+        ("linux", {"XDG_CONFIG_HOME": "config"}, "/home/ada/.local/share", "/home/ada/.config"),
+        ("linux", {"XDG_DATA_HOME": "/elsewhere"}, "/elsewhere", "/home/ada/.config"),
+        ("darwin", {}, *["/home/ada/Library/Application Support"] * 2),
+        ("win32", {}, "/home/ada/AppData/Local", "/home/ada/AppData/Roaming"),
+        ("win32", {"LOCALAPPDATA": "/elsewhere"}, "/elsewhere", "/home/ada/AppData/Roaming"),
     ],
 )
-def test_the_folders_are_those_of_the_system(home, platform, data, config, monkeypatch):
+def test_the_folders_are_those_of_the_system(home, platform, variables, data, config, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
-    assert (data_folder(), config_folder()) == (Path(data), Path(config))
-
-
-def test_a_relative_folder_in_a_variable_of_the_system_is_ignored(home, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    assert config_folder() == Path("/home/ada/.config/dg-lsp")
-
-
-@pytest.mark.parametrize(("platform", "variable"), [("linux", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")])
-def test_the_variable_of_the_system_moves_the_data_folder(home, platform, variable, monkeypatch):
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv(variable, "/elsewhere")
-    assert data_folder() == Path("/elsewhere/dg-lsp")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (data_folder(), config_folder()) == (Path(data, "dg-lsp"), Path(config, "dg-lsp"))
 
 
 def test_without_a_home_no_folder_is_relative(monkeypatch):

@@ -31,8 +31,7 @@ from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.ttfue import first_lines_match
 from dg_lsp.errors import InputFileError
-from dg_lsp.models.metadata import describe
-from dg_lsp.models.metadata_keys import PLAN_DECODERS
+from dg_lsp.models.metadata import PLAN_DECODERS, describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_training.documents import WORD_START
 from dg_training.export import read_model
