@@ -182,10 +182,10 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     chosen = loading.selection(settings)
     checkup.model = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
     checkup.warnings += [model.warning] if model.warning else []
-    costs = engine.decoder_selection.costs or StepCosts()
+    costs = engine.costs or StepCosts()
     measured = {"causal": costs.causal, "canvas": costs.canvas}
     checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
-    checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
+    checkup.decoders = {kind.value: engine.selection(kind).choose().value for kind in PositionKind}
     with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)
         checkup.model |= _memory_of(engine)

@@ -309,7 +309,7 @@ def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int 
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
-    costs = engine.decoder_selection.costs
+    costs = engine.costs
     if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
         seconds, own = time.perf_counter() - start, (time.process_time() - used) / (denoiser.threads or 1)
         idle_share = 1.0 if model.is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs

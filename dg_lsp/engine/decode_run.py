@@ -10,9 +10,10 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
 from dg_lsp.canvas.token_boundary import TokenIndex
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, CausalPass, Denoiser, Lanes, Prediction, is_whole
+from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
     Decoder,
@@ -447,12 +448,6 @@ def new_decoder(name: DecoderName, task: DecodeTask) -> Decoder:
     Raises:
         RequestError: the model lacks what the decoder needs.
     """
-    spec = task.spec
-    if name.needs_causal_head and not spec.has_causal_head:
-        where = " in the prompt format infill" if spec.prompt_format is PromptFormat.INFILL else ""
-        raise RequestError(f"{spec.name} has no causal head{where}, which {name} needs; choose the decoder diffusion")
-    if name.needs_canvas and spec.sampling is None:
-        raise RequestError(f"{spec.name} has no canvas, which {name} needs; choose autoregressive or prompt-lookup")
-    if name.needs_final_canvas and not spec.has_final_canvas:
-        raise RequestError(f"{spec.name} has a canvas for drafts only; choose speculative, which verifies them")
+    if missing := missing_part(task.spec, name):
+        raise RequestError(missing)
     return _DECODERS[name](task)

@@ -7,18 +7,20 @@ decoding; of the text only the cursor's line counts.
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
 import numpy as np
 
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import CausalPass, Denoiser
-from dg_lsp.engine.stop_criteria import canvas_length
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.stop_criteria import Limits, canvas_length, early_stop_ms
+from dg_lsp.settings import CompletionSettings
 
 CAUSAL_TOKENS = (1, 8)
 CANVAS_TOKENS = (8, 32)
@@ -31,7 +33,6 @@ JOINED_PASSES = 1.2
 _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 """Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
-_CANDIDATES = tuple(name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
 
 Points = tuple[tuple[int, float], ...]
 """(tokens, milliseconds), by ascending tokens."""
@@ -130,60 +131,83 @@ class PositionKind(StrEnum):
         return cls.WHOLE_LINE if max_lines == 1 else cls.BLOCK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSelection:
-    """Selects decoders for one model on one machine."""
+    """Selects the decoder of one request, and its limits."""
 
-    def __init__(self, spec: ModelSpec, costs: StepCosts | None) -> None:
-        """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
-        self._spec = spec
-        self.costs = costs
+    spec: ModelSpec
+    costs: StepCosts | None
+    """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
+    kind: PositionKind
+    num_candidates: int = 1
+    num_missing: int = 0  # prompt tokens that are not cached
+    num_missing_causal: int = 0  # the same for a causal decoder, whose prompt may be longer
 
-    def choose(
-        self,
-        kind: PositionKind,
-        wanted: DecoderName = DecoderName.AUTO,
-        num_candidates: int = 1,
-        num_missing: Callable[[DecoderName], int] = lambda _: 0,
-    ) -> DecoderName:
-        """The decoder that runs where `wanted` is set; `num_missing` prompt tokens are not cached for a decoder."""
-        is_infill = self._spec.prompt_format is PromptFormat.INFILL and kind is not PositionKind.TEXT
+    def choose(self, wanted: DecoderName = DecoderName.AUTO) -> DecoderName:
+        """The decoder that runs where `wanted` is set."""
+        is_infill = self.spec.prompt_format is PromptFormat.INFILL and self.kind is not PositionKind.TEXT
         if wanted is DecoderName.AUTO:
-            several = num_candidates > 1 and self._spec.has_final_canvas
-            wanted = DecoderName.DIFFUSION if several else self._fastest(kind, num_missing)
+            has_several = self.num_candidates > 1 and self.spec.has_final_canvas
+            wanted = DecoderName.DIFFUSION if has_several else self._fastest()
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
-    def decoders(
-        self,
-        kind: PositionKind,
-        wanted: DecoderName,
-        num_candidates: int,
-        num_missing: Callable[[DecoderName], int] = lambda _: 0,
-    ) -> tuple[DecoderName, ...]:
+    def decoders(self, wanted: DecoderName) -> tuple[DecoderName, ...]:
         """The decoders that run where `wanted` is set.
 
         Several candidates by `auto` are the one of an automatic request and those of the canvases: the best of them is
         right at least as often.
         """
-        chosen = [self.choose(kind, wanted, num_candidates, num_missing)]
-        if wanted is DecoderName.AUTO and num_candidates > 1:
-            chosen.insert(0, self.choose(kind, num_missing=num_missing))
+        chosen = [self.choose(wanted)]
+        if wanted is DecoderName.AUTO and self.num_candidates > 1:
+            chosen.insert(0, replace(self, num_candidates=1).choose())
         return tuple(dict.fromkeys(chosen))
 
-    def num_canvases(self, decoder: DecoderName, kind: PositionKind, num_candidates: int) -> int:
-        """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
-        if self._spec.block_length:  # only the first canvas continues after its block
-            return 1
-        if decoder is not DecoderName.DIFFUSION or num_candidates > 1 or self.costs is None:
-            return num_candidates if decoder is DecoderName.DIFFUSION else 1
-        rows = _rows(self._spec, decoder, kind)
-        return min(rows, key=lambda row: self._ms(row, kind)).num_canvases if rows else 1
+    def limits(
+        self,
+        request: FillRequest,
+        settings: CompletionSettings,
+        decoder: DecoderName,
+        deadline: float | None,
+        layout: Layout = OPEN,
+    ) -> Limits:
+        """The request's limits; where it sets none, those of the settings, the cursor and the model.
 
-    def expected_ms(self, decoder: DecoderName, kind: PositionKind, num_missing: int = 0) -> float:
-        """Milliseconds for each useful edit, with so many tokens of the prompt: half as many right answers double it.
+        `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now. `layout`
+        has what stands in the canvas beside the fill.
+
+        Raises:
+            RequestError: the canvas has no room for a fill.
+        """
+        if deadline is None:
+            deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
+        max_lines = request.line_limit
+        length = canvas_length(self.spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
+        num_canvases = self.num_canvases(decoder)
+        stop_ms = early_stop_ms(request, settings, deadline)
+        return Limits(
+            canvas_length=length,
+            max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
+            max_lines=max_lines,
+            num_canvases=num_canvases,
+            deadline=deadline,
+            early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
+        )
+
+    def num_canvases(self, decoder: DecoderName) -> int:
+        """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
+        if self.spec.block_length or decoder is not DecoderName.DIFFUSION:  # only a block's first canvas continues
+            return 1
+        if self.num_candidates > 1 or self.costs is None:
+            return self.num_candidates
+        rows = self._rows(decoder)
+        return min(rows, key=self._ms).num_canvases if rows else 1
+
+    def expected_ms(self, decoder: DecoderName) -> float:
+        """Milliseconds for each useful edit: half as many right answers double them.
 
         Infinite without costs, and for a decoder without expected passes.
         """
-        return min((self._ms(row, kind, num_missing) for row in _rows(self._spec, decoder, kind)), default=math.inf)
+        return min(map(self._ms, self._rows(decoder)), default=math.inf)
 
     def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
         """Passes over canvases of so many tokens that take about this time on an idle machine.
@@ -193,43 +217,54 @@ class DecoderSelection:
         if math.isinf(ms):
             return ms
         costs = self.costs or StepCosts()
-        kinds = [costs.predict(num_tokens)] if decoder.needs_canvas else []
+        pass_ms = [costs.predict(num_tokens)] if decoder.needs_canvas else []
         if decoder.needs_causal_head:
-            kinds.append(costs.extend(VERIFIED_TOKENS if kinds else 1))
-        mean_ms = sum(kinds) / len(kinds)
+            pass_ms.append(costs.extend(VERIFIED_TOKENS if pass_ms else 1))
+        mean_ms = sum(pass_ms) / len(pass_ms)
         return float(2.0 ** round(math.log2(ms / (mean_ms if 0 < mean_ms < math.inf else _USUAL_MS))))
 
-    def _fastest(self, kind: PositionKind, num_missing: Callable[[DecoderName], int]) -> DecoderName:
-        has_canvas, has_head = self._spec.sampling is not None, self._spec.has_causal_head
-        possible = [
-            decoder
-            for decoder in _CANDIDATES
-            if (has_canvas or not decoder.needs_canvas)
-            and (has_head or not decoder.needs_causal_head)
-            and (self._spec.has_final_canvas or not decoder.needs_final_canvas)
-        ]
+    def _fastest(self) -> DecoderName:
+        named = (name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
+        possible = [name for name in named if not missing_part(self.spec, name)]
         if self.costs is None or len(possible) == 1:
-            return DecoderName.SPECULATIVE if self._spec.is_drafter else possible[0]
-        return min(possible, key=lambda one: self.expected_ms(one, kind, num_missing(one)))
+            return DecoderName.SPECULATIVE if self.spec.is_drafter else possible[0]
+        return min(possible, key=self.expected_ms)
 
-    def _ms(self, row: ExpectedPasses, kind: PositionKind, num_missing: int = 0) -> float:
+    def _rows(self, decoder: DecoderName) -> list[ExpectedPasses]:
+        """Expected passes from the model's file, or else the defaults."""
+        for table in (self.spec.expectations, DEFAULTS):
+            rows = [row for row in table if row.decoder is decoder and row.kind == self.kind]
+            if rows:
+                return rows
+        return []
+
+    def _ms(self, row: ExpectedPasses) -> float:
         costs = self.costs or StepCosts()
+        num_missing = self.num_missing_causal if row.decoder.needs_causal_head else self.num_missing
         ms = num_missing * costs.prompt_token
         ms += row.singles * costs.extend(1) if row.singles else 0.0
         ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
         if row.canvases:
-            is_line = kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
-            longest = self._spec.canvas_length or self._spec.longest_block  # as of a text
-            length = longest if kind is PositionKind.TEXT else canvas_length(self._spec, 1 if is_line else None)
+            is_line = self.kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
+            longest = self.spec.canvas_length or self.spec.longest_block  # as of a text
+            is_text = self.kind is PositionKind.TEXT
+            length = longest if is_text else canvas_length(self.spec, 1 if is_line else None)
             ms += row.canvases * costs.predict(length * row.num_canvases)
         return ms / row.hits
 
 
-def _rows(spec: ModelSpec, decoder: DecoderName, kind: PositionKind) -> list[ExpectedPasses]:
-    """Expected passes from the model's file, or else the defaults."""
-    tables: Sequence[Sequence[ExpectedPasses]] = (spec.expectations, DRAFTER_DEFAULTS if spec.is_drafter else DEFAULTS)
-    found = ([row for row in table if row.decoder is decoder and row.kind == kind] for table in tables)
-    return next((rows for rows in found if rows), [])
+def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:
+    """What the model lacks for a decoder, and the decoders to choose instead; empty if it can run the decoder."""
+    if decoder.needs_causal_head and not spec.has_causal_head:
+        where = " in the prompt format infill" if spec.prompt_format is PromptFormat.INFILL else ""
+        return f"{spec.name} has no causal head{where}, which {decoder} needs; choose the decoder diffusion"
+    if decoder.needs_canvas and spec.sampling is None:
+        return f"{spec.name} has no canvas, which {decoder} needs; choose autoregressive or prompt-lookup"
+    if decoder.needs_final_canvas and not spec.has_final_canvas:
+        return f"{spec.name} has a canvas for drafts only; choose speculative, which verifies them"
+    if decoder is DecoderName.SPECULATIVE and not spec.is_drafter:
+        return f"{spec.name} was not trained to draft, which {decoder} needs; choose diffusion or prompt-lookup"
+    return ""
 
 
 _Passes = tuple[tuple[float, float, float], ...]
@@ -238,28 +273,18 @@ _PASSES: dict[tuple[DecoderName, int], _Passes] = {
     # one canvas at a time denoises
     (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
     (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
-    (DecoderName.SPECULATIVE, 1): ((1.1, 2.5, 3.6), (1.2, 4.0, 5.3), (0.4, 4.1, 4.6), (0.06, 0.41, 0.47)),
+    (DecoderName.SPECULATIVE, 1): ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
     (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
     (DecoderName.DIFFUSION, 2): ((0.0, 0.0, 6.9), (0.0, 0.0, 10.8), (0.0, 0.0, 13.4)),
 }
-_DRAFTER_PASSES = {
-    (DecoderName.SPECULATIVE, 1): ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
-}
-"""A canvas and a check for every 12 tokens, because Nemotron is published as 6.1 times faster than token by token."""
-
-
-def _table(passes: dict[tuple[DecoderName, int], _Passes]) -> tuple[ExpectedPasses, ...]:
-    return tuple(
-        ExpectedPasses(kind, decoder, *means, hits=0.3, num_canvases=num_canvases)
-        for (decoder, num_canvases), rows in passes.items()
-        for kind, means in zip(PositionKind, rows, strict=False)
-    )
-
-
-DEFAULTS = _table(_PASSES)
+DEFAULTS = tuple(
+    ExpectedPasses(kind, decoder, *means, hits=0.3, num_canvases=num_canvases)
+    for (decoder, num_canvases), rows in _PASSES.items()
+    for kind, means in zip(PositionKind, rows, strict=False)
+)
 """For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right.
 
-Those of a text are of the same model, but `prompt-lookup` of dg-base, whose texts repeat themselves less.
+Those of a text are of the same model, but `prompt-lookup` of dg-base, whose texts repeat themselves less. Those of
+`speculative` are a canvas and a check for every 12 tokens, because Nemotron is published as 6.1 times faster than token
+by token.
 """
-DRAFTER_DEFAULTS = _table(_PASSES | _DRAFTER_PASSES)
-"""For models with `is_drafter`."""

@@ -6,14 +6,15 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Hashable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
-from dg_lsp.canvas.chat import split_thought
+from dg_lsp.canvas.chat import has_template, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
@@ -26,13 +27,12 @@ from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.repetition import Repetition
-from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.rewrite import Rewrite, follows_instructions
-from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
+from dg_lsp.engine.rewrite import Rewrite
+from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
-from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
 from dg_lsp.settings import CompletionSettings
 
 AHEAD_SHARE = 16
@@ -165,6 +165,15 @@ class Engine(ABC):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FillAttempt:
+    """One draft of a decoder, and what it is worth."""
+
+    run: DecodeRun
+    draft: Draft
+    verdict: Candidate | Rejection
+
+
 class LocalEngine(Engine):
     """A denoiser, its KV cache and how requests use them."""
 
@@ -175,72 +184,76 @@ class LocalEngine(Engine):
         settings: CompletionSettings,
         costs: StepCosts | None = None,
         shared: EngineModel | None = None,
-        sampler: SamplerOptions = NO_OPTIONS,
     ) -> None:
         """Without costs, `auto` denoises a canvas where the model has one; `shared` has slots and caches in use.
 
         Raises:
-            RequestError: see `configured` and `with_sampler`.
+            RequestError: see `configured`.
         """
         model = shared or EngineModel.of(denoiser, tokenizer)
-        spec = with_sampler(in_format(denoiser.spec, settings.prompt_format), sampler)
+        spec = in_format(denoiser.spec, settings.prompt_format)
         if settings.order and isinstance(spec.sampling, MaskSampling):
             spec = replace(spec, sampling=replace(spec.sampling, order=UnmaskOrder(settings.order)))
         self.spec = spec
         self.settings = settings
-        self._model = replace(model, spec=self.spec)
-        self.follows_instructions = follows_instructions(self._model)
-        self.decoder_selection = DecoderSelection(self.spec, costs)
+        self.costs = costs
+        self.follows_instructions = has_template(spec)
+        self._model = replace(model, spec=spec)
         if costs and shared is None:
             model.speed.token_ms = costs.prompt_token or model.speed.token_ms
 
     @property
+    @override
     def footprint(self) -> Footprint:
-        """See `Engine.footprint`."""
         return self._model.denoiser.footprint
 
     @property
+    @override
     def slots(self) -> tuple[SlotState, ...]:
-        """See `Engine.slots`."""
         return self._model.slots.states
 
     @property
+    @override
     def max_joined(self) -> int:
-        """See `Engine.max_joined`."""
-        costs = self.decoder_selection.costs
-        return self._model.denoiser.num_slots if costs and costs.joins else 1
+        return self._model.denoiser.num_slots if self.costs and self.costs.joins else 1
 
+    def selection(self, kind: PositionKind) -> DecoderSelection:
+        """The selection of decoders where the whole prompt is cached."""
+        return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
+
+    @override
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """See `Engine.run`."""
-        watch, wanted = Stopwatch(), request.decoder or DecoderName(self.settings.decoder)
-        if request.sampler != NO_OPTIONS:
+        watch = Stopwatch()
+        with watch.stage("prompt"):
             check_for_code(request.sampler)
-            decoder = decoder_with(request.sampler, wanted, self.spec)
-            own = replace(request, sampler=NO_OPTIONS, decoder=decoder)
-            return (yield from self._sampled(request.sampler).run(own, deadline=deadline))
-        kind = PositionKind.of(request.cursor, request.line_limit)
-        attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
-        rankings, rejections, num_passes, num_decoded = list[tuple[Candidate, ...]](), list[Rejection](), 0, 0
-        missing, runs = self._num_missing(request), list[DecodeRun]()
-        for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates, missing):
-            run = self._start(request, decoder, kind, deadline, watch)
-            runs.append(run)
+            model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
+            layout = _fill_layout(request, model)
+            selection = self._selection(request, model, layout)
+            decoders = selection.decoders(wanted)
+        attempts: list[FillAttempt] = []
+        rankings: list[tuple[Candidate, ...]] = []
+        rejections: list[Rejection] = []
+        runs: list[DecodeRun] = []
+        for decoder in decoders:
+            with watch.stage("prompt"):
+                run = self._start(request, selection, decoder, model, layout, deadline, watch)
             deadline = run.task.limits.deadline  # one for all decoders, as the passes below
-            run.decoder.num_passes = num_passes
+            run.decoder.num_passes = runs[-1].decoder.num_passes if runs else 0
+            runs.append(run)
             drafts = yield from run.drafts()
-            num_passes, num_decoded = run.decoder.num_passes, num_decoded + run.decoder.num_decoded
             with watch.stage("postprocess"):
-                judged = [(run, draft, self._judge(draft, run, request)) for draft in drafts]
-                ranking, refused = rank(verdict for *_, verdict in judged)
+                judged = [FillAttempt(run, draft, self._judge(draft, run, request)) for draft in drafts]
+                ranking, refused = rank(attempt.verdict for attempt in judged)
             attempts += judged
             rankings.append(ranking)
             rejections += refused
         candidates = merge(rankings)
-        best = next((one for one in attempts if candidates and one[2] is candidates[0]), attempts[0])
-        result = best[0].result(best[1], candidates[: request.num_candidates], tuple(rejections))
+        best = next((attempt for attempt in attempts if attempt.verdict in candidates[:1]), attempts[0])
+        result = best.run.result(best.draft, candidates[: request.num_candidates], tuple(rejections))
+        num_decoded = sum(run.decoder.num_decoded for run in runs)
         result = replace(
             result,
-            steps=num_passes,
+            steps=runs[-1].decoder.num_passes,
             cached_tokens=max(0, result.prompt_tokens - num_decoded),
             num_blocks=sum(run.decoder.num_blocks for run in runs),
             canvas_tokens=sum(run.decoder.canvas_tokens for run in runs),
@@ -248,168 +261,145 @@ class LocalEngine(Engine):
         )
         return result.confident(request.min_confidence(self.settings))
 
+    def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
+        """The model as the request sees it, with the request's sampler options, and the decoder for these options.
+
+        Raises:
+            OptionError: the model or the decoder does not take one of the options.
+        """
+        wanted = decoder_with(request.sampler, wanted, self.spec)
+        spec = with_sampler(self.spec, request.sampler)
+        if wanted is DecoderName.INFILL and isinstance(request, FillRequest):
+            spec = in_format(spec, PromptFormat.INFILL)
+        return replace(self._model.for_client(request.client), spec=spec), wanted
+
+    def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
+        """The selection for a request, by the prompt tokens that no slot of the client has."""
+        num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
+        in_prompt = layout.in_prompt()
+        num_missing_causal = num_missing
+        if in_prompt is not layout:
+            num_missing_causal = model.slots.num_missing(in_prompt.prompt_ids, model.client)
+        return DecoderSelection(
+            spec=model.spec,
+            costs=self.costs,
+            kind=PositionKind.of(request.cursor, request.line_limit),
+            num_candidates=request.num_candidates,
+            num_missing=num_missing,
+            num_missing_causal=num_missing_causal,
+        )
+
     def _start(
-        self, request: FillRequest, decoder: DecoderName, kind: PositionKind, deadline: float | None, watch: Stopwatch
+        self,
+        request: FillRequest,
+        selection: DecoderSelection,
+        decoder: DecoderName,
+        model: EngineModel,
+        layout: Layout,
+        deadline: float | None,
+        watch: Stopwatch,
     ) -> DecodeRun:
         """One decoder's run for a request."""
-        with watch.stage("prompt"):
-            num_canvases = self.decoder_selection.num_canvases(decoder, kind, request.num_candidates)
-            model = self._model_for(decoder, request.client)
-            layout = self._layout(request, model, decoder)
-            limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
-            stop_ms = early_stop_ms(request, self.settings, limits.deadline)
-            num_tokens = num_canvases * limits.canvas_length
-            passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
-            limits = replace(limits, early_stop_passes=passes)
-            repetition = self._repetition(request, model, layout)
-            return DecodeRun(
-                model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition, slot=request.slot
-            )
+        if decoder.needs_causal_head:
+            layout = layout.in_prompt()
+        limits = selection.limits(request, self.settings, decoder, deadline, layout)
+        repetition = self._repetition(request, model, layout)
+        return DecodeRun(
+            model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition, slot=request.slot
+        )
 
     def _repetition(self, request: FillRequest, model: EngineModel, layout: Layout) -> Repetition | None:
         """The n-grams of the buffer, for a model that is small enough to need them."""
-        text, removed = request.snapshot.text, layout.removed.decode("utf-8", "replace")
+        text = request.snapshot.text
+        removed = layout.removed.decode("utf-8", "replace")
         is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
         if not (self.settings.repetition and self.spec.repetition_match and is_shown):
             return None
         return model.buffers.repetition(text, request.offset, request.suffix_lines, num_removed=len(removed))
 
+    @override
     def frame(self, progress: Progress) -> Frame:
-        """See `Engine.frame`."""
         tokenizer = self._model.tokenizer
         frame = progress.frame(tokenizer.decode, token_ids(self.spec.end_ids))
         if not progress.is_answer:
             return frame
-        ids, is_thinking = progress.draft.ids, progress.is_thinking
-        thought, answer = split_thought(ids, tokenizer, is_thinking=is_thinking)
-        _, earlier = split_thought(ids[: progress.num_earlier], tokenizer, is_thinking=is_thinking)
+        ids = progress.draft.ids
+        thought, answer = split_thought(ids, tokenizer, is_thinking=progress.is_thinking)
+        _, earlier = split_thought(ids[: progress.num_earlier], tokenizer, is_thinking=progress.is_thinking)
         return replace(frame, thought=thought, settled_text=answer, earlier_text=earlier)
 
+    @override
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        """See `Engine.rewrite`."""
-        if request.sampler != NO_OPTIONS:
-            check_for_code(request.sampler)
-            decoder = decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
-            own = replace(request, sampler=NO_OPTIONS, decoder=None if decoder is DecoderName.AUTO else decoder)
-            return self._sampled(request.sampler).rewrite(own, deadline=deadline)
+        check_for_code(request.sampler)
+        model, decoder = self._resolved(request, request.decoder or DecoderName.AUTO)
+        request = replace(request, decoder=None if decoder is DecoderName.AUTO else decoder)
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        model = self._model.for_client(request.client)
         if request.gaps:
             return GapsFill(request, self.spec.name, self.settings, end, self.run, model).run()
         return Rewrite(model, request, end, self.run, self.settings).run()
 
+    @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """See `Engine.chat`."""
-        if request.sampler != NO_OPTIONS:
-            if request.sampler.thinking and request.text is not None:
-                raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
-            decoder = decoder_with(request.sampler, request.decoder or DecoderName.AUTO, self.spec)
-            own = replace(request, sampler=NO_OPTIONS, decoder=decoder)
-            return (yield from self._sampled(request.sampler).chat(own, deadline=deadline))
-        decoder = self.decoder_selection.choose(PositionKind.TEXT, request.decoder or DecoderName.AUTO)
-        return (yield from answer(self._model.for_client(request.client), request, deadline, decoder))
+        if request.sampler.thinking and request.text is not None:
+            raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
+        model, wanted = self._resolved(request, request.decoder or DecoderName.AUTO)
+        selection = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT)
+        return (yield from answer(model, request, deadline, selection.choose(wanted)))
 
     @property
+    @override
     def is_exact(self) -> bool:
-        """See `Engine.is_exact`."""
         denoiser = self._model.denoiser
         return not any(map(denoiser.drift, range(denoiser.num_slots)))
 
+    @override
     def refresh(self) -> Generator[Progress, None, None]:
-        """See `Engine.refresh`."""
-        model, number = self._model, 0
+        model = self._model
         model.slots.user = None  # an interrupted request restores its slot
+        number = 0
         for slot in range(model.denoiser.num_slots):
             while model.denoiser.refresh(slot):
                 number += 1
                 yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
 
+    @override
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
         """See `Engine.warm_up`. A layout with a canvas has the same prompt.
 
         Where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
         that the key that changes it decodes a few tokens only.
         """
-        kind = PositionKind.of(request.cursor, request.line_limit)
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
-        missing = self._num_missing(request)
-        decoder = self.decoder_selection.choose(kind, DecoderName(self.settings.decoder), 1, missing)
-        model = self._model_for(decoder, request.client)
-        ids = self._layout(request, model, decoder).prompt_ids
-        taken, num_tokens = [(yield from warm_up(model, ids))], len(ids)
+        model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
+        layout = _fill_layout(request, model)
+        decoder = self._selection(request, model, layout).choose(wanted)
+
+        def prompt_ids(request: FillRequest, ahead: int = 0) -> TokenIds:
+            layout = _fill_layout(request, model, ahead)
+            return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
+
+        ids = prompt_ids(request)
+        taken = [(yield from warm_up(model, ids))]
+        num_tokens = len(ids)
         limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
-        for other in self._following(request, model, decoder, ids):
-            num_tokens += len(other)
+        for following in _following(request, ids, prompt_ids, model.spec.max_prompt_tokens // AHEAD_SHARE):
+            num_tokens += len(following)
             if model.slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
                 break
-            taken.append((yield from warm_up(model, other, taken, MAX_LAG)))
+            taken.append((yield from warm_up(model, following, taken, MAX_LAG)))
             num_lagging = MAX_LAG * len(taken)
             model.slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
 
-    def _following(
-        self, request: FillRequest, model: EngineModel, decoder: DecoderName, ids: TokenIds
-    ) -> Iterator[TokenIds]:
-        """The prompts with another start that typing leads to soon; `ids` is the prompt now."""
-
-        @cache
-        def start_of(ahead: int) -> bytes:
-            return at(ahead).tobytes()
-
-        def at(ahead: int) -> TokenIds:
-            return self._layout(request, model, decoder, ahead).prompt_ids if ahead else ids
-
-        now, farthest = 0, model.spec.max_prompt_tokens // AHEAD_SHARE
-        while start_of(farthest) != start_of(now):
-            # each move by itself: after two moves at once the start can be another one
-            known = start_of(now)
-            now += 1 + bisect_left(range(now + 1, farthest), True, key=lambda ahead: start_of(ahead) != known)
-            yield at(now)
-        if request.snippets.following is not None:
-            changed = self._layout(replace(request, snippets=request.snippets.following), model, decoder).prompt_ids
-            if not np.array_equal(ids, changed):
-                yield changed
-
+    @override
     def configured(self, settings: CompletionSettings) -> Self:
-        """See `Engine.configured`. Slots and token caches are shared."""
-        model = self._model
-        return type(self)(model.denoiser, model.tokenizer, settings, self.decoder_selection.costs, model)
+        return type(self)(self._model.denoiser, self._model.tokenizer, settings, self.costs, self._model)
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`."""
         self._model.denoiser.close()
-
-    def _sampled(self, options: SamplerOptions) -> Self:
-        """The engine with sampler options of one request; raises as `with_sampler` does."""
-        model, costs = self._model, self.decoder_selection.costs
-        return type(self)(model.denoiser, model.tokenizer, self.settings, costs, model, options)
-
-    def _model_for(self, decoder: DecoderName, client: Hashable) -> EngineModel:
-        """The model as the client sees it, in the prompt format infill for the decoder that needs it."""
-        model = self._model.for_client(client)
-        if decoder is DecoderName.INFILL and self.spec.prompt_format is not PromptFormat.INFILL:
-            return replace(model, spec=in_format(self.spec, PromptFormat.INFILL))
-        return model
-
-    def _num_missing(self, request: FillRequest) -> Callable[[DecoderName], int]:
-        """How many prompt tokens no slot of the client has, for a decoder."""
-        model = self._model.for_client(request.client)
-
-        @cache
-        def num_missing(is_causal: bool) -> int:
-            layout = self._layout(request, model, DecoderName.AUTOREGRESSIVE if is_causal else DecoderName.AUTO)
-            return model.slots.num_missing(layout.prompt_ids, model.client)
-
-        return lambda decoder: num_missing(decoder.needs_causal_head)
-
-    def _layout(self, request: FillRequest, model: EngineModel, decoder: DecoderName, ahead: int = 0) -> Layout:
-        """Prompt and canvas; for a causal head all that precedes the gap is prompt. See `Prompt.ahead`."""
-        max_tokens = model.spec.max_prompt_tokens
-        prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines, ahead=ahead)
-        layout = layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
-        return layout.in_prompt() if decoder.needs_causal_head else layout
 
     def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
         is_begun = not draft.is_empty and run.task.stop.is_spelled(draft.ids)
@@ -420,3 +410,31 @@ class LocalEngine(Engine):
         if isinstance(verdict, Rejection):
             return verdict
         return replace(verdict, confidence=run.confidence(draft), is_cut=run.ending(draft).is_cut)
+
+
+def _fill_layout(request: FillRequest, model: EngineModel, ahead: int = 0) -> Layout:
+    """Prompt and canvas of a fill. See `Prompt.ahead`."""
+    max_tokens = model.spec.max_prompt_tokens
+    prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines, ahead=ahead)
+    return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
+
+
+def _following(
+    request: FillRequest, ids: TokenIds, prompt_ids: Callable[[FillRequest, int], TokenIds], farthest: int
+) -> Iterator[TokenIds]:
+    """The prompts with another start that typing leads to within `farthest` tokens; `ids` is the prompt now."""
+
+    @cache
+    def start_of(ahead: int) -> bytes:
+        return (prompt_ids(request, ahead) if ahead else ids).tobytes()
+
+    ahead = 0
+    while start_of(farthest) != start_of(ahead):
+        # each move by itself: after two moves at once the start can be another one
+        known = start_of(ahead)
+        ahead += 1 + bisect_left(range(ahead + 1, farthest), True, key=lambda number: start_of(number) != known)
+        yield prompt_ids(request, ahead)
+    if request.snippets.following is not None:
+        changed = prompt_ids(replace(request, snippets=request.snippets.following), 0)
+        if not np.array_equal(ids, changed):
+            yield changed

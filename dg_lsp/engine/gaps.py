@@ -170,6 +170,7 @@ class GapsFill:
             snippets=request.snippets,
             priority=Priority.INVOKED,
             client=request.client,
+            sampler=request.sampler,
         )
         before = self._steps
         steps = mapped(self._fill(fill, deadline=self._deadline), lambda one: replace(one, number=before + one.number))

@@ -20,13 +20,14 @@ from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decode_run import Stopwatch
+from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind
 from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import Ending, FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
-from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of, meets_stop_criteria
+from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -79,7 +80,8 @@ class RemoteEngine(Engine):
             return FillResult.unfinished()
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)
+            selection = DecoderSelection(spec=self.spec, costs=None, kind=PositionKind.TEXT)
+            limits = selection.limits(request, self.settings, DecoderName.AUTOREGRESSIVE, deadline)
             size = self.spec.max_prompt_tokens
             prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)

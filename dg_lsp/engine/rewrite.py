@@ -94,6 +94,7 @@ class Rewrite:
             snippets=request.snippets,
             priority=request.priority,
             client=request.client,
+            sampler=request.sampler,
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:

@@ -35,36 +35,6 @@ class Limits:
         return time.monotonic() >= self.deadline or self.is_stopped()
 
 
-def limits_of(
-    request: FillRequest,
-    settings: CompletionSettings,
-    spec: ModelSpec,
-    decoder: DecoderName,
-    deadline: float | None,
-    layout: Layout = OPEN,
-    num_canvases: int = 1,
-) -> Limits:
-    """The request's limits but the early stop; where it sets none, those of the settings, the cursor and the model.
-
-    `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now. `layout` has
-    what stands in the canvas beside the fill.
-
-    Raises:
-        RequestError: the canvas has no room for a fill.
-    """
-    if deadline is None:
-        deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-    max_lines = request.line_limit
-    length = canvas_length(spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
-    return Limits(
-        canvas_length=length,
-        max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
-        max_lines=max_lines,
-        num_canvases=num_canvases,
-        deadline=deadline,
-    )
-
-
 def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
     """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline.
 

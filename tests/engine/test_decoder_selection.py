@@ -25,8 +25,14 @@ DRAFTER = replace(MASK_SPEC, is_drafter=True)
 SPEC = replace(MASK_SPEC, expectations=TABLE, canvas_lengths=(16, 32, 64))
 
 
-def selection(*rows, costs=CPU, **spec):
-    return DecoderSelection(replace(SPEC, **({"expectations": rows} if rows else {}), **spec), costs)
+def select(spec, costs, kind=LINE_END, **request):
+    return DecoderSelection(spec=spec, costs=costs, kind=kind, **request)
+
+
+def selection(*rows, costs=CPU, num_candidates=1, num_missing=0, **spec):
+    spec = replace(SPEC, **({"expectations": rows} if rows else {}), **spec)
+    missing = {"num_missing": num_missing, "num_missing_causal": num_missing}
+    return select(spec, costs, num_candidates=num_candidates, **missing)
 
 
 @pytest.mark.parametrize(
@@ -39,43 +45,44 @@ def selection(*rows, costs=CPU, **spec):
 )
 def test_costs_of_passes_and_right_answers_decide(costs, singles, hits, decoder):
     rows = AUTOREGRESSIVE, replace(LOOKUP, singles=singles), replace(DIFFUSION, hits=hits), SPECULATIVE
-    assert selection(*rows, costs=costs).choose(LINE_END) is decoder
+    assert selection(*rows, costs=costs).choose() is decoder
 
 
 def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
     one = selection()
-    assert one.expected_ms(DecoderName.AUTOREGRESSIVE, LINE_END) == pytest.approx(8 * 2 / 0.3)
-    assert one.expected_ms(DecoderName.DIFFUSION, LINE_END) == pytest.approx(4 * 11 / 0.3)
+    assert one.expected_ms(DecoderName.AUTOREGRESSIVE) == pytest.approx(8 * 2 / 0.3)
+    assert one.expected_ms(DecoderName.DIFFUSION) == pytest.approx(4 * 11 / 0.3)
     check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
-    assert one.expected_ms(DecoderName.PROMPT_LOOKUP, LINE_END) == pytest.approx((3 * 2 + 2 * check) / 0.3)
-    assert DecoderSelection(SPEC, None).expected_ms(DecoderName.DIFFUSION, LINE_END) == float("inf")
+    assert one.expected_ms(DecoderName.PROMPT_LOOKUP) == pytest.approx((3 * 2 + 2 * check) / 0.3)
+    assert select(SPEC, None).expected_ms(DecoderName.DIFFUSION) == float("inf")
 
 
 def test_prompt_tokens_that_are_not_cached_count_for_each_decoder():
     rows = replace(AUTOREGRESSIVE, hits=0.2), replace(DIFFUSION, hits=0.4, canvases=7.0), LOOKUP, SPECULATIVE
-    one = selection(*rows, costs=replace(CPU, prompt_token=1.0))
-    assert one.expected_ms(DecoderName.AUTOREGRESSIVE, LINE_END, 100) == pytest.approx((8 * 2 + 100) / 0.2)
-    chosen = [one.choose(LINE_END, num_missing=lambda _, num=num: num) for num in (0, 500)]
+    some, none, many = (
+        selection(*rows, costs=replace(CPU, prompt_token=1.0), num_missing=num) for num in (100, 0, 500)
+    )
+    assert some.expected_ms(DecoderName.AUTOREGRESSIVE) == pytest.approx((8 * 2 + 100) / 0.2)
+    chosen = [none.choose(), many.choose()]
     assert chosen == [DecoderName.PROMPT_LOOKUP, DecoderName.DIFFUSION]
 
 
 def test_only_decoders_that_the_model_can_run_are_selected():
-    causal = selection(sampling=None, canvas_lengths=())
-    assert causal.choose(LINE_END, num_candidates=3) in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
-    assert selection(has_causal_head=False).choose(LINE_END) is DecoderName.DIFFUSION
+    causal = selection(sampling=None, canvas_lengths=(), num_candidates=3)
+    assert causal.choose() in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
+    assert selection(has_causal_head=False).choose() is DecoderName.DIFFUSION
 
 
 @pytest.mark.parametrize(("costs", "num_canvases"), [(CPU, 1), (GPU, 2), (None, 1)])
 def test_two_canvases_share_a_pass_where_that_is_expected_to_pay(costs, num_canvases):
-    one = selection(costs=costs)
-    assert one.num_canvases(DecoderName.DIFFUSION, LINE_END, num_candidates=1) == num_canvases
-    assert one.num_canvases(DecoderName.DIFFUSION, LINE_END, num_candidates=3) == 3
-    assert one.num_canvases(DecoderName.SPECULATIVE, LINE_END, num_candidates=3) == 1
+    assert selection(costs=costs).num_canvases(DecoderName.DIFFUSION) == num_canvases
+    assert selection(costs=costs, num_candidates=3).num_canvases(DecoderName.DIFFUSION) == 3
+    assert selection(costs=costs, num_candidates=3).num_canvases(DecoderName.AUTOREGRESSIVE) == 1
 
 
 def test_without_costs_a_model_with_a_canvas_runs_diffusion():
     for spec, decoder in ((MASK_SPEC, DecoderName.DIFFUSION), (CAUSAL_SPEC, DecoderName.AUTOREGRESSIVE)):
-        assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is decoder
+        assert select(spec, None, PositionKind.BLOCK).choose() is decoder
 
 
 @pytest.mark.parametrize(
@@ -91,12 +98,12 @@ def test_without_costs_a_model_with_a_canvas_runs_diffusion():
     ],
 )
 def test_costs_decide_for_texts_too(spec, costs, decoder):
-    assert DecoderSelection(spec, costs).choose(PositionKind.TEXT) is decoder
+    assert select(spec, costs, PositionKind.TEXT).choose() is decoder
 
 
 @pytest.mark.parametrize("kind", PositionKind)
 def test_a_drafter_is_speculative_at_every_position_of_a_gpu(kind):
-    assert DecoderSelection(DRAFTER, GPU).choose(kind) is DecoderName.SPECULATIVE
+    assert select(DRAFTER, GPU, kind).choose() is DecoderName.SPECULATIVE
 
 
 @pytest.mark.parametrize(
@@ -115,18 +122,18 @@ def test_model_without_expected_passes_gets_the_defaults():
     named = {(row.kind, row.decoder) for row in DEFAULTS}
     selected = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
     assert named == {(kind.value, name) for kind in PositionKind for name in selected}
-    assert DecoderSelection(MASK_SPEC, CPU).choose(LINE_END).needs_causal_head
+    assert select(MASK_SPEC, CPU).choose().needs_causal_head
 
 
 @pytest.mark.parametrize("wanted", [DecoderName.AUTO, DecoderName.DIFFUSION, DecoderName.INFILL])
 def test_model_in_the_format_infill_runs_infill(wanted):
     infill = selection(prompt_format=PromptFormat.INFILL, has_causal_head=False)
-    assert infill.choose(LINE_END, wanted) is DecoderName.INFILL
+    assert infill.choose(wanted) is DecoderName.INFILL
 
 
 def test_named_decoder_is_kept():
-    assert selection().choose(LINE_END, DecoderName.SPECULATIVE, num_candidates=3) is DecoderName.SPECULATIVE
-    assert selection().choose(LINE_END, num_candidates=3) is DecoderName.DIFFUSION
+    assert selection(num_candidates=3).choose(DecoderName.PROMPT_LOOKUP) is DecoderName.PROMPT_LOOKUP
+    assert selection(num_candidates=3).choose() is DecoderName.DIFFUSION
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ same text. Drafts only save passes.
 from collections.abc import Generator
 
 import numpy as np
+from typing_extensions import override
 
-from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
@@ -18,11 +18,12 @@ MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the 
 
 
 class AutoregressiveDecoder(Decoder):
-    """See `Decoder`. One pass gives one token.
+    """One pass gives one token.
 
     Before each pass the slot holds all but the newest token, which is decoded along with the draft after it.
     """
 
+    @override
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
         task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
@@ -88,8 +89,9 @@ class AutoregressiveDecoder(Decoder):
 
 
 class RemovedTextDecoder(AutoregressiveDecoder):
-    """See `Decoder`. Decodes only until the tokens go as far as the cursor, see `Layout.removed`."""
+    """Decodes only until the tokens go as far as the cursor, see `Layout.removed`."""
 
+    @override
     def _is_done(self, draft: Draft) -> bool:
         # a token has at least one byte
         is_longest = len(draft.confidence) >= len(self._task.layout.removed)
@@ -104,8 +106,9 @@ _BORDER = token_ids([-1])  # matches no token
 
 
 class PromptLookupDecoder(AutoregressiveDecoder):
-    """See `Decoder`. Drafts cost no pass of their own; without a match a pass gives one token."""
+    """Drafts cost no pass of their own; without a match a pass gives one token."""
 
+    @override
     def _copied(self, known_ids: TokenIds) -> TokenIds:
         layout, repetition = self._task.layout, self._task.repetition
         fill_ids = known_ids[len(layout.prompt_ids) :]
@@ -141,35 +144,32 @@ MIN_PROBABILITY = 0.2
 
 
 class SpeculativeDecoder(AutoregressiveDecoder):
-    """See `Decoder`. An open canvas after the known tokens, denoised a step, is the draft.
+    """Drafts with a canvas after the known tokens, denoised a step. For models that were trained to draft.
 
-    The canvas of an `is_drafter` model begins with the newest token, so that drafting changes nothing in the slot.
+    The canvas begins with the newest token, so that drafting changes nothing in the slot.
     """
 
+    @override
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
-        """The canvas comes first and needs the whole prompt."""
-        num_left = int(self._task.spec.is_drafter)
-        self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
+        # the canvas comes before the first causal pass, and needs all of the prompt but the newest token
+        self.num_decoded = 1 + (yield from self._task.prefill(prompt_ids[:-1]))
         return 1
 
+    @override
     def _copied(self, known_ids: TokenIds) -> None:
         del known_ids
 
+    @override
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
-        task, length = self._task, self._task.limits.canvas_length
-        if task.spec.is_drafter:
-            layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
-            canvas = layout.canvas(length - 1, task.spec, task.rng)
-        else:
-            task.denoiser.prefill(task.slot, known_ids)
-            canvas = open_canvas(known_ids, task.spec, length, task.rng)
+        task = self._task
+        layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
+        canvas = layout.canvas(task.limits.canvas_length - 1, task.spec, task.rng)
         self._count_canvases([canvas])
         step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
         self.num_passes += 1
-        ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
-        if not task.spec.is_drafter:
-            task.denoiser.prefill(task.slot, known_ids[:-1])
-        yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
+        ids = np.concatenate([draft.ids, step.draft_ids])
+        confidence = np.concatenate([draft.confidence, step.confidence])
+        yield Progress(0, self.num_passes, draft, ids, confidence)
         return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:

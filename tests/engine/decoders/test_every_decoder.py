@@ -16,8 +16,8 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.settings import DECODERS, CompletionSettings
 
-OPEN = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
-"""The others; a scripted model has no text for a canvas whose first positions are frozen."""
+OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
+"""Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
 SNIPPETS = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
