@@ -4,14 +4,12 @@ The metrics are the match with the reference, the time to the first useful edit 
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dg_lsp.engine.ttfue import (
     CUTS,
-    cuts_of,
     first_lines_match,
     quantile,
     quantiles,
@@ -92,7 +90,7 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
             "exact_match": share(sum(attempt.is_exact for attempt in listed), num),
             "first_line_match": share(sum(attempt.is_first_line for attempt in listed), num),
             "pass_at_1": sum(tested) / len(tested) if tested else None,
-            **summarize_times(num, len(hits), Counter(cut for ms in hits for cut in cuts_of(ms)), hits),
+            **summarize_times(num, hits),
             "show_rate": share(sum(bool(attempt.text) for attempt in listed), num),
             "latency_ms": {**quantiles(latencies), "p95": quantile(latencies, 0.95)},
             "steps_mean": num_steps / len(counted) if counted else None,
