@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import NO_TIME, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
@@ -24,6 +24,7 @@ class _Entry:
     before: str
     after: str
     num_candidates: int
+    is_requested: bool  # the user requested it: it was checked more strictly
     result: FillResult
 
 
@@ -39,7 +40,9 @@ class CompletionCache:
             return
         text, offset = request.snapshot.text, request.offset
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
-        self._entries.append(_Entry(_key(request), offset, before, after, request.num_candidates, result))
+        is_requested = request.priority is Priority.INVOKED
+        entry = _Entry(_key(request), offset, before, after, request.num_candidates, is_requested, result)
+        self._entries.append(entry)
 
     def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -50,6 +53,8 @@ class CompletionCache:
         key = _key(request)
         for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
+                continue
+            if request.priority is Priority.INVOKED and not entry.is_requested:
                 continue
             if rests := _rests(entry, request.snapshot, request.offset):
                 known = replace(

@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
@@ -118,3 +118,12 @@ def test_a_good_candidate_is_found_behind_one_that_automatic_requests_hide(hidde
     cache.keep(at("x = ", num_candidates=3), replace(result("foo"), candidates=(best, second)))
     assert texts(cache.find(at("x = f"), min_confidence=0.05)) == ["ob"]
     assert texts(cache.find(at("x = f"))) == ["oo"]
+
+
+def test_a_requested_completion_is_not_answered_by_an_automatic_one(cache):
+    """It is checked more strictly: Python code with it must parse."""
+    requested = at("x = f", "\ny = 1\n", priority=Priority.INVOKED)
+    assert cache.find(requested) is None
+    cache.keep(at("x = ", "\ny = 1\n", priority=Priority.INVOKED), result("foo(baz)"))
+    assert texts(cache.find(requested)) == ["oo(baz)"]
+    assert texts(cache.find(at("x = f", "\ny = 1\n"))) == ["oo(baz)"]
