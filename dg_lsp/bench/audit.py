@@ -76,8 +76,8 @@ def _audit_texts(records: Records) -> metrics.Texts:
         return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
 
     def speed(field: str) -> str:
-        speeds = [value for record in computed if (value := float(getattr(record, field)))]
-        return f"{metrics.number(ttfue.quantile(speeds, 0.5))} tokens/s" if speeds else "–"
+        speeds = [float(getattr(record, field)) / record.generation_seconds for record in computed]
+        return f"{metrics.number(ttfue.quantile(list(filter(None, speeds)), 0.5))} tokens/s" if any(speeds) else "–"
 
     return {
         "": {"requests": metrics.number(len(records))},
@@ -102,8 +102,8 @@ def _audit_texts(records: Records) -> metrics.Texts:
             "canvas": tokens("canvas_tokens"),
             "canvases": tokens("blocks"),
             "steps": tokens("steps"),
-            "output speed": speed("visible_speed"),
-            "canvas speed": speed("canvas_speed"),
+            "output speed": speed("output_tokens"),
+            "canvas speed": speed("canvas_tokens"),
         },
     }
 

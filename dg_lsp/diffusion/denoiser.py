@@ -66,8 +66,6 @@ class Footprint:
     devices: tuple[DeviceMemory, ...] = ()  # GPUs that the model runs on
     context_size: int = 0  # tokens of prompt and canvas that one slot takes; 0: unknown
     gpu_estimate: int = 0  # bytes on the GPUs as they were estimated before loading, for the present cache
-    backend: str = ""  # `llama.cpp` or `transformers`
-    quantization: str = ""  # of most weights, such as `Q8_0` or `bfloat16`
     sampling: str = "host"  # where logits become predictions: `host` or `device`
 
 

@@ -15,7 +15,6 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.request import EngineRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.ttfue import Outcome, line_of, parsed
@@ -42,25 +41,16 @@ class AuditRecord:
     is_cached: bool = False  # the rest of an earlier fill, without a new model call
     prompt_tokens: int = 0
     reused_tokens: int = 0  # prompt tokens that were in the KV cache
-    requested_tokens: int = 0  # longest answer requested; 0 leaves it to the settings
     output_tokens: int = 0
     canvas_tokens: int = 0  # of all canvases that were denoised
     blocks: int = 0  # these canvases
     canvas_length: int = 0
-    context_size: int = 0  # tokens of prompt and canvas that one slot takes
-    backend: str = ""  # `llama.cpp`, `transformers`; empty for a server
-    quantization: str = ""
-    sampling: str = ""  # where logits became predictions: `host` or `device`
-    gpu_estimated_bytes: int = 0  # of model and cache
-    gpu_used_bytes: int = 0  # of the model's GPUs, by all processes
     steps: int = 0
     slot: int = -1  # of the KV cache; -1 where none was taken
     queue_seconds: float = 0.0  # before the model started on it; of a cancelled request its whole time
     prefill_seconds: float = 0.0  # building the prompt and decoding what the cache lacked of it
     generation_seconds: float = 0.0
     total_seconds: float = 0.0  # from arrival to answer
-    visible_speed: float = 0.0  # output tokens per second of generation
-    canvas_speed: float = 0.0  # canvas tokens per second of generation
     resident_bytes: int = 0  # memory of this process at the time of the answer
 
     @property
@@ -99,9 +89,9 @@ class AuditLog:
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
         """See `SchedulerListener`. Records the request."""
-        self.write(_record(request, outcome, seconds, footprint))
+        self.write(_record(request, outcome, seconds))
 
     def ineligible(self, endpoint: str, eligibility: Eligibility) -> None:
         """Records a request of the user that no model may or can serve."""
@@ -166,20 +156,13 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     return records, outcomes, num_bad
 
 
-def _record(request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> AuditRecord:
+def _record(request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> AuditRecord:
     arrival = datetime.now(UTC) - timedelta(seconds=seconds)
     tree: dict[str, Any] = {
         "time": arrival.isoformat(timespec="milliseconds"),
         "request": request.id or uuid.uuid4().hex,
         "endpoint": request.endpoint,
         "model": "",
-        "requested_tokens": getattr(request, "max_tokens", None) or 0,  # a rewrite has no limit of its own
-        "context_size": footprint.context_size,
-        "backend": footprint.backend,
-        "quantization": footprint.quantization,
-        "sampling": footprint.sampling if footprint.backend else "",
-        "gpu_estimated_bytes": footprint.gpu_estimate,
-        "gpu_used_bytes": sum(device.total - device.free for device in footprint.devices),
         "total_seconds": seconds,
         "resident_bytes": resident_bytes() or 0,
     }
@@ -194,7 +177,6 @@ def _record(request: EngineRequest[Any], outcome: Future[Any], seconds: float, f
 
 def _costs(result: FillResult | RewriteResult, total: float) -> dict[str, Any]:
     reason = result.reason
-    seconds = result.timings.denoise / 1e3
     is_cached = isinstance(result, FillResult) and result.is_cached
     tree = {
         "model": result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
@@ -204,7 +186,7 @@ def _costs(result: FillResult | RewriteResult, total: float) -> dict[str, Any]:
         "steps": result.steps,
         "queue_seconds": 0.0 if is_cached else max(0.0, total - result.timings.total / 1e3),
         "prefill_seconds": result.timings.prefill / 1e3,
-        "generation_seconds": seconds,
+        "generation_seconds": result.timings.denoise / 1e3,
     }
     if isinstance(result, FillResult):
         tree |= {
@@ -215,8 +197,6 @@ def _costs(result: FillResult | RewriteResult, total: float) -> dict[str, Any]:
             "canvas_tokens": result.canvas_tokens,
             "blocks": result.num_blocks,
             "canvas_length": result.canvas_length,
-            "visible_speed": result.output_tokens / seconds if seconds else 0.0,
-            "canvas_speed": result.canvas_tokens / seconds if seconds else 0.0,
             "slot": result.slot,
         }
     return tree

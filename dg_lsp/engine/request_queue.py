@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoders.base import PendingPass, Progress
 from dg_lsp.engine.request import (
     ChatRequest,
@@ -34,8 +33,8 @@ Request = FillRequest | RewriteRequest | ChatRequest
 class SchedulerListener(Protocol):
     """Receives the events of the requests of one client, on any thread; it must be quick and raise nothing."""
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
-        """A request has ended so many seconds after its arrival. `footprint` is that of the model."""
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
+        """A request has ended so many seconds after its arrival."""
         ...
 
 

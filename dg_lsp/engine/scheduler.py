@@ -112,7 +112,7 @@ class Scheduler:
         assert isinstance(request, Request)
         job = Job.of(request, settings or self._settings, on_step)
         for listener in self.listeners if listeners is None else listeners:
-            job.future.add_done_callback(partial(self._report, listener, request, time.monotonic()))
+            job.future.add_done_callback(partial(_report, listener, request, time.monotonic()))
         cached: FillResult | None = None
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
@@ -125,11 +125,6 @@ class Scheduler:
         elif not isinstance(request, RewriteRequest):
             self._settle_at_deadline(job)
         return job.future
-
-    def _report(
-        self, listener: SchedulerListener, request: EngineRequest[Any], arrival: float, outcome: Future[Any]
-    ) -> None:
-        listener.finished(request, outcome, time.monotonic() - arrival, self.footprint)
 
     def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
         """Decodes the prompt of this fill as soon as the model is idle, unless there is something better to do.
@@ -461,3 +456,7 @@ def _settle(future: Future[Any], outcome: Any) -> None:
 def ready_engine(ready: Future[Engine]) -> Engine | None:
     """The engine of `Scheduler.ready`; None while it is opened, and if it cannot be opened."""
     return ready.result() if ready.done() and ready.exception() is None else None
+
+
+def _report(listener: SchedulerListener, request: EngineRequest[Any], arrival: float, outcome: Future[Any]) -> None:
+    listener.finished(request, outcome, time.monotonic() - arrival)

@@ -23,7 +23,6 @@ from starlette.requests import ClientDisconnect, Request
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
@@ -87,9 +86,9 @@ class Metrics:
         self._decodes = counter("dg_lsp_decodes", "Passes of the runtime for results, those of prompts included.")
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, footprint: Footprint) -> None:
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
         """See `SchedulerListener`. Adds the result, if there is one."""
-        del request, seconds, footprint
+        del request, seconds
         if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
             self._add_result(outcome.result())
 

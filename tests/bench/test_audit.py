@@ -10,7 +10,7 @@ from dg_lsp.engine.ttfue import Outcome
 
 def record(outcome="shown", endpoint="/infill", **facts):
     tokens = {"prompt_tokens": 100, "reused_tokens": 90, "output_tokens": 10, "canvas_tokens": 32, "steps": 4}
-    times = {"generation_seconds": 0.04, "total_seconds": 0.05, "visible_speed": 250.0, "model": "dg-mini"}
+    times = {"generation_seconds": 0.04, "total_seconds": 0.05, "model": "dg-mini"}
     costs = {**tokens, **times, **facts}
     return AuditRecord("2026-01-02T03:04:05.678+00:00", "id", endpoint, outcome=outcome, **costs)
 

@@ -21,7 +21,7 @@ def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):
     client.post("/v1/fim/completions", {"prompt": "x = ", "stream": True, "diffusing": True})
     first, second = lines(path, 2)
     assert (first.endpoint, first.outcome, first.model) == ("/infill", "shown", "scripted")
-    assert (first.requested_tokens, second.endpoint) == (32, "/v1/fim/completions")
+    assert second.endpoint == "/v1/fim/completions"
     assert min(first.prompt_tokens, first.output_tokens, first.steps, first.total_seconds) > 0
     for text in ("sesame", "4711", 'total"'):
         assert text not in path.read_text().replace('"total_seconds"', "")

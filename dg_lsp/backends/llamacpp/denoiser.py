@@ -134,8 +134,6 @@ class ContextDenoiser(ABC):
             cache_used=self._num_used(),
             context_size=self._budget.slot_limit,
             gpu_estimate=model.weights.gpu + self._context.gpu_estimate,
-            backend="llama.cpp",
-            quantization=model.quantization,
             devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
         )
 

@@ -114,7 +114,6 @@ class LlamaModel:
         values = {key: value.read() for key, value in header.values.items() if value.kind != gguf.ARRAY}
         self.metadata: Mapping[str, str] = MappingProxyType({key: _text(value) for key, value in values.items()})
         """All keys of the file except arrays, with the values as strings."""
-        self.quantization = _file_type(api, self.metadata)
         """Number format of most weights, as llama.cpp names it; empty if the file has no such key."""
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
@@ -416,9 +415,3 @@ def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterato
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
         yield copy
-
-
-def _file_type(api: Any, metadata: Mapping[str, str]) -> str:
-    names = (name for name in dir(api) if name.startswith("LLAMA_FTYPE_"))
-    found = next((name for name in names if str(getattr(api, name)) == metadata.get("general.file_type")), "")
-    return found.removeprefix("LLAMA_FTYPE_").removeprefix("ALL_").removeprefix("MOSTLY_")

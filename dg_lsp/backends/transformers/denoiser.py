@@ -86,8 +86,6 @@ class TransformersDenoiser:
             cache_used=sum(lengths),
             devices=(gpu_memory(self._device),) if self._device.type == "cuda" else (),
             context_size=self.spec.max_prompt_tokens + self.spec.longest_block,
-            backend="transformers",
-            quantization=str(self._network.embedding.dtype).removeprefix("torch."),
             sampling="device",
         )
 
