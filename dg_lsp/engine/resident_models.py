@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep, SchedulerListener
 from dg_lsp.engine.scheduler import ModelTime, Scheduler, ready_engine
@@ -36,11 +35,6 @@ class SchedulerSession:
     def model_time(self) -> ModelTime:
         """See `Scheduler.model_time`; of all sessions."""
         return self._scheduler.model_time
-
-    @property
-    def footprint(self) -> Footprint:
-        """See `Scheduler.footprint`."""
-        return self._scheduler.footprint
 
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
