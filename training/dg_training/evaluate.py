@@ -27,6 +27,7 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.canvas.layout import TokenIds, Tokenizer
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.ttfue import first_lines_match
@@ -249,7 +250,7 @@ def open_denoiser(path: Path, num_threads: int) -> tuple[Denoiser, Tokenizer]:
 
 
 def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable[TestCase]) -> dict[str, str]:
-    """Complete every test case with every decoder, as the product does without a deadline.
+    """Complete every test case with every decoder of the model, as the product does without a deadline.
 
     Returns the table of the decoder selection, as a GGUF file carries it under `dg.plan.*`: `line-end.causal` -> mean
     numbers of single, verify and canvas passes, and the share of right first lines.
@@ -258,7 +259,8 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     engine = LocalEngine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     known = (case for case in cases if case.kind in set(CaseKind))
-    for case, (name, (decoder, num_candidates)) in itertools.product(known, PLAN_DECODERS.items()):
+    decoders = {name: plan for name, plan in PLAN_DECODERS.items() if not missing_part(denoiser.spec, plan[0])}
+    for case, (name, (decoder, num_candidates)) in itertools.product(known, decoders.items()):
         counting.passes.clear()
         max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
         request = FillRequest(

@@ -71,11 +71,10 @@ def test_decoder_statistics_count_passes_by_kind():
         TestCase("span", "span", "x = ", "\n", "total_price"),
     ]
     table = evaluate.decoder_statistics(denoiser, denoiser.tokenizer, cases)
-    assert set(table) == {f"line-end.{name}" for name in ("canvas", "race", "causal", "draft-verify", "lookup")}
+    assert set(table) == {f"line-end.{name}" for name in ("canvas", "race", "causal", "lookup")}
     assert table["line-end.causal"] == "12.00,0.00,0.00,0.500"
-    names = ("canvas", "lookup", "draft-verify")
-    canvas, lookup, speculative = ([float(x) for x in table[f"line-end.{name}"].split(",")] for name in names)
+    names = ("canvas", "lookup")
+    canvas, lookup = ([float(x) for x in table[f"line-end.{name}"].split(",")] for name in names)
     assert canvas == [0, 0, pytest.approx(2.5, abs=1.5), 0.5]
     assert 0 < lookup[1] < lookup[0] + lookup[1] < 12
     assert lookup[2:] == [0, 0.5]
-    assert speculative[2] == speculative[0] + speculative[1]
