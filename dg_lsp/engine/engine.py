@@ -377,11 +377,13 @@ class LocalEngine(Engine):
         layout = _fill_layout(request, model)
         decoder = self._selection(request, model, layout).choose(wanted)
 
-        def prompt_ids(request: FillRequest, ahead: int = 0) -> TokenIds:
-            layout = _fill_layout(request, model, ahead)
+        def ids_of(layout: Layout) -> TokenIds:
             return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
 
-        ids = prompt_ids(request)
+        def prompt_ids(request: FillRequest, ahead: int) -> TokenIds:
+            return ids_of(_fill_layout(request, model, ahead))
+
+        ids = ids_of(layout)
         taken = [(yield from warm_up(model, ids))]
         num_tokens = len(ids)
         limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
