@@ -101,14 +101,13 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineContender:
-    """An engine with one of its decoders. Contenders of one client must not share an engine and so its cache."""
+    """An engine with one of its decoders. Contenders must not share an engine, and so its cache."""
 
     name: str
     engine: Engine
     decoder: DecoderName | None = None  # none takes the setting
     options: RequestOptions = DEFAULT_OPTIONS
     notes: Sequence[str] = ()
-    client: str = ""  # contenders of different clients may share an engine: they find no prompt of each other
 
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
@@ -138,7 +137,6 @@ class EngineContender:
             deadline_ms=self.options.deadline_ms,
             priority=Priority.INVOKED,
             sampler=self.options.sampler,
-            client=self.client,
         )
 
 

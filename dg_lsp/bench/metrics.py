@@ -253,11 +253,6 @@ def count(num: int, noun: str) -> str:
     return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}s"
 
 
-def shorten(text: str, limit: int) -> str:
-    """At most `limit` characters, with an ellipsis at the end of a longer text."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def wilson_interval(share: float, num: int) -> tuple[float, float]:
     """95 % interval of a share of `num` (Wilson); 0 to 1 if `num` is 0."""
     if not num:

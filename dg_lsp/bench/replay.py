@@ -64,13 +64,6 @@ class RequestEvent:
         """True if the buffer changed before the answer."""
         return self.attempt.rejection == CANCELLED
 
-    @property
-    def verdict(self) -> ttfue.Verdict:
-        """The outcome, as docs/ttfue.md defines it; whether words of a wrong item were accepted is not known yet."""
-        if self.is_cancelled:
-            return ttfue.Verdict.CANCELLED
-        return ttfue.judge(filter(None, [self.attempt.text]), self.attempt.reference)
-
 
 @dataclass(frozen=True, slots=True)
 class AcceptEvent:

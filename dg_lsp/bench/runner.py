@@ -4,7 +4,6 @@ A run file has a header line, then one line per attempt, so that an interrupted 
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Literal, Self
 import cattrs
 
 import dg_lsp
+from dg_lsp import system
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import (
@@ -36,7 +36,6 @@ from dg_lsp.bench.metrics import (
 )
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
-from dg_lsp.system import processor_name
 
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
@@ -70,7 +69,7 @@ class Machine:
     def here(cls, threads: int | None) -> Self:
         """This machine."""
         return cls(
-            cpu=processor_name(),
+            cpu=system.processor_name(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             os=f"{platform.system()} {platform.release()} {platform.machine()}",
             python=platform.python_version(),
@@ -279,8 +278,7 @@ def file_sha256(path: Path) -> str:
         InputFileError: the file is unreadable.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return system.file_sha256(path)
     except OSError as error:
         raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
 

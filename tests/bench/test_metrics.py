@@ -9,7 +9,6 @@ from dg_lsp.bench.metrics import (
     decoder_tables,
     milliseconds,
     percent,
-    shorten,
     summarize,
     summary_table,
     wilson_interval,
@@ -130,7 +129,7 @@ def test_numbers_for_readers():
         *("61.7 %", "–", "100 %"),
         *("8.4 ms", "84 ms", "1,240 ms"),
     ]
-    assert (count(1, "step"), count(1200, "step"), shorten("abcd", 3)) == ("1 step", "1,200 steps", "ab…")
+    assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
 
 
 def test_intervals_of_shares_are_those_of_wilson():

@@ -5,7 +5,6 @@ The host sums few rows of the embedding table, as they are stored in the file; `
 
 import ctypes
 import functools
-import hashlib
 import math
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import F32, GGUFHeader, TensorType, map_file_errors, read_header
+from dg_lsp.system import file_sha256
 
 _MAPPED_BYTES = 16 << 20
 """A smaller tensor is read, not mapped: if another program truncates a mapped file, this process crashes."""
@@ -253,9 +253,9 @@ class SelfConditioning:
         if not path.is_file():
             advice = "put it there or convert the model again"
             raise ModelNotFoundError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
-        with map_file_errors(path), path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != side.sha256:
+        with map_file_errors(path):
+            digest = file_sha256(path)
+        if digest != side.sha256:
             problem = f"is not the file that {model_path.name} was written with"
             raise ModelBrokenError(f"{path} {problem}; convert the model again")
         return cls(read_header(path), width, epsilon)
