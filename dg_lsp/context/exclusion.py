@@ -91,8 +91,6 @@ _INSPECTED_CHARS = 8000  # at the beginning of a document decide whether it is t
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 _MAX_ODD = 0.1  # largest fraction of control and replacement characters in a text
 _FEW_ODD = 8  # such characters that every text may contain
-
-
 GITIGNORE = ".gitignore"
 MAX_GITIGNORE_BYTES = 100_000
 """A longer .gitignore file, whose patterns would take seconds, counts as one that ignores everything."""

@@ -154,7 +154,9 @@ def definitions_of(text: str, language_id: str) -> dict[str, str]:
         capture = next((name for name in captures if name.startswith("definition.")), "")
         if not capture or "name" not in captures:
             continue
-        kind, node, name = capture.removeprefix("definition."), captures[capture][0], captures["name"][0]
+        kind = capture.removeprefix("definition.")
+        node = captures[capture][0]
+        name = captures["name"][0]
         place = name.start_byte, name.end_byte
         definition = definitions.setdefault(place, _Definition(_text(name), kind, node))
         if kind in _CALLABLE and definition.kind not in _CALLABLE:  # a function that is the value of a constant

@@ -24,7 +24,7 @@ class _Entry:
     before: str
     after: str
     num_candidates: int
-    is_requested: bool  # the user requested it: it was checked more strictly
+    priority: Priority  # what the user requested was checked more strictly
     result: FillResult
 
 
@@ -40,9 +40,8 @@ class CompletionCache:
             return
         text, offset = request.snapshot.text, request.offset
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
-        is_requested = request.priority is Priority.INVOKED
-        entry = _Entry(_key(request), offset, before, after, request.num_candidates, is_requested, result)
-        self._entries.append(entry)
+        key, num_candidates = _key(request), request.num_candidates
+        self._entries.append(_Entry(key, offset, before, after, num_candidates, request.priority, result))
 
     def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -54,7 +53,7 @@ class CompletionCache:
         for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
-            if request.priority is Priority.INVOKED and not entry.is_requested:
+            if request.priority is Priority.INVOKED and entry.priority is not Priority.INVOKED:
                 continue
             if rests := _rests(entry, request.snapshot, request.offset):
                 known = replace(

@@ -35,7 +35,6 @@ class SchedulerListener(Protocol):
 
     def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
         """A request has ended so many seconds after its arrival."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

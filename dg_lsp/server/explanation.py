@@ -48,12 +48,12 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         sentence = f"Too slow with {engine.spec.name}: {late}: {_parts(result, settings)}."
         return Explanation(Visibility.UNFINISHED, sentence, milliseconds=spent)
     hidden = next(iter(result.hidden), None)
-    if hidden is not None and hidden.fault is None:
-        probable, limit = _percent(hidden.confidence), _percent(settings.min_confidence)
-        sentence = f"The completion is hidden: {probable} probable, below {limit} (completion.min_confidence)."
-        return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
-    if hidden is not None and hidden.fault is not None:
-        sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
+    if hidden is not None:
+        if hidden.fault is None:
+            limit = f"below {_percent(settings.min_confidence)} (completion.min_confidence)"
+            sentence = f"The completion is hidden: {_percent(hidden.confidence)} probable, {limit}."
+        else:
+            sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
         return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
     verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"

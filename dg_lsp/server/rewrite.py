@@ -244,26 +244,26 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
     """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
-    document, where, context = ls.documents.get(params.text_document.uri), params.range, params.context
+    document = ls.documents.get(params.text_document.uri)
     fills = ls.eligibility(document.snapshot()) if document is not None else None
     if document is None or fills is None or fills.cause is Cause.EXCLUDED:
         return []
     rewrites = ls.eligibility(document.snapshot(), of_rewrites=True)
-    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in context.diagnostics]
-    ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
-    start, end = ls.documents.offsets(document.lines, where)
+    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in params.context.diagnostics]
+    ls.context_provider.record_diagnostics(document, params.range.start.line, params.range.end.line, messages)
+    start, end = ls.documents.offsets(document.lines, params.range)
     if start == end and fills.is_served:
         ls.warm_up(document.uri, end)
-    actions = _fixes(document, context.diagnostics) if rewrites.is_served else []
+    actions = _fixes(document, params.context.diagnostics) if rewrites.is_served else []
     if document.lines.text[start:end].strip():
         has_gaps = fills.is_served and bool(find_gaps(document.snapshot(), start, end))
-        argument = {"uri": document.uri, "range": where}
+        argument = {"uri": document.uri, "range": params.range}
         actions += _selection_actions(ls, argument, can_rewrite=rewrites.is_served, has_gaps=has_gaps)
     # automatic requests come at every move of the cursor: an action there would show a light bulb everywhere
-    elif fills.is_served and context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
-        argument = {"uri": document.uri, "position": where.start}
+    elif fills.is_served and params.context.trigger_kind is not types.CodeActionTriggerKind.Automatic:
+        argument = {"uri": document.uri, "position": params.range.start}
         actions.append(_action("Complete this block", COMPLETE_BLOCK, argument))
-    return [action for action in actions if _has_kind(action, context.only)]
+    return [action for action in actions if _has_kind(action, params.context.only)]
 
 
 def _selection_actions(
