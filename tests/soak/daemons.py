@@ -41,7 +41,7 @@ from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.errors import DaemonError
 from dg_lsp.gguf import TENSOR_TYPES
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.server.app import NUM_INVOKED
+from dg_lsp.server.completion import NUM_INVOKED
 from dg_lsp.settings import parse_settings
 from soak.figures import FAILURES, figures_of
 from soak.gguf import File
