@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import is_gone, kill, wait_until
+from shared_daemon import is_gone, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon.client import ask
@@ -22,12 +22,6 @@ def text_in(client):
     """The document as the engine of the echo scenario receives it."""
     [text] = client.texts(0, 0)
     return json.loads(text)["text"]
-
-
-def wait_crashed(client):
-    """The editor's process has ended because its daemon did."""
-    assert client.wait_end() == 1
-    assert client.stderr == ""
 
 
 @BOTH
@@ -58,26 +52,6 @@ def test_each_editor_has_its_own_settings(shared):
     clients = [shared.edit("echo").begin(completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
         assert [json.loads(client.texts(0, 0)[0])["settings"] for client in clients] == [5000, 6000]
-
-
-@BOTH
-def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
-    """The editor's process ends in the middle of a request, and nothing is left behind in the end."""
-    shared.env["DG_TEST_IDLE"] = "3"
-    client = shared.edit("slow").begin("s")
-    client.complete(0, 1)
-    wait_until(steps)
-    first = shared.pid
-    kill(shared.endpoint)
-    wait_crashed(client)
-    client = shared.edit("slow", use="auto").begin("s")
-    assert len(client.items(client.complete(0, 1))) == 1
-    second = shared.pid
-    assert second != first
-    client.check()
-    wait_until(lambda: is_gone(second))
-    assert set(shared.endpoint.folder.iterdir()) == {shared.endpoint.lock, shared.endpoint.log}
-    assert shared.endpoint.log.read_text() == ""
 
 
 def test_the_process_of_an_editor_is_small(shared):

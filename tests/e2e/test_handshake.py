@@ -80,14 +80,3 @@ def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server_and_shows_
         client.open("KEY=", uri=uri)
         assert client.texts(0, 4, uri=uri, kind=client.INVOKED) == []
     assert not (tmp_path / "written").exists()
-
-
-def test_the_editors_trust_decides_about_the_settings_file(session, tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("[privacy]\nexclude_languages = ['python']\n")
-    client = session("fill", folder=tmp_path.as_uri(), isTrusted=False)
-    assert client.texts(0, 0) == ["return total"]
-    [message] = client.shown()
-    assert "the editor does not trust this folder" in message
-    client = session("fill", folder=tmp_path.as_uri(), isTrusted=True)
-    assert client.texts(0, 0) == []
-    assert client.shown() == []

@@ -40,16 +40,6 @@ def test_limits_end_an_answer(post, limits):
     assert (choice["message"]["content"], choice["finish_reason"]) == (ANSWER[:5], "length")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/apply/completions"])
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_end_token_after_the_limit_is_not_the_end_of_the_answer(post, path, is_streamed):
-    for num_tokens, reason in ((4, "length"), (5, "stop")):
-        reply = post("whole", {**HI, "max_tokens": num_tokens, "stream": is_streamed}, path, tokens_per_step=64)
-        found = choices(reply) if is_streamed else reply.tree["choices"]
-        text = "".join(one["delta" if is_streamed else "message"]["content"] for one in found)
-        assert (text, found[-1]["finish_reason"]) == ("whole"[:num_tokens], reason)
-
-
 def test_a_message_may_be_an_array_of_texts(post):
     parts = [{"type": "text", "text": "a"}, {"text": "b"}]
     tree = post("x", {"messages": [{"role": "developer", "content": parts}, {"role": "user", "content": "c"}]}).tree

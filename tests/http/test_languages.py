@@ -14,7 +14,6 @@ TYPESCRIPT = "import { log } from './log';\n\nexport class Store {\n  private it
 METHOD = TYPESCRIPT + "  add(item: string): void {\n"
 HTML = "<!DOCTYPE html>\n<html>\n<body>\n"
 LOOP = "\tfor _, item := range items {\n\t\ttotal += item\n\t}"
-ADD = "  add(item: string): void {\n    this.items.push(item);\n  }"
 LIST = "  <ul>\n    <li>one</li>\n    <li>two</li>\n  </ul>"
 
 
@@ -30,8 +29,6 @@ def infill(above, line, below):
         pytest.param(GO, "\tlog(", '"a", total)', ")\n}\n", '"a", total', id="go, rest of a line"),
         pytest.param(GO, "", f"{LOOP}\n\treturn total\n}}", "\n\treturn total\n}\n", LOOP, id="go, block and more"),
         pytest.param(METHOD, "    log(`added ${", "item}`);", "}`);\n  }\n}\n", "item", id="typescript, template"),
-        pytest.param(TYPESCRIPT, "", f"{ADD}\n}}", "\n}\n", ADD, id="typescript, block and more"),
-        pytest.param(HTML, '  <a href="', 'a.html">', '">a</a>\n</body>\n', "a.html", id="html, attribute"),
         pytest.param(HTML, "", f"{LIST}\n</body>\n</html>", "\n</body>\n</html>\n", LIST, id="html, block and more"),
     ],
 )

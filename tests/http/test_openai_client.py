@@ -78,13 +78,6 @@ def test_streamed_chat_with_usage(chatting):
     assert last.usage.completion_tokens == len(ANSWER.encode()) + 1
 
 
-def test_an_invalid_field_is_a_bad_request_error(completing):
-    with pytest.raises(openai.BadRequestError, match="Field 'n'") as caught:
-        completing.completions.create(**GAP, n=99)
-    error = caught.value
-    assert (error.status_code, error.param, error.code, error.type) == (400, "n", "400", "invalid_request_error")
-
-
 def test_the_client_does_not_retry_what_the_model_does_not_support(start, connect):
     client = start(ScriptedDenoiser("x"))
     with pytest.raises(openai.InternalServerError, match="follows no instructions") as caught:

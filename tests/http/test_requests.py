@@ -118,12 +118,6 @@ def test_a_long_body_is_refused(start, monkeypatch):
     assert (reply.status, reply.error["type"]) == (413, "invalid_request_error")
 
 
-def test_a_long_head_is_refused_however_it_arrives(module_client):
-    for size, status in ((50_000, 200), (100_000, 431)):
-        reply = module_client.post("/infill", BODY, **{"X-Long": "x" * size})
-        assert reply.status == status
-
-
 @pytest.mark.parametrize("header", [b"X: 1\r\n", b"X-Long: " + b"x" * 200 + b"\r\n"])
 def test_all_bytes_of_a_head_count(module_client, header):
     start, rest = b"GET /health?a=1 HTTP/1.1\r\nHost: localhost\r\n", b"X:  \r\n\r\n"
@@ -160,66 +154,61 @@ def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
     assert client.post("/infill", BODY).status == 200
 
 
-def test_connections_without_a_request_take_no_places(start, monkeypatch):
-    monkeypatch.setattr(auth, "MAX_WAITING", 4)
-    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
-    client = start(ScriptedDenoiser("x"))
-    with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port))) for _ in range(9)]
-        assert client.post("/infill", BODY).status == 200
-        idle[0].settimeout(TIMEOUT)
-        with suppress(ConnectionError):
-            assert idle[0].recv(1) == b""
-
-
-def test_connections_that_are_kept_after_an_answer_take_no_places(start, monkeypatch):
+@pytest.fixture
+def few_places(monkeypatch):
     monkeypatch.setattr(auth, "MAX_WAITING", 4)
     monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
-    client = start(ScriptedDenoiser("x"))
-    with ExitStack() as stack:
-        for _ in range(20):
-            kept = stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT))
-            kept.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert kept.recv(12) == b"HTTP/1.1 200"
-        assert client.post("/infill", BODY).status == 200
 
 
-def deaf(stack, start, client, number):
-    """Connections whose clients request much and read nothing."""
+def connect(stack, client):
+    return stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT))
+
+
+def connect_and_keep(stack, client):
+    """A connection that is kept after an answer."""
+    kept = connect(stack, client)
+    kept.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert kept.recv(12) == b"HTTP/1.1 200"
+
+
+def connect_deaf(stack, client):
+    """A connection whose client requests much and reads nothing."""
+    deaf = stack.enter_context(socket.socket())
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.settimeout(TIMEOUT)
+    deaf.connect(("127.0.0.1", client.port))
+    deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+    return deaf
+
+
+def limit_sent_bytes(start):
     start.started[-1]._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
-    found = []
-    for _ in range(number):
-        found.append(stack.enter_context(socket.socket()))
-        found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        found[-1].settimeout(TIMEOUT)
-        found[-1].connect(("127.0.0.1", client.port))
-        found[-1].sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
-    return found
 
 
-def test_clients_that_do_not_read_take_no_places(start, monkeypatch):
+@pytest.mark.parametrize("occupy", [connect, connect_and_keep, connect_deaf])
+def test_clients_that_wait_take_no_places(start, few_places, occupy):
     client = start(ScriptedDenoiser("x"))
-    monkeypatch.setattr(auth, "MAX_WAITING", 4)
-    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
+    limit_sent_bytes(start)
     with ExitStack() as stack:
-        deaf(stack, start, client, 12)
+        for _ in range(12):
+            occupy(stack, client)
         wait_until(lambda: client.get("/health").status == 200)
-        assert [client.get("/health").status for _ in range(9)] == [200] * 9
+        assert [client.post("/infill", BODY).status for _ in range(9)] == [200] * 9
 
 
 def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatch):
     client = start(ScriptedDenoiser("x"))
     monkeypatch.setattr(auth, "WRITE_SECONDS", 0.2)
+    limit_sent_bytes(start)
     with ExitStack() as stack:
-        [one] = deaf(stack, start, client, 1)
+        deaf = connect_deaf(stack, client)
         state = start.started[-1]._uvicorn.server_state
         wait_until(lambda: state.connections)
         wait_until(lambda: not state.connections)
         received = b""
         with suppress(ConnectionError):
-            while piece := one.recv(1 << 16):
+            while piece := deaf.recv(1 << 16):
                 received += piece
     assert received.count(b"HTTP/1.1 200") < 5
 
@@ -248,11 +237,8 @@ def test_a_body_of_many_small_chunks_is_refused(module_client):
         assert large.recv(12) == b"HTTP/1.1 200"
 
 
-def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(start, monkeypatch):
+def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(start, few_places):
     client = start(ScriptedDenoiser("x"), rules=OPERATOR)
-    monkeypatch.setattr(auth, "MAX_WAITING", 4)
-    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
     with ExitStack() as stack:
         kept = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)))
         for _ in range(3):
@@ -260,7 +246,7 @@ def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(sta
             kept.auto_open = 0
             assert json.load(kept.getresponse())["content"] == "x"
             for _ in range(20):
-                stack.enter_context(socket.create_connection(("127.0.0.1", client.port)))
+                connect(stack, client)
             assert client.post("/infill", BODY).status == 200
 
 
@@ -275,16 +261,15 @@ def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatc
     assert module_client.get("/health").status == 200
 
 
-def test_many_clients_at_once_are_all_answered(start, monkeypatch):
-    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+def test_many_clients_at_once_are_all_answered(start, few_places, monkeypatch):
+    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 640)
     monkeypatch.setattr(auth, "GRACE_SECONDS", TIMEOUT)
     client = start(ScriptedDenoiser("x"))
     with ExitStack() as stack:
-        address = ("127.0.0.1", client.port)
-        clients = [stack.enter_context(socket.create_connection(address, timeout=TIMEOUT)) for _ in range(20)]
-        for one in clients:
-            one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert [one.recv(12) for one in clients] == [b"HTTP/1.1 200"] * 20
+        clients = [connect(stack, client) for _ in range(20)]
+        for each in clients:
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert [each.recv(12) for each in clients] == [b"HTTP/1.1 200"] * 20
 
 
 @pytest.mark.parametrize(

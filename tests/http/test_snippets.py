@@ -45,11 +45,6 @@ def test_the_newest_snippets_are_kept_when_not_all_fit(prefix_of):
     assert "value_0 " not in shown
 
 
-@pytest.mark.parametrize("name", ["/home/me/.ssh/deep/down/in/it.py", "a\\.env", ".env", "x/service-account-1.json"])
-def test_an_excluded_file_is_left_out(prefix_of, name):
-    assert prefix_of([{"text": "key = 'hunter2'\n", "filename": name}]) == "x = "
-
-
 @pytest.mark.parametrize("name", ["a\\.env", "/home/me/.ssh/config.py", "prod.env"])
 def test_an_excluded_file_is_not_completed(start, name):
     def fill(prefix, suffix):
@@ -65,12 +60,6 @@ def test_an_excluded_file_is_not_completed(start, name):
         reply = client.post(path, body)
         assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
         assert "usually contain secrets" in reply.error["message"]
-
-
-def test_more_snippets_than_any_prompt_holds_are_not_looked_at(prefix_of, monkeypatch):
-    monkeypatch.setattr(service, "MAX_CHARS", 9)
-    shown = prefix_of([{"text": f"v{number} = 1\n", "filename": f"{number}.py"} for number in range(4)])
-    assert ("v3 = 1" in shown, "v2" in shown, "v1" in shown) == (True, True, False)
 
 
 def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):

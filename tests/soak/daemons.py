@@ -10,13 +10,10 @@ import math
 import os
 import random
 import resource
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakSet
 
@@ -27,16 +24,12 @@ from gates import wait_until
 from language_client import PATIENT, Client
 from shared_daemon import SCRIPTED, Shared
 
-from dg_lsp.daemon.client import receive, send
-
 NUM_TYPISTS, MODELS = 4, ("first", "second", "third")
 MAX_BYTES = 1 << 30
 """Address space of a daemon."""
 MAX_ANSWERS, LONGEST_TEXT = 25, 1500
 """Of a session."""
 ANSWERS_PER_FAULT = (4, 12)
-DISK_BYTES = 1 << 18
-NOBODY = 65_534
 PATIENCE = 300.0
 """Seconds until something counts as not happening."""
 PAUSE, LONG_PAUSE, MOMENT = (0.2, 2.0), (5.5, 7.0), 0.1
@@ -45,35 +38,6 @@ OTHER_VERSION = "0.0.1"
 EDITOR = {"name": "soak", "version": "1"}
 OWN_MODEL = "this editor gets a model of its own"
 DECODERS = ("diffusion", "autoregressive")
-INTRUDER = f"""
-import os, socket, sys
-from pathlib import Path
-from dg_lsp.daemon.client import open_session
-from dg_lsp.daemon.endpoint import Endpoint
-from dg_lsp.errors import DaemonError
-endpoint = Endpoint(Path(sys.argv[1]))
-record = endpoint.read()
-os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
-def connect():
-    with socket.socket(socket.AF_UNIX) as one:
-        one.connect(str(endpoint.socket_path))
-attempts = {{
-    "list": lambda: os.listdir(endpoint.folder),
-    "connect": connect,
-    "start": lambda: open_session(endpoint, {{}}, [sys.executable, "--version"]),
-    **{{path.name: path.read_bytes for path in (endpoint.record_path, endpoint.lock, endpoint.log)}},
-}}
-print(endpoint.read() or "", end="")
-for name, attempt in attempts.items():
-    try:
-        attempt()
-    except (PermissionError, DaemonError):
-        continue
-    except OSError as error:
-        name = f"{{name}}: {{error}}"
-    print(name, end=" ")
-"""
-"""What another user tries; it prints what it gets."""
 
 
 # the folder and its processes
@@ -83,7 +47,6 @@ class Installation(Shared):
     """The folder of the daemons, their processes, and what all clients and faults share."""
 
     def __init__(self, figures, folder, seed):
-        folder.chmod(0o755)  # only the daemon's own folder keeps others out
         super().__init__(Launcher(folder), folder / "state")
         self.figures, self.folder, self.seed = figures, folder, seed
         self.is_over = threading.Event()
@@ -301,12 +264,11 @@ class Faults:
         self.rng = random.Random(f"{installation.seed} faults")
         self.kinds = (
             self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
-            self.fill_disk, self.change_version, self.intrude,
+            self.fill_disk, self.change_version,
         )  # fmt: skip
         self.done = Counter()
         self._round = []
         self._next_at = 0
-        self.is_mounted = os.geteuid() == 0 and self._mount()
 
     def inject(self):
         """The next one, once there were enough answers since the last."""
@@ -342,61 +304,23 @@ class Faults:
             client.resume()
 
     def fill_disk(self):
-        """For the daemon's folder; without a file system of its own, for the daemons that run."""
-        with self._full_folder() if self.is_mounted else self._full_daemons():
-            if self.rng.random() < 0.5:
-                self.kill_daemon()
-            self._wait(*PAUSE)
+        """No daemon that runs can write a file."""
+        _limit_files(self.installation, 0)
+        if self.rng.random() < 0.5:
+            self.kill_daemon()
+        self._wait(*PAUSE)
+        _limit_files(self.installation, resource.RLIM_INFINITY)
 
     def change_version(self):
         """One client is updated, or gets the old version back."""
         one = self.rng.choice(self.typists)
         one.version = "" if one.version else OTHER_VERSION
 
-    def intrude(self):
-        """Another user, and a program of the same user that does not know the token."""
-        if os.geteuid() == 0:
-            command = [sys.executable, "-P", "-c", INTRUDER, str(self.installation.endpoint.folder)]
-            options = {"env": self.installation.env, "cwd": self.installation.folder, "timeout": PATIENCE}
-            done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-            if done.stdout or done.returncode:
-                self.figures.add("unexpected", f"another user got {done.stdout} {done.stderr[-300:]}")
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(self.installation.endpoint.socket_path))
-            send(connection, {"token": "x" * 43})
-            if (answer := receive(connection)) != {"refused": "the token is wrong"}:
-                self.figures.add("unexpected", f"the daemon accepts a wrong token: {answer}")
-
     def _disturb_all(self):
         self.installation.disturbed.update(one.client for one in self.typists)
 
-    def end(self):
-        if self.is_mounted:
-            subprocess.run(["umount", self.installation.endpoint.folder], check=True)
-
     def _wait(self, low, high):
         time.sleep(self.rng.uniform(low, high))
-
-    def _mount(self):
-        self.installation.endpoint.prepare()
-        options, folder = f"size={DISK_BYTES},mode=700", self.installation.endpoint.folder
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    @contextmanager
-    def _full_folder(self):
-        path = self.installation.endpoint.folder / "full"
-        with path.open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(512)):
-                pass
-        yield
-        path.unlink()
-
-    @contextmanager
-    def _full_daemons(self):
-        _limit_files(self.installation, 0)
-        yield
-        _limit_files(self.installation, resource.RLIM_INFINITY)
 
 
 def _limit_files(installation, size):
@@ -432,7 +356,6 @@ def campaign(figures, folder, seed):
         for process in installation.processes():
             with suppress(psutil.Error):
                 process.kill()
-        faults.end()
     figures.facts["faults"] = dict(faults.done)
 
 

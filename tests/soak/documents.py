@@ -5,13 +5,10 @@ column inside a character is that character's start, and the ends of a range may
 """
 
 import re
-from dataclasses import dataclass
 
 OPEN, CHANGE, CLOSE = "textDocument/didOpen", "textDocument/didChange", "textDocument/didClose"
 OPEN_NOTEBOOK, CHANGE_NOTEBOOK = "notebookDocument/didOpen", "notebookDocument/didChange"
 CLOSE_NOTEBOOK = "notebookDocument/didClose"
-PLAIN = "plaintext"
-"""Language of cells that are no context for each other."""
 LINE_END = re.compile(r"\r\n|\n|\r")
 
 
@@ -83,43 +80,12 @@ class TextModel:
         self.version = params["textDocument"]["version"]
 
 
-@dataclass(frozen=True)
-class Cells:
-    """The texts of the cells around one of a notebook, of its kind and language."""
-
-    above: tuple
-    below: tuple
-
-    def are_around(self, before, after, *, is_before_cut, is_after_cut):
-        """Whether the texts before and after a cell have the lines of these cells, blank ones apart.
-
-        A text that is cut has no line ends to compare at that end: its outermost line is left out.
-        """
-        above, below = (_lines("\n".join(texts)) for texts in (self.above, self.below))
-        return _are_last(_lines(before), above, is_cut=is_before_cut) and _are_last(
-            _lines(after)[::-1], below[::-1], is_cut=is_after_cut
-        )
-
-
-def _lines(text):
-    return [line.rstrip() for line in LINE_END.split(text) if line.strip()]
-
-
-def _are_last(found, lines, *, is_cut):
-    """Whether the lines found are all, or the last ones if the text is cut."""
-    if is_cut:
-        found = found[1:]
-        lines = lines[len(lines) - len(found) :] if len(found) <= len(lines) else None
-    return found == lines
-
-
 class WorkspaceModel:
-    """Texts by URI, and the cells of notebooks."""
+    """Texts by URI, and the URIs of cells in order by the URI of their notebook."""
 
     def __init__(self):
         self.documents = {}
         self.notebooks = {}
-        """Pairs of URI and kind of the cells in order, by the URI of the notebook."""
 
     def apply(self, method, params, encoding):
         """Applies a valid message; returns the URIs of the documents that it opens, changes and closes."""
@@ -132,25 +98,6 @@ class WorkspaceModel:
             CLOSE_NOTEBOOK: self._close_notebook,
         }
         return handlers[method](params) if method in handlers else set()
-
-    def cells(self, uri):
-        """The cells around a document; None if it is no cell of an open notebook."""
-        document = self.documents[uri]
-        cells = self.notebooks.get(document.notebook)
-        if cells is None:
-            return None
-        kinds = {}
-        for one, kind in cells:
-            kinds.setdefault(one, kind)
-        if uri not in kinds:
-            return Cells((), ())
-        uris = [one for one, kind in kinds.items() if kind == kinds[uri]]
-        at = uris.index(uri)
-        return Cells(self._texts(uris[:at], document.language), self._texts(uris[at + 1 :], document.language))
-
-    def _texts(self, uris, language):
-        found = [self.documents[one] for one in uris if one in self.documents]
-        return tuple(one.text for one in found if one.language == language != PLAIN)
 
     def _open(self, params):
         item = params["textDocument"]
@@ -171,7 +118,7 @@ class WorkspaceModel:
     def _open_notebook(self, params):
         notebook = params["notebookDocument"]
         closed = self._close_notebook({"notebookDocument": notebook, "cellTextDocuments": ()})
-        self.notebooks[notebook["uri"]] = [_cell(one) for one in notebook["cells"]]
+        self.notebooks[notebook["uri"]] = [cell["document"] for cell in notebook["cells"]]
         return closed | self._open_cells(notebook["uri"], params["cellTextDocuments"])
 
     def _open_cells(self, notebook, items):
@@ -188,22 +135,15 @@ class WorkspaceModel:
             array = structure["array"]
             start = int(array["start"])
             end = start + int(array["deleteCount"])
-            self.notebooks[uri][start:end] = [_cell(one) for one in array.get("cells") or ()]
-            touched |= self._close([one["uri"] for one in structure.get("didClose") or ()])
+            self.notebooks[uri][start:end] = [cell["document"] for cell in array.get("cells") or ()]
+            touched |= self._close([cell["uri"] for cell in structure.get("didClose") or ()])
             touched |= self._open_cells(uri, structure.get("didOpen") or ())
-        kinds = dict(map(_cell, changed.get("data") or ()))
-        self.notebooks[uri] = [(one, kinds.get(one, kind)) for one, kind in self.notebooks[uri]]
-        for one in changed.get("textContent") or ():
-            change = {"textDocument": one["document"], "contentChanges": one["changes"]}
+        for cell in changed.get("textContent") or ():
+            change = {"textDocument": cell["document"], "contentChanges": cell["changes"]}
             touched |= self._change(change, encoding)
         return touched
 
     def _close_notebook(self, params):
         uri = params["notebookDocument"]["uri"]
-        cells = [one for one, _ in self.notebooks.pop(uri, ())]
-        cells += [one for one, document in self.documents.items() if document.notebook == uri]
-        return self._close([*cells, *(one["uri"] for one in params["cellTextDocuments"])])
-
-
-def _cell(cell):
-    return cell["document"], cell["kind"]
+        cells = [*self.notebooks.pop(uri, ()), *(cell["uri"] for cell in params["cellTextDocuments"])]
+        return self._close([*cells, *(uri_ for uri_, document in self.documents.items() if document.notebook == uri)])
