@@ -97,10 +97,10 @@ class AccessRules:
 
 def host_name(host: str) -> str:
     """`Host` in lower case, without its port and the brackets of an IPv6 address; empty for what is no host."""
-    found = _HOST.fullmatch(host)
-    if found is None:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return ""
-    address, name = found.groups()
+    address, name = match.groups()
     return (name.removesuffix(".") if address is None else address).lower()
 
 

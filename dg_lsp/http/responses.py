@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -67,17 +66,17 @@ def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int =
     A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
     """
     candidates = result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),)
-    found = []
+    shown = []
     for candidate in candidates:
         kept = _cut_at_dedent(candidate.text, min_indent)
-        found.append(cut_at_stops(kept, stops, is_cut=candidate.is_cut and kept == candidate.text))
-    return found
+        shown.append(cut_at_stops(kept, stops, is_cut=candidate.is_cut and kept == candidate.text))
+    return shown
 
 
 def cut_at_stops(text: str, stops: Sequence[str], *, is_cut: bool) -> Completion:
     """`text` up to the first stop in it."""
-    found = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
-    offset, stop = min(found, default=(len(text), ""))
+    offsets = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
+    offset, stop = min(offsets, default=(len(text), ""))
     return Completion(text[:offset], stop, is_cut=is_cut)
 
 
@@ -92,11 +91,6 @@ def _cut_at_dedent(text: str, min_indent: int) -> str:
 def event(tree: BaseModel | Mapping[str, Any]) -> bytes:
     """One server-sent event."""
     return b"data: " + to_json(tree) + b"\n\n"
-
-
-def events_response(events: Iterable[bytes]) -> Response:
-    """A stream of events that exist already."""
-    return Response(b"".join(events), headers=STREAM_HEADERS, media_type=EventSourceResponse.media_type)
 
 
 class EventStream(EventSourceResponse):
@@ -115,8 +109,8 @@ class EventStream(EventSourceResponse):
     async def _all(self, first: bytes) -> Events:
         yield first
         try:
-            async for one in self._events:
-                yield one
+            async for data in self._events:
+                yield data
         except ApiError as error:
             yield event(error_object(error))
 
@@ -174,9 +168,9 @@ class OpenAiAnswer:
         fields = {"model": result.model, "usage": usage(result), **costs(result)}
         return self._object("message", texts, thought=result.thought, **fields)
 
-    def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **more: Any) -> bytes:
+    def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **fields: Any) -> bytes:
         """One event of a stream."""
-        return event(self._object("delta", [(text, finish_reason)], index, **more))
+        return event(self._object("delta", [(text, finish_reason)], index, **fields))
 
     async def events(
         self,
@@ -199,11 +193,11 @@ class OpenAiAnswer:
                     if text := texts.next(item):
                         yield self.event(text)
                     continue
-                for index, one in enumerate(completions(item)):
-                    rest, last = texts.last(one.text)
+                for index, completion in enumerate(completions(item)):
+                    rest, last = texts.last(completion.text)
                     if rest:
                         yield self.event(rest, None, index)
-                    yield self.event(last, one.finish_reason, index, **costs(item))
+                    yield self.event(last, completion.finish_reason, index, **costs(item))
                 if has_usage:
                     yield event(self._object("delta", [], usage=usage(item)))
         yield DONE
@@ -250,37 +244,31 @@ def native_completion(
     return _select(response, names) if names else response
 
 
-def native_events(response: Native) -> tuple[bytes, bytes]:
-    """The checked text is one event; llama.cpp's last event has no text."""
-    tree = response if isinstance(response, dict) else response.model_dump()
-    return event(_piece(tree.get("content", ""), tree.get("index", 0))), _last(tree)
-
-
 async def native_stream(
-    stream: Stream, body: GenerationOptions, completion: Any, names: Sequence[str], stops: Sequence[str]
+    stream: Stream,
+    body: GenerationOptions,
+    completions: Callable[[FillResult], Sequence[Completion]],
+    names: Sequence[str],
+    texts: SettledText | None = None,
 ) -> Events:
-    """The settled text as it grows, then all fields without a text; `completion` makes one from the result."""
-    texts = SettledText(stops)
+    """The text, as it grows if there are `texts`, then all fields without a text, as llama.cpp's last event."""
     async with aclosing(stream):
         async for item in stream:
             if isinstance(item, Frame):
-                if text := texts.next(item):
+                if texts is not None and (text := texts.next(item)):
                     yield event(_piece(text))
                 continue
-            one = completion(item)
-            rest, _ = texts.last(one.text)
-            if rest:
-                yield event(_piece(rest))
-            response = native_completion(body, 0, one, item, names)
-            yield _last(response if isinstance(response, dict) else response.model_dump())
+            for index, completion in enumerate(completions(item)):
+                rest = completion.text if texts is None else texts.last(completion.text)[0]
+                if rest or texts is None:
+                    yield event(_piece(rest, index))
+                response = native_completion(body, index, completion, item, names)
+                tree = response if isinstance(response, dict) else response.model_dump()
+                yield event({**tree, "content": "", "stop": True})
 
 
 def _piece(text: str, index: int = 0) -> dict[str, Any]:
     return {"index": index, "content": text, "tokens": [], "stop": False}
-
-
-def _last(tree: dict[str, Any]) -> bytes:
-    return event({**tree, "content": "", "stop": True})
 
 
 def _select(response: CompletionResponse, names: Iterable[str]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The endpoints: fills in the dialects of llama.cpp, OpenAI, Mistral, Tabby and Mercury, chats, reports, and status."""
 
-import itertools
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http import schemas
 from dg_lsp.http.responses import (
-    DONE,
     Completion,
     DraftText,
     EventStream,
@@ -33,11 +31,8 @@ from dg_lsp.http.responses import (
     OpenAiAnswer,
     SettledText,
     completions,
-    costs,
     cut_at_stops,
-    events_response,
     native_completion,
-    native_events,
     native_stream,
 )
 from dg_lsp.http.schemas import ApiError
@@ -101,13 +96,15 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
     )
     if is_warm_up:
         request = replace(request, deadline_ms=CHAT_DEADLINE_MS)
+    cut = partial(completions, stops=body.stop, min_indent=body.n_indent)
+    if body.stream:
+        stream = service.stream(request, http, has_frames=False)
+        return EventStream(native_stream(stream, body, cut, body.response_fields))
     result = await service.run(request, http)
     responses = [
         native_completion(body, index, completion, result, body.response_fields)
-        for index, completion in enumerate(completions(result, body.stop, body.n_indent))
+        for index, completion in enumerate(cut(result))
     ]
-    if body.stream:
-        return events_response(itertools.chain.from_iterable(map(native_events, responses)))
     return responses if body.n_cmpl > 1 else responses[0]
 
 
@@ -115,15 +112,14 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
 @router.post("/completions", response_model=Native, responses=schemas.streams())
 async def native_text(body: schemas.TextBody, service: RequestService, http: Request) -> Native | Response:
     """Continues a text for clients of llama.cpp; nothing is checked. `n_predict` 0 only fills the prompt cache."""
-    is_warm_up = body.n_predict == 0
     request = _text_request(body, body.n_predict if body.n_predict >= 0 else MAX_TOKENS, text=_first(body.prompt))
-    completion = partial(_text_completion, request)
-    if not body.stream or is_warm_up:
-        result = await service.run(request, http, is_warm_up=is_warm_up)
-        response = native_completion(body, 0, completion(result), result, body.response_fields)
-        return events_response(native_events(response)) if body.stream else response
+    cut = partial(_text_completions, request)
+    if not body.stream:
+        result = await service.run(request, http)
+        return native_completion(body, 0, cut(result)[0], result, body.response_fields)
     stream = service.stream(request, http, has_frames=True)
-    return EventStream(native_stream(stream, body, completion, body.response_fields, request.stops))
+    texts = SettledText(request.stops) if body.n_predict else None
+    return EventStream(native_stream(stream, body, cut, body.response_fields, texts))
 
 
 @router.post(
@@ -166,7 +162,8 @@ async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -
     turns = [_APPLY] if http.url.path == _APPLY_PATH else []
     turns += [Turn(_ROLES[message.role], message.text) for message in body.messages]
     request = _text_request(body, body.max_completion_tokens or body.max_tokens, turns=tuple(turns))
-    return await _generate(OpenAiAnswer(name, is_chat=True), request, body, service, http)
+    answer = OpenAiAnswer(name, is_chat=True)
+    return await _answer(answer, request, partial(_text_completions, request), body, service, http)
 
 
 @router.post("/v1/edit/completions", **_OPENAI)
@@ -176,14 +173,18 @@ async def edit(body: schemas.EditBody, service: RequestService, http: Request) -
     request = replace(
         _fill_request(service, gap), max_tokens=min(body.max_tokens, MAX_TOKENS) or None, priority=Priority.REWRITE
     )
-    result = await service.run(request, http)
-    [completion] = completions(result)
-    content = f"```\n{before}{completion.text}{after}\n```" if completion.text else _NO_EDIT
-    answer = OpenAiAnswer(result.model, is_chat=True)
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=True)
+
+    def cut(result: FillResult) -> Sequence[Completion]:
+        [completion] = completions(result)
+        content = f"```\n{before}{completion.text}{after}\n```" if completion.text else _NO_EDIT
+        return [replace(completion, text=content)]
+
     if body.stream:
-        last = answer.event("", completion.finish_reason, **costs(result))
-        return events_response((answer.event(content), last, DONE))
-    return answer.whole([replace(completion, text=content)], result)
+        stream = service.stream(request, http, has_frames=False)
+        return EventStream(answer.events(stream, SettledText(), cut, has_usage=False))
+    result = await service.run(request, http)
+    return answer.whole(cut(result), result)
 
 
 @router.post("/v1/events")
@@ -238,8 +239,8 @@ def _text_request(
     )
 
 
-def _text_completion(request: ChatRequest, result: FillResult) -> Completion:
-    return cut_at_stops(result.text, request.stops, is_cut=result.ending.is_cut)
+def _text_completions(request: ChatRequest, result: FillResult) -> Sequence[Completion]:
+    return [cut_at_stops(result.text, request.stops, is_cut=result.ending.is_cut)]
 
 
 def _priority(num_candidates: int, http: Request) -> Priority:
@@ -258,8 +259,7 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
         priority=_priority(body.n, http),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
-    cut = partial(completions, stops=body.stop)
-    return await _answer(answer, request, cut, SettledText(), body, service, http)
+    return await _answer(answer, request, partial(completions, stops=body.stop), body, service, http)
 
 
 async def _continue(body: schemas.CompletionBody, service: Service, http: Request) -> _Answer:
@@ -270,33 +270,23 @@ async def _continue(body: schemas.CompletionBody, service: Service, http: Reques
     limit = body.max_tokens if body.max_tokens > 0 else CHAT_MAX_TOKENS
     request = _text_request(body, limit if is_set else _DEFAULT_MAX_TOKENS, text=_first(body.prompt))
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=False)
-    return await _generate(answer, request, body, service, http)
-
-
-async def _generate(
-    answer: OpenAiAnswer, request: ChatRequest, body: schemas.StreamedBody, service: Service, http: Request
-) -> _Answer:
-    def cut(result: FillResult) -> Sequence[Completion]:
-        return [_text_completion(request, result)]
-
-    return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
+    return await _answer(answer, request, partial(_text_completions, request), body, service, http)
 
 
 async def _answer(
     answer: OpenAiAnswer,
     request: FillRequest | ChatRequest,
     cut: Callable[[FillResult], Sequence[Completion]],
-    texts: DraftText | SettledText,
     body: schemas.StreamedBody,
     service: Service,
     http: Request,
 ) -> _Answer:
-    """The whole answer, or the stream of its drafts or of `texts`."""
+    """The whole answer, or the stream of its drafts or of its text as it grows."""
     if not body.stream:
         result = await service.run(request, http)
         return answer.whole(cut(result), result)
-    if body.diffusing:
-        texts = DraftText()
+    stops = request.stops if isinstance(request, ChatRequest) else ()
+    texts = DraftText() if body.diffusing else SettledText(stops)
     stream = service.stream(request, http, has_frames=body.diffusing or isinstance(request, ChatRequest))
     return EventStream(answer.events(stream, texts, cut, has_usage=body.stream_options.include_usage))
 
@@ -326,8 +316,8 @@ def _is_raw_prompt(body: schemas.CompletionBody) -> bool:
 
 def _comment_language(prefix: str) -> str:
     """The language in minuet's first line (`# language: python`), or an empty string."""
-    found = _LANGUAGE_COMMENT.match(prefix)
-    return found[1].lower() if found else ""
+    match = _LANGUAGE_COMMENT.match(prefix)
+    return match[1].lower() if match else ""
 
 
 def parse_edit_prompt(text: str) -> tuple[Gap, str, str]:

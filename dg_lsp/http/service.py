@@ -31,7 +31,7 @@ from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
@@ -181,8 +181,8 @@ class Service:
         """
         if not model or self.engine.spec.name == model:
             return self.models.completion
-        other = ready_engine(self.models.rewrite.ready)
-        if other is None or other.spec.name != model:
+        engine = ready_engine(self.models.rewrite.ready)
+        if engine is None or engine.spec.name != model:
             raise ApiError(404, "no such model; GET /v1/models lists the models")
         return self.models.rewrite
 
@@ -214,8 +214,10 @@ class Service:
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
 
-    async def run(self, request: FillRequest | ChatRequest, http: Request, *, is_warm_up: bool = False) -> FillResult:
-        """The engine's result, without a text for a warm-up. A disconnect of the client stops it within one step.
+    async def run(self, request: FillRequest | ChatRequest, http: Request) -> FillResult:
+        """The engine's result, also without a text for a request of no tokens.
+
+        A disconnect of the client stops the engine within one step.
 
         Raises:
             ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.
@@ -230,7 +232,7 @@ class Service:
             self._cancel(outcome)
         if disconnect.done() and outcome.cancelled():
             raise ClientDisconnect
-        return self._result(outcome, http, is_warm_up=is_warm_up or request.priority is Priority.WARM_UP)
+        return self._result(request, outcome, http)
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """Yields each frame if the client wants them, then the result; closing it stops the engine within one step.
@@ -253,7 +255,7 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        yield self._result(outcome, http)
+        yield self._result(request, outcome, http)
 
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
@@ -281,15 +283,18 @@ class Service:
         future: Future[FillResult] = scheduler.submit(request, on_step)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
-        outcome.add_done_callback(lambda _: self._active.subtract((client,)))
+        outcome.add_done_callback(partial(self._end, client))
         return outcome
+
+    def _end(self, client: Hashable, _outcome: ResultFuture) -> None:
+        self._active -= Counter((client,))  # without clients that have no request
 
     def _cancel(self, outcome: ResultFuture) -> None:
         """Stops the engine for a client that disconnected; does nothing if the outcome is done."""
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, outcome: ResultFuture, http: Request, *, is_warm_up: bool = False) -> FillResult:
+    def _result(self, request: FillRequest | ChatRequest, outcome: ResultFuture, http: Request) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
@@ -297,6 +302,7 @@ class Service:
         if error := outcome.exception():
             raise api_error(error)
         result = outcome.result()
+        is_warm_up = request.max_tokens == 0
         if result.is_unfinished and not is_warm_up:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
         if result.reason and not is_warm_up:
