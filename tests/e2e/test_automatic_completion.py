@@ -8,16 +8,6 @@ from dg_lsp.engine.audit import read_log
 SECRETS = "file:///project/.env.local"
 
 
-def test_files_with_secrets_are_never_completed_and_that_is_logged_once(session):
-    client = session("fill")
-    client.open("API_KEY=\n", uri=SECRETS, language="properties")
-    for kind in (client.AUTOMATIC, client.INVOKED):
-        assert client.texts(0, 8, uri=SECRETS, kind=kind) == []
-    [logged] = client.logged(SECRETS)
-    assert "secrets" in logged
-    assert "API_KEY" not in logged
-
-
 @pytest.mark.parametrize(
     ("privacy", "name", "language"),
     [
@@ -41,16 +31,19 @@ def test_a_cursor_inside_a_word_gets_completions_only_on_request(session):
     assert client.texts(0, 3, kind=client.INVOKED) == ["x"]
 
 
-def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agrees(session, tmp_path):
+def test_an_unlikely_completion_is_shown_only_on_request_one_of_a_secret_never_and_the_log_agrees(session, tmp_path):
     log = tmp_path / "audit.jsonl"
     completion, privacy = {**PATIENT["completion"], "min_confidence": 0.999}, {"audit_log": str(log)}
     options = {"env": {"DG_TEST_FILL": "total"}, "completion": completion, "privacy": privacy}
     client = session("fill", "x = \n", **options)
     assert client.texts(0, 4) == []
     assert client.texts(0, 4, kind=client.INVOKED) == ["total"]
-    client.open("A=\n", uri=SECRETS)
+    client.open("API_KEY=\n", uri=SECRETS, language="properties")
     for kind in (client.AUTOMATIC, client.INVOKED):
-        assert client.texts(0, 2, uri=SECRETS, kind=kind) == []
+        assert client.texts(0, 8, uri=SECRETS, kind=kind) == []
+    [logged] = client.logged(SECRETS)
+    assert "secrets" in logged
+    assert "API_KEY" not in logged
     client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 3)
     records, *_ = read_log(log)
     outcomes = [(record.outcome, record.reason) for record in records]

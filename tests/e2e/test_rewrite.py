@@ -122,10 +122,17 @@ def test_a_block_is_inserted_at_the_cursor(editor):
     assert edits[0]["newText"].startswith("total = a")
 
 
-def test_a_block_that_is_refused_has_its_reason(editor):
-    client = editor(fill="= =", text="a\n")
-    answer = client.result(command(client, "dg-lsp.completeBlock", position={"line": 0, "character": 1}))
-    assert answer["reason"] == "nothing was changed: the result would add a syntax error"
+@pytest.mark.parametrize(
+    ("name", "fill", "text", "reason"),
+    [
+        ("dg-lsp.completeBlock", "= =", "a\n", "the result would add a syntax error"),
+        ("dg-lsp.fillGaps", "...", "a = ...\n", "line 1: the fill equals the text that it would replace"),
+    ],
+)
+def test_a_refused_fill_has_its_reason(editor, name, fill, text, reason):
+    client = editor(fill=fill, text=text)
+    answer = client.result(command(client, name, range=span(0, 0, 0, 1), position={"line": 0, "character": 1}))
+    assert answer["reason"] == f"nothing was changed: {reason}"
 
 
 def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
@@ -192,13 +199,6 @@ def test_an_instruction_that_the_model_does_not_follow_is_reported_first(editor,
     assert client.result(msg_id)["applied"]
 
 
-def test_gaps_that_stay_are_named(editor):
-    client = editor(fill="...", text="a = ...\n")
-    where = span(0, 0, 0, 1)
-    answer = client.result(command(client, "dg-lsp.fillGaps", range=where))
-    assert answer["reason"] == "nothing was changed: line 1: the fill equals the text that it would replace"
-
-
 @pytest.fixture
 def pair(session):
     """`pair(name)` -> an editor whose rewrites have this model; completions write `small`, in Python only."""
@@ -234,16 +234,11 @@ def test_rewrites_have_their_own_model_and_its_languages(pair):
     ]
 
 
-def test_completions_go_on_without_the_model_of_rewrites(pair):
+def test_completions_go_on_without_the_model_of_rewrites_until_the_settings_name_another(pair):
     client = pair("nowhere")
     client.wait_log("no model for rewrites: no model named 'nowhere'")
     assert "no model named" in client.result(command(client, range=LINE))["reason"]
     assert client.texts(1, 4) == ["small"]
-
-
-def test_another_model_of_rewrites_is_loaded_when_the_settings_change(pair):
-    client = pair("nowhere")
-    client.wait_log("no model for rewrites")
     client.configure(rewrite={"model": "reviser"})
     client.wait_log("reviser for rewrites ready")
     assert "revised" in rewritten(client)

@@ -247,7 +247,7 @@ class Typist(threading.Thread):
             return
         texts = [item["insertText"] for item in message["result"]["items"]]
         add("compared" if texts else "compared_empty")
-        right = {question.suggestion, *(rest for one in earlier for rest in one.rests(question.text))}
+        right = {question.suggestion, *(rest for before in earlier for rest in before.rests(question.text))}
         for text in set(texts) - right:
             kind = "crossed" if text in self.installation.suggested else "unexpected"
             add(kind, f"session {self.session}: {text} in place of {right} after {question.text[-80:]!r}")
@@ -313,11 +313,11 @@ class Faults:
 
     def change_version(self):
         """One client is updated, or gets the old version back."""
-        one = self.rng.choice(self.typists)
-        one.version = "" if one.version else OTHER_VERSION
+        typist = self.rng.choice(self.typists)
+        typist.version = "" if typist.version else OTHER_VERSION
 
     def _disturb_all(self):
-        self.installation.disturbed.update(one.client for one in self.typists)
+        self.installation.disturbed.update(typist.client for typist in self.typists)
 
     def _wait(self, low, high):
         time.sleep(self.rng.uniform(low, high))

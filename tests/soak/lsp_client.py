@@ -240,8 +240,8 @@ class Client:
         return {**cell, "executionSummary": {"executionOrder": 3}} if rng.random() < 0.1 else cell
 
     def _items(self, cells):
-        found = [{**self._item(), "uri": one["document"]} for one in cells]
-        return [{**one, "languageId": "python"} if self.rng.random() < 0.8 else one for one in found]
+        items = [{**self._item(), "uri": cell["document"]} for cell in cells]
+        return [{**item, "languageId": "python"} if self.rng.random() < 0.8 else item for item in items]
 
     def _cell_change(self):
         change = self._change()
@@ -444,8 +444,9 @@ class Client:
             if is_cell:  # between the texts of other cells
                 seen["text"] = seen["text"][max(0, cursor - at) : cursor - at + len(text)]
                 cursor = at
-            near = [one[max(0, place - NEAR) : place + NEAR] for one, place in ((seen["text"], cursor), (text, at))]
-            assert near[0] == near[1], f"text {near[0]!r} instead of {near[1]!r}"
+            near = seen["text"][max(0, cursor - NEAR) : cursor + NEAR]
+            expected = text[max(0, at - NEAR) : at + NEAR]
+            assert near == expected, f"text {near!r} instead of {expected!r}"
             self.figures.add("compared_cells" if is_cell else "compared")
 
     # messages from the server
@@ -507,7 +508,7 @@ class Client:
     def is_idle(self):
         """Every answer that does not wait for one of ours has arrived."""
         waits = self.is_silent or self.replies
-        return not self.nameless and not [one for one in self.pending.values() if not waits or one.method != COMMAND]
+        return not self.nameless and all(waits and call.method == COMMAND for call in self.pending.values())
 
     def finish(self):
         """Counts what never came; call it when the session has ended."""

@@ -197,8 +197,8 @@ max_tokens = 16
         script = self.path / "trap.sh"
         script.write_text(f'#!/bin/sh\n: > "{self.marks}/program-${{0##*/}}"\nexit 1\n')
         script.chmod(0o755)
-        found = [one.name for entry in os.get_exec_path() if Path(entry).is_dir() for one in Path(entry).iterdir()]
-        for name in {*found, *PROGRAMS}:
+        folders = [Path(entry) for entry in os.get_exec_path() if Path(entry).is_dir()]
+        for name in {*PROGRAMS, *(program.name for folder in folders for program in folder.iterdir())}:
             if not (self.path / name).exists():
                 (self.path / name).symlink_to("trap.sh")
         if compiler := shutil.which("cc"):
@@ -228,11 +228,10 @@ max_tokens = 16
 
     def triggered(self):
         """What was executed, opened and obeyed since the last call."""
-        found = [f"executed {name}" for name in executed(self.marks)]
+        marks = [f"executed {name}" for name in executed(self.marks)]
         for path in self.marks.iterdir():
             path.unlink()
-        found += [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
-        return found
+        return marks + [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
 
     def _accept(self):
         with suppress(OSError):
@@ -266,12 +265,12 @@ class Opened:
         with suppress(BlockingIOError):
             while True:
                 data += os.read(self.number, 1 << 16)
-        found = set()
+        names = set()
         while data:
             size = struct.unpack_from("iIII", data)[3]
-            found.add(os.fsdecode(data[16 : 16 + size].rstrip(b"\0")))
+            names.add(os.fsdecode(data[16 : 16 + size].rstrip(b"\0")))
             data = data[16 + size :]
-        return sorted(found)
+        return sorted(names)
 
     def close(self):
         os.close(self.number)
@@ -310,8 +309,8 @@ def commands():
         inner = getattr(command, "commands", None)
         if inner is None:
             yield " ".join(words), command.params
-        for name, one in (inner or {}).items():
-            yield from walk(one, (*words, name))
+        for name, child in (inner or {}).items():
+            yield from walk(child, (*words, name))
 
     return dict(walk(typer.main.get_command(app), ()))
 
@@ -319,10 +318,11 @@ def commands():
 def argument_lists(words, params):
     """Realistic arguments of a command: its help, what it requires, and with more options."""
     required = []
-    for one in params:
-        if one.required or (one.param_type_name == "argument" and one.metavar == "[INSTRUCTION]"):
-            value = ARGUMENTS.get(one.metavar, "main.py")
-            required += [value] if one.param_type_name == "argument" else [one.opts[0], value]
+    for param in params:
+        is_argument = param.param_type_name == "argument"
+        if param.required or (is_argument and param.metavar == "[INSTRUCTION]"):
+            value = ARGUMENTS.get(param.metavar, "main.py")
+            required += [value] if is_argument else [param.opts[0], value]
     return [required, [*required, *MORE[words]]] if words in MORE else [required]
 
 

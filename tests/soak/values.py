@@ -92,14 +92,16 @@ def make(kind, rng, special, depth=0):
         return special[kind]()
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Union:
-        return make(rng.choice([one for one in arguments if one is not type(None)]), rng, special, depth)
+        return make(rng.choice([inner for inner in arguments if inner is not type(None)]), rng, special, depth)
     if origin is abc.Sequence:
         return [make(arguments[0], rng, special, depth + 1) for _ in range(rng.randint(0, 2))]
     if origin is typing.Literal:
         return arguments[0]
     if isinstance(kind, type) and attrs.has(kind):
-        wanted = [one for one in attrs.fields(kind) if one.default is attrs.NOTHING or rng.random() < 0.4 / (depth + 1)]
-        return {json_name(one): make(one.type, rng, special, depth + 1) for one in wanted}
+        wanted = [
+            field for field in attrs.fields(kind) if field.default is attrs.NOTHING or rng.random() < 0.4 / (depth + 1)
+        ]
+        return {json_name(field): make(field.type, rng, special, depth + 1) for field in wanted}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return rng.choice(list(kind)).value
     simple = {str: lambda: text(rng, 3), bool: lambda: rng.random() < 0.5, int: lambda: rng.choice((0, 1, 5, MOST))}
@@ -111,7 +113,7 @@ def damaged(tree, rng):
     """A copy of the tree with something missing, null, of another type, huge or too much, at one place."""
     if isinstance(tree, dict) and tree and rng.random() < 0.85:
         key = rng.choice(list(tree))
-        rest = {one: value for one, value in tree.items() if one != key}
+        rest = {name: value for name, value in tree.items() if name != key}
         new = damaged(tree[key], rng)
         return rest if new is _BROKEN else {**rest, key: new}
     if isinstance(tree, list) and tree and rng.random() < 0.85:
@@ -146,17 +148,17 @@ def fits(value, kind, field=None):
         is_part = isinstance(value, dict) and value.get("range") is not None
         return fits(value, CHANGE_KINDS[0] if is_part else CHANGE_KINDS[1])
     if origin is typing.Union:
-        return any(fits(value, one, field) for one in arguments)
+        return any(fits(value, inner, field) for inner in arguments)
     if origin is abc.Sequence:
-        return isinstance(value, list) and all(fits(one, arguments[0]) for one in value)
+        return isinstance(value, list) and all(fits(item, arguments[0]) for item in value)
     if origin is typing.Literal:
         return value in arguments
     if kind is types.Position:
         return _is_position(value)
     if isinstance(kind, type) and attrs.has(kind):
-        return (isinstance(value, dict) or value == []) and all(_has(value or {}, one) for one in attrs.fields(kind))
+        return (isinstance(value, dict) or value == []) and all(_has(value or {}, each) for each in attrs.fields(kind))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return any(value == one.value for one in kind) and not isinstance(value, bool)
+        return any(value == member.value for member in kind) and not isinstance(value, bool)
     if kind is int:
         is_unsigned = "uinteger" in repr(field and field.validator)
         is_limited = field is not None and field.validator is not None

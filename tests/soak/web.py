@@ -268,8 +268,8 @@ def damaged_body(server, rng):
     """A body of a dialect with a field that is missing, huge, of another type or too much."""
     path, body = rng.choice(dialects(Gap("a = ", "\n", "")))
     message = {"role": "user", "content": rng.choice(FRAGMENTS)}
-    more = rng.choice(({}, {"n_predict": 4, "stop": ["a"]}, {"max_tokens": 4, "seed": 1}, {"messages": [message]}))
-    return exchange(server, packed(path, json.dumps(damaged({**body, **more}, rng), default=str).encode()))
+    fields = rng.choice(({}, {"n_predict": 4, "stop": ["a"]}, {"max_tokens": 4, "seed": 1}, {"messages": [message]}))
+    return exchange(server, packed(path, json.dumps(damaged({**body, **fields}, rng), default=str).encode()))
 
 
 CHUNKED = f"POST /infill HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode()
