@@ -46,13 +46,12 @@ def chat(
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     from dg_lsp.canvas.chat import Role, Turn
-    from dg_lsp.cli.generation import Display
+    from dg_lsp.cli.generation import show_text
     from dg_lsp.engine.request import ChatRequest
 
     is_interactive = not messages and sys.stdin.isatty()
     settings = loading.configure(text.over(over)).for_rewrites
     check_decoder(text.decoder, settings)
-    display = Display(text.visual, text.as_json, hide_thinking)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -62,7 +61,7 @@ def chat(
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(tuple(turns), name="", sampler=sampler, **text.limits)
             try:
-                code, answer = display.run(engine, request, text.end(), load_ms)
+                code, answer = show_text(engine, request, text, load_ms, hides_thought=hide_thinking)
             except RequestError as error:
                 if not is_interactive:
                     raise
@@ -125,7 +124,7 @@ def generate(
     sampler: SamplerOptions,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    from dg_lsp.cli.generation import Display
+    from dg_lsp.cli.generation import show_text
     from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest
 
@@ -144,5 +143,5 @@ def generate(
         raise UsageError("there is no text to continue: give a prompt, --file, or standard input")
     request = ChatRequest((), name="", text=prompt, sampler=sampler, **text.limits)
     with loading.timed_engine(settings) as (engine, load_ms):
-        code, _ = Display(text.visual, text.as_json).run(engine, request, text.end(), load_ms)
+        code, _ = show_text(engine, request, text, load_ms)
     return code

@@ -5,9 +5,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -15,79 +15,67 @@ from rich.text import Text
 
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.output import Screen, draft_text, for_stream, plural, times
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_json, print_line
 
 if TYPE_CHECKING:
+    from dg_lsp.cli.options import TextOptions
     from dg_lsp.engine.decoders.base import Progress
     from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import ChatRequest
     from dg_lsp.engine.result import FillResult, Frame
 
 
-class StopSignal:
-    """True after Ctrl-C; a second Ctrl-C raises KeyboardInterrupt."""
+@contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt. Only the main thread can catch them."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
 
-    def __init__(self) -> None:
-        self.is_set = False
+    def catch(_number: int, _frame: FrameType | None) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
 
-    def __call__(self) -> bool:
-        """Whether the user has stopped the text."""
-        return self.is_set
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Catches the signal in the `with` block; only the main thread can."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def catch(_number: int, _frame: FrameType | None) -> None:
-            if self.is_set:
-                raise KeyboardInterrupt
-            self.is_set = True
-
-        before = signal.signal(signal.SIGINT, catch)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+    before = signal.signal(signal.SIGINT, catch)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-@dataclass(frozen=True, slots=True)
-class Display:
-    """What is printed of a text: the text on standard output, the thought, the canvas and the costs beside it."""
+def show_text(
+    engine: "Engine", request: "ChatRequest", options: "TextOptions", load_ms: float, *, hides_thought: bool = False
+) -> tuple[int, str]:
+    """Runs a request; prints the text on standard output, the thought, the canvas and the costs beside it.
 
-    visual: bool
-    as_json: bool
-    hides_thought: bool = False
+    Returns the exit code and the text. After Ctrl-C the text is what is settled.
+    """
+    from dg_lsp.engine.engine import drain
 
-    def run(self, engine: "Engine", request: "ChatRequest", deadline: float, load_ms: float) -> tuple[int, str]:
-        """Runs a request; returns the exit code and the text. After Ctrl-C the text is what is settled."""
-        from dg_lsp.engine.engine import drain
+    stream = None if options.as_json else TextStream(hides_thought=hides_thought)
+    screen = Screen(Console(stderr=True, highlight=False), _end_of) if options.visual else None
 
-        stop = StopSignal()
-        request = replace(request, is_stopped=stop)
-        stream = None if self.as_json else TextStream(hides_thought=self.hides_thought)
-        screen = Screen(Console(stderr=True, highlight=False), _end_of) if self.visual else None
-
-        def show(progress: "Progress") -> None:
-            frame = engine.frame(progress)
-            if screen is not None:
-                screen.add(frame)
-            if stream is not None and not (screen and screen.is_live):  # the text is printed when the screen is gone
-                stream.add(frame)
-
-        with stop.installed(), screen or nullcontext():
-            result = drain(engine.chat(request, deadline=deadline), show)
+    def show(progress: "Progress") -> None:
+        frame = engine.frame(progress)
         if screen is not None:
-            screen.print_rows()
-        ended_by = "interrupted" if stop() else result.ending.value
-        if stream is None:
-            typer.echo(_json(result, ended_by, load_ms))
-        else:
-            stream.finish(result)
-            print_line(summary_line(result, ended_by, load_ms), err=True)
-        return INTERRUPTED if stop() else 0 if result.text else 1, result.text
+            screen.add(frame)
+        if stream is not None and not (screen and screen.is_live):  # the text is printed when the screen is gone
+            stream.add(frame)
+
+    with stop_on_interrupt() as stop, screen or nullcontext():
+        request = replace(request, is_stopped=stop.is_set)
+        result = drain(engine.chat(request, deadline=options.end()), show)
+    if screen is not None:
+        screen.print_rows()
+    ended_by = "interrupted" if stop.is_set() else result.ending.value
+    if stream is None:
+        print_json(_object(result, ended_by, load_ms))
+    else:
+        stream.finish(result)
+        print_line(summary_line(result, ended_by, load_ms), err=True)
+    return INTERRUPTED if stop.is_set() else 0 if result.text else 1, result.text
 
 
 class TextStream:
@@ -155,12 +143,10 @@ def summary_line(result: "FillResult", ended_by: str, load_ms: float) -> str:
     )
 
 
-def _json(result: "FillResult", ended_by: str, load_ms: float) -> str:
+def _object(result: "FillResult", ended_by: str, load_ms: float) -> dict[str, Any]:
     """Keys in the documented order."""
-    import json
-
     seconds = result.timings.denoise / 1e3
-    tree = {
+    return {
         "text": result.text,
         "thought": result.thought,
         "model": result.model,
@@ -178,7 +164,6 @@ def _json(result: "FillResult", ended_by: str, load_ms: float) -> str:
         "cached_tokens": result.cached_tokens,
         "timings_ms": times(result.timings, load_ms, "prefill", "denoise"),
     }
-    return json.dumps(tree)
 
 
 def _rate(amount: float, seconds: float) -> float:

@@ -43,6 +43,7 @@ class Family:
     is_shifted: bool = False  # logits at a position predict the token after it
     is_drafter: bool = False  # see `ModelSpec.is_drafter`
     template: str = ""
+    needs_runtime: bool = False  # runs only on the llama.cpp of `models build-runtime`
     name_parts: tuple[str, ...] = ()
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
@@ -81,6 +82,7 @@ def _family(entry: Mapping[str, Any]) -> Family:
 
 
 _CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
+STANDARD_NAMES: Mapping[str, str] = _CATALOG["standard_names"]
 FAMILIES = tuple(_family(entry) for entry in _CATALOG["family"])
 
 
@@ -204,6 +206,11 @@ class Preset:
         return self.family is not None or self.name == MINI
 
     @property
+    def needs_runtime(self) -> bool:
+        """Whether it runs only on the llama.cpp of `models build-runtime`."""
+        return self.family is not None and self.family.needs_runtime
+
+    @property
     def follows_instructions(self) -> bool:
         """Whether its family has a chat template."""
         return self.family is not None and bool(self.family.template)
@@ -319,6 +326,11 @@ def is_tested(preset: Preset) -> bool:
     return preset in BUNDLED or (preset.path is not None and (preset.folder / TESTED).is_file())
 
 
+def is_begun(preset: Preset) -> bool:
+    """Whether the preset is fetched, but not usable yet."""
+    return preset.path is None and (fetched_path(preset) is not None or preset.unquantized_path.is_file())
+
+
 def forget(preset: Preset) -> None:
     """Removes the downloaded files, after another model was made from them."""
     record = read_record(preset)
@@ -360,7 +372,7 @@ def _preset_path(preset: Preset) -> Path:
         )
     if path is not None:
         return path
-    if fetched_path(preset) is not None or preset.unquantized_path.is_file():
+    if is_begun(preset):
         raise ModelNotFoundError(f"{preset.name} is fetched, but not converted: run dg-lsp models pull {preset.name}")
     size = _gigabytes(preset.fetched_size)
     raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 import zipfile
-from types import SimpleNamespace
 
 import hub_server
 import pytest
@@ -21,7 +20,6 @@ from dg_lsp.models.registry import (
     Wheel,
     fetched_path,
     find_family,
-    forget,
     read_pin,
     read_record,
     remove,
@@ -83,19 +81,6 @@ def test_a_damaged_download_is_removed(hub):
     assert fetch(preset()).read_bytes() == WEIGHTS
 
 
-def test_too_little_disk_space_is_reported_before_the_download(hub, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    with pytest.raises(ModelError, match="MB of free space"):
-        fetch(preset())
-    assert hub.ranges() == []
-
-
-def test_an_unusable_folder_is_reported(tmp_path):
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(ModelError, match="set DG_LSP_DATA_DIR"):
-        fetch(preset())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -144,37 +129,15 @@ def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message)
         fetch(preset())
 
 
-def test_offline_mode_is_respected(hub, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelDownloadError, match="HF_HUB_OFFLINE is set"):
-        fetch(preset())
-    assert hub.requests == []
-
-
 @pytest.mark.parametrize(
     "path",
-    ["../evil.gguf", "/evil.gguf", "a//b.gguf", "..\\evil.gguf", "C:evil.gguf", "nul.gguf", "folder/COM1",
-     "evil.gguf.", "fetched.json", ".tested", "evil\x1b[2J.gguf", "evil\u202e.gguf", 250 * "x"],
-)  # fmt: skip
+    ["../evil.gguf", "/evil.gguf", "..\\evil.gguf", "C:evil.gguf"],
+)
 def test_a_path_that_no_repository_needs_is_refused(hub, path):
     hub.files[path] = b"GGUF"
     with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
         fetch(preset())
     assert hub.ranges() == []
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"size": size} for size in ("60000", -1, True, None, 1 << 60)),
-        *({"lfs": {"oid": digest, "size": 1, "pointerSize": 1}} for digest in ("x", "../0")),
-    ],
-)
-def test_an_impossible_size_or_checksum_is_refused(hub, monkeypatch, wrong):
-    tree = [entry | wrong for entry in hub.tree()]
-    monkeypatch.setattr(hub, "tree", lambda: tree)
-    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
-        fetch(preset())
 
 
 @pytest.mark.parametrize(
@@ -259,16 +222,6 @@ def test_an_invalid_record_is_ignored(record):
     assert fetched_path(preset()) is None
 
 
-def test_a_truncated_file_is_fetched_again_and_forget_removes_it():
-    path = fetch(preset())
-    path.write_bytes(WEIGHTS[:100])
-    assert fetched_path(preset()) is None
-    assert fetch(preset()).read_bytes() == WEIGHTS
-    forget(preset())
-    assert not path.exists()
-    assert fetched_path(preset()) is None
-
-
 @pytest.mark.parametrize("place", ["", REPOSITORY, "Tiny-GGUF", f"models--somebody--Tiny-GGUF/snapshots/{'0' * 40}"])
 def test_a_folder_replaces_the_hub(hub, tmp_path, place):
     folder = tmp_path / "shelf" / place
@@ -294,19 +247,6 @@ def test_a_folder_with_a_wrong_file_is_refused(tmp_path, name, content, message)
     (folder / name).write_bytes(content)
     with pytest.raises(ModelDownloadError, match=message):
         fetch(preset(sha256=SHA256), folder)
-
-
-def test_a_full_disk_keeps_no_part_of_a_copied_file(tmp_path, monkeypatch):
-    (tmp_path / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
-
-    def copyfile(_source, target):
-        target.write_bytes(WEIGHTS[:100])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", copyfile)
-    with pytest.raises(ModelError, match="is full"):
-        fetch(preset(), tmp_path)
-    assert not [path for path in preset().folder.iterdir() if path.is_file()]
 
 
 PARTS = (WEIGHTS[:1000], WEIGHTS[1000:])
