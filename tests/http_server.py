@@ -14,7 +14,7 @@ from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.response_schemas import OpenAiResponse
+from dg_lsp.http.schemas import OpenAiResponse
 from dg_lsp.settings import parse_settings
 
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
@@ -18,19 +18,25 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
 
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import UsageError
-from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.connection import Connection
-from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
-from dg_lsp.http.response_schemas import ErrorResponse
+from dg_lsp.http.auth import AccessRules, Connection
 from dg_lsp.http.routes import router
+from dg_lsp.http.schemas import (
+    CANCELLED,
+    HEADERS,
+    STATUSES,
+    ApiError,
+    ErrorResponse,
+    api_error,
+    error_response,
+)
 from dg_lsp.http.service import Metrics, Service
-from dg_lsp.http.status import router as status_router
 from dg_lsp.settings import Settings
 from dg_lsp.system import LOOPBACK
 
@@ -113,11 +119,7 @@ class HttpServer:
         opening.cancel()
 
     async def _open(self, start: float) -> None:
-        """Waits for the engines, and logs each.
-
-        Raises:
-            ModelError, BackendError: a model cannot be opened.
-        """
+        """Waits for the engines, and logs each."""
         for scheduler in self._service.models.schedulers:
             engine: Engine = await asyncio.wrap_future(scheduler.ready)
             _log(f"{engine.spec.name} ready after {time.monotonic() - start:.2f} s")
@@ -143,8 +145,8 @@ class _UvicornServer(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops the model within one step, then the server."""
         await asyncio.to_thread(self._service.close)
         await super().shutdown(sockets)
 
@@ -152,8 +154,8 @@ class _UvicornServer(uvicorn.Server):
 class HttpApp(FastAPI):
     """FastAPI that documents the key, which is optional for a server without one."""
 
+    @override
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
         tree = super().openapi()
         tree["security"] = [{}, {"key": []}]
         tree["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -183,7 +185,6 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
         },
     )
     app.include_router(router)
-    app.include_router(status_router)
     app.state.service = service
     return app
 
@@ -198,7 +199,7 @@ class RequestMiddleware:
         self._app = app
         self._metrics = metrics
         self._rules = rules
-        self._paths = {"/openapi.json", *_paths(router), *_paths(status_router)}
+        self._paths = {"/openapi.json", *(route.path for route in router.routes if isinstance(route, APIRoute))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
@@ -252,10 +253,6 @@ class RequestMiddleware:
             return message
 
         await (self._app if error is None else error_response(error))(scope, receive_limited, send)
-
-
-def _paths(of: APIRouter) -> set[str]:
-    return {route.path for route in of.routes if isinstance(route, APIRoute)}
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi.responses import Response
@@ -13,11 +14,20 @@ from pydantic_core import to_json
 from starlette.types import Send
 
 from dg_lsp.engine.result import Ending, FillResult, Frame
-from dg_lsp.http.completion import Completion
-from dg_lsp.http.errors import ApiError, error_object
-from dg_lsp.http.request_schemas import GenerationOptions, SamplerBody
-from dg_lsp.http.response_schemas import AssistantText, Choice, CompletionResponse, FinishReason, OpenAiResponse
+from dg_lsp.http.schemas import (
+    ApiError,
+    AssistantText,
+    Choice,
+    CompletionResponse,
+    FinishReason,
+    GenerationOptions,
+    OpenAiResponse,
+    SamplerBody,
+    StopType,
+    error_object,
+)
 from dg_lsp.http.service import Stream
+from dg_lsp.postprocess.validate import Candidate
 
 DONE = b"data: [DONE]\n\n"
 """Ends a stream of OpenAI's API."""
@@ -30,6 +40,53 @@ _SETTINGS = {
     *("n_predict", "n_cmpl", "n_indent", "seed", "stop", "ignore_eos", "top_k"),
     *(name for name in SamplerBody.model_fields if name != "chat_template_kwargs"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One text for the client."""
+
+    text: str
+    stop: str = ""  # the stop text that ended it, if one did
+    is_cut: bool = False  # the limit of tokens, the context or the deadline ended it
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """`stop` or `length`, as OpenAI's API names them."""
+        return "length" if self.is_cut and not self.stop else "stop"
+
+    @property
+    def stop_type(self) -> StopType:
+        """The same as llama.cpp names it."""
+        return "word" if self.stop else "limit" if self.is_cut else "eos"
+
+
+def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int = 0) -> list[Completion]:
+    """One completion per candidate, best first; an empty one if there is no candidate.
+
+    A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
+    """
+    candidates = result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),)
+    found = []
+    for candidate in candidates:
+        kept = _cut_at_dedent(candidate.text, min_indent)
+        found.append(cut_at_stops(kept, stops, is_cut=candidate.is_cut and kept == candidate.text))
+    return found
+
+
+def cut_at_stops(text: str, stops: Sequence[str], *, is_cut: bool) -> Completion:
+    """`text` up to the first stop in it."""
+    found = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
+    offset, stop = min(found, default=(len(text), ""))
+    return Completion(text[:offset], stop, is_cut=is_cut)
+
+
+def _cut_at_dedent(text: str, min_indent: int) -> str:
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines[1:], 1):
+        if line.strip() and len(line) - len(line.lstrip(" \t")) < min_indent:
+            return "".join(lines[:number]).rstrip("\r\n")
+    return text
 
 
 def event(tree: BaseModel | Mapping[str, Any]) -> bytes:
@@ -101,19 +158,6 @@ class SettledText:
         return text[self._num_sent :], ""
 
 
-class ThoughtText:
-    """Each event continues the thought of the one before it."""
-
-    def __init__(self) -> None:
-        self._num_sent = 0
-
-    def next(self, thought: str, *, is_whole: bool = False) -> str:
-        """The rest of the thought so far, without the start of a split character."""
-        settled = thought if is_whole else thought.rstrip("\ufffd\n")
-        start, self._num_sent = self._num_sent, max(self._num_sent, len(settled))
-        return settled[start:]
-
-
 class OpenAiAnswer:
     """One answer in the shape of OpenAI's API, whole or as events."""
 
@@ -126,18 +170,9 @@ class OpenAiAnswer:
 
     def whole(self, completions: Sequence[Completion], result: FillResult) -> OpenAiResponse:
         """One response with all completions."""
-        choices = [(one.text, one.finish_reason) for one in completions]
-        whole = self._object("message", choices, model=result.model, usage=usage(result), **costs(result))
-        if result.thought and whole.choices[0].message is not None:
-            whole.choices[0].message.reasoning_content = result.thought
-        return whole
-
-    def thought_event(self, thought: str) -> bytes:
-        """One event of a stream before the answer begins."""
-        tree = self._object("delta", [("", None)])
-        if tree.choices[0].delta is not None:
-            tree.choices[0].delta.reasoning_content = thought
-        return event(tree)
+        texts = [(completion.text, completion.finish_reason) for completion in completions]
+        fields = {"model": result.model, "usage": usage(result), **costs(result)}
+        return self._object("message", texts, thought=result.thought, **fields)
 
     def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **more: Any) -> bytes:
         """One event of a stream."""
@@ -152,11 +187,14 @@ class OpenAiAnswer:
         has_usage: bool,
     ) -> Events:
         """The events of a stream. The finish reason has an event of its own, at which Tabby stops reading."""
-        thoughts = ThoughtText()
+        num_sent = 0  # characters of the thought
         async with aclosing(stream):
             async for item in stream:
-                if thought := thoughts.next(item.thought, is_whole=isinstance(item, FillResult)):
-                    yield self.thought_event(thought)
+                # the start of a split character waits for the rest of it
+                thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
+                if len(thought) > num_sent:
+                    yield event(self._object("delta", [("", None)], thought=thought[num_sent:]))
+                    num_sent = len(thought)
                 if isinstance(item, Frame):
                     if text := texts.next(item):
                         yield self.event(text)
@@ -171,17 +209,23 @@ class OpenAiAnswer:
         yield DONE
 
     def _object(
-        self, part: str, texts: Sequence[tuple[str, FinishReason | None]], start: int = 0, **more: Any
+        self,
+        part: str,
+        texts: Sequence[tuple[str, FinishReason | None]],
+        start: int = 0,
+        thought: str = "",
+        **fields: Any,
     ) -> OpenAiResponse:
-        """`part` is the field of a message, `message` or `delta`."""
+        """`part` is the field of a message, `message` or `delta`; the first one has the thought."""
         kind = "text_completion" if not self._is_chat else f"chat.completion{'.chunk' * (part == 'delta')}"
         choices = []
         for index, (text, finish_reason) in enumerate(texts, start):
-            fields: dict[str, Any] = {part: AssistantText(content=text)} if self._has_messages else {}
-            if not self._is_chat:
-                fields["text"] = text
-            choices.append(Choice(index=index, finish_reason=finish_reason, **fields))
-        return OpenAiResponse(**{**self._fields, "object": kind, **more}, choices=choices)
+            choice = Choice(index=index, finish_reason=finish_reason, text=None if self._is_chat else text)
+            if self._has_messages:
+                message = AssistantText(content=text, reasoning_content=thought or None)
+                setattr(choice, part, message)
+            choices.append(choice)
+        return OpenAiResponse(**{**self._fields, "object": kind, **fields}, choices=choices)
 
 
 def native_completion(

@@ -1,50 +1,49 @@
-"""The endpoints: fills in the dialects of llama.cpp, OpenAI, Mistral, Tabby and Mercury, chats, and reports."""
+"""The endpoints: fills in the dialects of llama.cpp, OpenAI, Mistral, Tabby and Mercury, chats, reports, and status."""
 
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 
+from dg_lsp import __version__
 from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import TextStyle
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http import request_schemas as requests
-from dg_lsp.http import response_schemas as replies
-from dg_lsp.http.completion import (
-    Completion,
-    allowed_snippets,
-    comment_language,
-    completions,
-    cut_at_stops,
-    is_raw_prompt,
-    parse_edit_prompt,
-    split_fim_prompt,
-)
-from dg_lsp.http.errors import ApiError
+from dg_lsp.engine.scheduler import Scheduler, ready_engine
+from dg_lsp.http import schemas
 from dg_lsp.http.responses import (
     DONE,
+    Completion,
     DraftText,
     EventStream,
     Native,
     OpenAiAnswer,
     SettledText,
+    completions,
     costs,
+    cut_at_stops,
     events_response,
     native_completion,
     native_events,
     native_stream,
 )
-from dg_lsp.http.service import RequestService, Service
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.http.schemas import ApiError
+from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
+from dg_lsp.sampler_options import SAMPLER_NAMES
+from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
 _DEFAULT_MAX_TOKENS = 16
@@ -57,59 +56,68 @@ _APPLY_PATH = "/v1/apply/completions"
 _APPLY = Turn(Role.SYSTEM, "Apply the update to the original code. Answer with the whole new code and nothing else.")
 """Mercury's template for applying an update contains no instruction."""
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+_OTHER_FAMILIES = (
+    FimFamily("", "<|fim_begin|>{prefix}<|fim_hole|>{suffix}<|fim_end|>", ("DeepSeek in ASCII",)),
+    FimFamily("", "<|code_prefix|>{prefix}<|code_suffix|>{suffix}<|code_middle|>", ("GLM",)),
+)
+"""Templates that some clients send, besides those of the known families."""
+_LANGUAGE_COMMENT = re.compile(r"(?:#|//|--|;|%|/\*|<!--) *language: *(\w[\w+#-]*)[^\n]*\n")
+_REGION_START, _REGION_END, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
+_FILE_START, _FILE_END, _PATH = "<|current_file_content|>\n", "<|/current_file_content|>", "current_file_path: "
+ModelName = Annotated[str, Query(description="Of two models, the one to report on; without it that of completions.")]
 _Fills = Native | list[Native]
-_Answer = replies.OpenAiResponse | Response
+_Answer = schemas.OpenAiResponse | Response
 _OPENAI: dict[str, Any] = {
-    "response_model": replies.OpenAiResponse,
-    "responses": replies.streams(replies.OpenAiResponse),
+    "response_model": schemas.OpenAiResponse,
+    "responses": schemas.streams(schemas.OpenAiResponse),
 }
 router = APIRouter()
 
 
-@router.post("/infill", response_model=_Fills, responses=replies.streams())
-async def infill(body: requests.InfillBody, service: RequestService, http: Request) -> _Fills | Response:
+class Gap(NamedTuple):
+    """What a dialect's request says about its gap."""
+
+    prefix: str
+    suffix: str
+    language: str = ""
+    path: str = ""
+    client: str = ""
+    """With a path: a newer request of the same client replaces the older one."""
+
+
+@router.post("/infill", response_model=_Fills, responses=schemas.streams())
+async def infill(body: schemas.InfillBody, service: RequestService, http: Request) -> _Fills | Response:
     """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
     style = TextStyle()
-    prefix, is_warm_up = body.input_prefix + body.prompt, body.n_predict == 0
     # clients send the newest snippet last, which is the most important one
-    extra = (Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra))
-    request = FillRequest(
-        service.snapshot(prefix + body.input_suffix, body.language or PLAIN_TEXT),
-        len(prefix),
+    extra = (Snippet(SnippetSource.GIVEN, each.filename, style.to_model(each.text)) for each in body.input_extra[::-1])
+    is_warm_up = body.n_predict == 0
+    request = replace(
+        _fill_request(service, Gap(body.input_prefix + body.prompt, body.input_suffix, body.language), body),
         num_candidates=body.n_cmpl,
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
-        deadline_ms=CHAT_DEADLINE_MS if is_warm_up else body.deadline_ms,
-        seed=body.seed,
         priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl, http),
         snippets=allowed_snippets(extra, service.engine.spec, service.settings),
-        sampler=body.sampler,
-        slot=body.id_slot,
     )
+    if is_warm_up:
+        request = replace(request, deadline_ms=CHAT_DEADLINE_MS)
     result = await service.run(request, http)
-    found = enumerate(completions(result, body.stop, body.n_indent))
-    responses = [native_completion(body, index, one, result, body.response_fields) for index, one in found]
+    responses = [
+        native_completion(body, index, completion, result, body.response_fields)
+        for index, completion in enumerate(completions(result, body.stop, body.n_indent))
+    ]
     if body.stream:
         return events_response(itertools.chain.from_iterable(map(native_events, responses)))
     return responses if body.n_cmpl > 1 else responses[0]
 
 
-@router.post("/completion", response_model=Native, responses=replies.streams())
-@router.post("/completions", response_model=Native, responses=replies.streams())
-async def native_text(body: requests.TextBody, service: RequestService, http: Request) -> Native | Response:
+@router.post("/completion", response_model=Native, responses=schemas.streams())
+@router.post("/completions", response_model=Native, responses=schemas.streams())
+async def native_text(body: schemas.TextBody, service: RequestService, http: Request) -> Native | Response:
     """Continues a text for clients of llama.cpp; nothing is checked. `n_predict` 0 only fills the prompt cache."""
     is_warm_up = body.n_predict == 0
-    request = ChatRequest(
-        (),
-        name="",
-        text=body.prompt[0] if body.prompt else "",
-        max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else MAX_TOKENS,
-        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
-        **_text_options(body),
-    )
-
-    def completion(result: FillResult) -> Completion:
-        return cut_at_stops(result.text, request.stops, is_cut=result.ending.is_cut)
-
+    request = _text_request(body, body.n_predict if body.n_predict >= 0 else MAX_TOKENS, text=_first(body.prompt))
+    completion = partial(_text_completion, request)
     if not body.stream or is_warm_up:
         result = await service.run(request, http, is_warm_up=is_warm_up)
         response = native_completion(body, 0, completion(result), result, body.response_fields)
@@ -120,68 +128,57 @@ async def native_text(body: requests.TextBody, service: RequestService, http: Re
 
 @router.post(
     "/v1/completions",
-    response_model=replies.OpenAiResponse | replies.TabbyResponse,
-    responses=replies.streams(replies.OpenAiResponse),
+    response_model=schemas.OpenAiResponse | schemas.TabbyResponse,
+    responses=schemas.streams(schemas.OpenAiResponse),
 )
 async def legacy_completions(
-    body: requests.CompletionBody, service: RequestService, http: Request
-) -> _Answer | replies.TabbyResponse:
+    body: schemas.CompletionBody, service: RequestService, http: Request
+) -> _Answer | schemas.TabbyResponse:
     """Fills a gap for clients of OpenAI or, with `segments`, of Tabby; continues a text without a language."""
     if (segments := body.segments) is None:
-        if is_raw_prompt(body):
+        if _is_raw_prompt(body):
             return await _continue(body, service, http)
         return await _complete(body, service, http, has_messages=False)
     client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
-    text, language = segments.prefix + segments.suffix, body.language or language_id_of(segments.filepath)
-    snapshot = service.snapshot(text, language, segments.filepath, client)
-    _refuse_text_options(body)
-    request = FillRequest(snapshot, len(segments.prefix), seed=body.seed, sampler=_code_sampler(body))
-    result = await service.run(request, http)
+    language = body.language or language_id_of(segments.filepath)
+    gap = Gap(segments.prefix, segments.suffix, language, segments.filepath, client)
+    result = await service.run(_fill_request(service, gap, body), http)
     choices: list[dict[str, int | str]] = [
-        {"index": index, "text": one.text} for index, one in enumerate(completions(result))
+        {"index": index, "text": completion.text} for index, completion in enumerate(completions(result))
     ]
-    return replies.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
+    return schemas.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
 
 
 @router.post("/v1/fim/completions", **_OPENAI)
-async def fim_completions(body: requests.FimBody, service: RequestService, http: Request) -> _Answer:
+async def fim_completions(body: schemas.FimBody, service: RequestService, http: Request) -> _Answer:
     """Fills a gap for clients of Mistral, Codestral and Inception; every field that one of them reads has the text."""
     return await _complete(body, service, http, has_messages=True)
 
 
 @router.post(_APPLY_PATH, **_OPENAI)
 @router.post("/v1/chat/completions", **_OPENAI)
-async def chat(body: requests.ChatBody, service: RequestService, http: Request) -> _Answer:
+async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
     """Answers a conversation, or applies an update to code in Mercury's template."""
-    spec = service.chat_engine.spec
-    if not service.chat_engine.follows_instructions:
-        raise ApiError(501, f"{spec.name} follows no instructions; start dg-lsp serve with --model and one that does")
-    turns = [Turn(_ROLES[message.role], message.text) for message in body.messages]
-    request = ChatRequest(
-        (_APPLY, *turns) if http.url.path == _APPLY_PATH else tuple(turns),
-        name="",
-        max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
-        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
-        **_text_options(body),
-    )
-    return await _generate(OpenAiAnswer(spec.name, is_chat=True), request, body, service, http)
+    engine = service.engine_of(service.models.rewrite)
+    name = engine.spec.name
+    if not engine.follows_instructions:
+        raise ApiError(501, f"{name} follows no instructions; start dg-lsp serve with --model and one that does")
+    turns = [_APPLY] if http.url.path == _APPLY_PATH else []
+    turns += [Turn(_ROLES[message.role], message.text) for message in body.messages]
+    request = _text_request(body, body.max_completion_tokens or body.max_tokens, turns=tuple(turns))
+    return await _generate(OpenAiAnswer(name, is_chat=True), request, body, service, http)
 
 
 @router.post("/v1/edit/completions", **_OPENAI)
-async def edit(body: requests.EditBody, service: RequestService, http: Request) -> _Answer:
+async def edit(body: schemas.EditBody, service: RequestService, http: Request) -> _Answer:
     """Fills at the cursor of Mercury's template; returns the region with the completion, or `None`."""
-    prompt = parse_edit_prompt(body.messages[-1].text)
-    prefix, suffix = prompt.above + prompt.before, f"{prompt.after}\n{prompt.below}"
-    request = FillRequest(
-        service.snapshot(prefix + suffix, prompt.language, prompt.path),
-        len(prefix),
-        max_tokens=min(body.max_tokens, MAX_TOKENS) or None,
-        priority=Priority.REWRITE,
+    gap, before, after = parse_edit_prompt(body.messages[-1].text)
+    request = replace(
+        _fill_request(service, gap), max_tokens=min(body.max_tokens, MAX_TOKENS) or None, priority=Priority.REWRITE
     )
     result = await service.run(request, http)
     [completion] = completions(result)
-    text = completion.text
-    content = f"```\n{prompt.before}{text}{prompt.after}\n```" if text else _NO_EDIT
+    content = f"```\n{before}{completion.text}{after}\n```" if completion.text else _NO_EDIT
     answer = OpenAiAnswer(result.model, is_chat=True)
     if body.stream:
         last = answer.event("", completion.finish_reason, **costs(result))
@@ -190,85 +187,59 @@ async def edit(body: requests.EditBody, service: RequestService, http: Request) 
 
 
 @router.post("/v1/events")
-async def events(body: requests.EventBody, service: RequestService) -> replies.StatusResponse:
+async def events(body: schemas.EventBody, service: RequestService) -> schemas.StatusResponse:
     """Counts a user action that a client of Tabby reports."""
     service.metrics.feedback.labels(body.type).inc()
-    return replies.StatusResponse()
+    return schemas.StatusResponse()
 
 
 @router.post("/feedback")
-async def feedback(body: requests.FeedbackBody, service: RequestService) -> replies.StatusResponse:
+async def feedback(body: schemas.FeedbackBody, service: RequestService) -> schemas.StatusResponse:
     """Counts a user action that Cursortab reports."""
     service.metrics.feedback.labels(body.user_action).inc()
-    return replies.StatusResponse()
+    return schemas.StatusResponse()
 
 
-async def _complete(body: requests.FimBody, service: Service, http: Request, *, has_messages: bool) -> _Answer:
-    _refuse_text_options(body)
-    prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
-    suffix = suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix
-    request = FillRequest(
-        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or PLAIN_TEXT),
-        len(prefix),
-        num_candidates=body.n,
-        max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
+# requests for the engine
+
+
+def _fill_request(service: Service, gap: Gap, body: schemas.GenerationOptions | None = None) -> FillRequest:
+    """The request for a gap, with the options that dialects share."""
+    snapshot = service.snapshot(gap.prefix + gap.suffix, gap.language or PLAIN_TEXT, gap.path, gap.client)
+    request = FillRequest(snapshot, len(gap.prefix))
+    if body is None:
+        return request
+    if isinstance(body, schemas.TextOptions) and body.ignore_eos:
+        raise ApiError(400, "Field 'ignore_eos' does not apply to code: leave it out", field="ignore_eos")
+    return replace(
+        request,
         deadline_ms=body.deadline_ms,
         seed=body.seed,
-        priority=_priority(body.n, http),
-        sampler=_code_sampler(body),
+        sampler=replace(body.sampler, top_k=None),  # clients send top_k with every request for code
         slot=body.id_slot,
     )
-    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
-    cut = partial(completions, stops=body.stop)
-    return await _answer(answer, request, cut, SettledText(), body, service, http)
 
 
-async def _continue(body: requests.CompletionBody, service: Service, http: Request) -> _Answer:
-    """The model's own continuation of the prompt; nothing is judged."""
-    if body.n > 1:
-        raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
-    is_set = "max_tokens" in body.model_fields_set
-    limit = body.max_tokens if body.max_tokens > 0 else CHAT_MAX_TOKENS
-    request = ChatRequest(
-        (),
+def _text_request(
+    body: schemas.TextOptions, max_tokens: int, *, turns: tuple[Turn, ...] = (), text: str | None = None
+) -> ChatRequest:
+    """The request for a continuation of a text, or for an answer to turns."""
+    return ChatRequest(
+        turns,
         name="",
-        text=body.prompt[0] if body.prompt else "",
-        max_tokens=min(limit, MAX_TOKENS) if is_set else _DEFAULT_MAX_TOKENS,
+        text=text,
+        max_tokens=min(max_tokens, MAX_TOKENS),
         deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
-        **_text_options(body),
+        seed=body.seed,
+        stops=tuple(body.stop),
+        sampler=body.sampler,
+        slot=body.id_slot,
+        ignores_end=body.ignore_eos,
     )
-    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=False)
-    return await _generate(answer, request, body, service, http)
 
 
-async def _generate(
-    answer: OpenAiAnswer, request: ChatRequest, body: requests.StreamedBody, service: Service, http: Request
-) -> _Answer:
-    def cut(result: FillResult) -> Sequence[Completion]:
-        return [cut_at_stops(result.text, request.stops, is_cut=result.ending.is_cut)]
-
-    return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
-
-
-def _text_options(body: requests.TextOptions) -> dict[str, Any]:
-    """Fields of a request for a text or an answer that all dialects have."""
-    return {
-        "seed": body.seed,
-        "stops": tuple(body.stop),
-        "sampler": body.sampler,
-        "slot": body.id_slot,
-        "ignores_end": body.ignore_eos,
-    }
-
-
-def _refuse_text_options(body: requests.TextOptions) -> None:
-    if body.ignore_eos:
-        raise ApiError(400, "Field 'ignore_eos' does not apply to code: leave it out", field="ignore_eos")
-
-
-def _code_sampler(body: requests.TextOptions) -> SamplerOptions:
-    """Without `top_k`, which clients send with every request for code."""
-    return replace(body.sampler, top_k=None)
+def _text_completion(request: ChatRequest, result: FillResult) -> Completion:
+    return cut_at_stops(result.text, request.stops, is_cut=result.ending.is_cut)
 
 
 def _priority(num_candidates: int, http: Request) -> Priority:
@@ -277,12 +248,46 @@ def _priority(num_candidates: int, http: Request) -> Priority:
     return Priority.INVOKED if is_invoked else Priority.TYPED
 
 
+async def _complete(body: schemas.FimBody, service: Service, http: Request, *, has_messages: bool) -> _Answer:
+    prefix, suffix = split_fim_prompt(_first(body.prompt))
+    suffix = suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix
+    request = replace(
+        _fill_request(service, Gap(prefix, suffix, body.language or _comment_language(prefix)), body),
+        num_candidates=body.n,
+        max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
+        priority=_priority(body.n, http),
+    )
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
+    cut = partial(completions, stops=body.stop)
+    return await _answer(answer, request, cut, SettledText(), body, service, http)
+
+
+async def _continue(body: schemas.CompletionBody, service: Service, http: Request) -> _Answer:
+    """The model's own continuation of the prompt; nothing is judged."""
+    if body.n > 1:
+        raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
+    is_set = "max_tokens" in body.model_fields_set
+    limit = body.max_tokens if body.max_tokens > 0 else CHAT_MAX_TOKENS
+    request = _text_request(body, limit if is_set else _DEFAULT_MAX_TOKENS, text=_first(body.prompt))
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=False)
+    return await _generate(answer, request, body, service, http)
+
+
+async def _generate(
+    answer: OpenAiAnswer, request: ChatRequest, body: schemas.StreamedBody, service: Service, http: Request
+) -> _Answer:
+    def cut(result: FillResult) -> Sequence[Completion]:
+        return [_text_completion(request, result)]
+
+    return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
+
+
 async def _answer(
     answer: OpenAiAnswer,
     request: FillRequest | ChatRequest,
     cut: Callable[[FillResult], Sequence[Completion]],
     texts: DraftText | SettledText,
-    body: requests.StreamedBody,
+    body: schemas.StreamedBody,
     service: Service,
     http: Request,
 ) -> _Answer:
@@ -294,3 +299,162 @@ async def _answer(
         texts = DraftText()
     stream = service.stream(request, http, has_frames=body.diffusing or isinstance(request, ChatRequest))
     return EventStream(answer.events(stream, texts, cut, has_usage=body.stream_options.include_usage))
+
+
+# prompts in templates
+
+
+def _first(prompts: Sequence[str]) -> str:
+    return prompts[0] if prompts else ""
+
+
+def split_fim_prompt(prompt: str) -> tuple[str, str]:
+    """Prefix and suffix of a prompt in another model's template; a prompt without its tokens is all prefix.
+
+    Clients without a `suffix` field (Zed, Continue for `openai` and `vllm`) send such a template.
+    """
+    families = (*FIM_FAMILIES.values(), *_OTHER_FAMILIES)
+    return next((parts for family in families if (parts := family.split(prompt))), (prompt, ""))
+
+
+def _is_raw_prompt(body: schemas.CompletionBody) -> bool:
+    """Nothing in the request shows that the prompt is code around a gap: no language, no suffix, no sentinels."""
+    prompt = _first(body.prompt)
+    is_code = bool(body.language or _comment_language(prompt)) or "suffix" in body.model_fields_set
+    return not is_code and split_fim_prompt(prompt) == (prompt, "")
+
+
+def _comment_language(prefix: str) -> str:
+    """The language in minuet's first line (`# language: python`), or an empty string."""
+    found = _LANGUAGE_COMMENT.match(prefix)
+    return found[1].lower() if found else ""
+
+
+def parse_edit_prompt(text: str) -> tuple[Gap, str, str]:
+    """The gap in Mercury's template, and the text of its region before and after the cursor.
+
+    Raises:
+        ApiError: a mark is missing.
+    """
+    path = ""
+    file, is_file, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
+    if is_file:
+        text = file
+        if text.startswith(_PATH):
+            path, _, text = text.removeprefix(_PATH).partition("\n")
+    above, has_start, rest = text.partition(_REGION_START)
+    region, has_end, below = rest.partition(_REGION_END)
+    # each mark of the region is a line of its own
+    before, has_cursor, after = region.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
+    for mark, is_there in ((_REGION_START, has_start), (_REGION_END, has_end), (_CURSOR, has_cursor)):
+        if not is_there:
+            raise ApiError(400, f"the last message has no {mark}: mark the region and the cursor", field="messages")
+    if not is_file:
+        above = below = ""
+    below = below.removeprefix("\n")
+    return Gap(above + before, f"{after}\n{below}", language_id_of(path), path), before, after
+
+
+# status
+
+
+@router.get("/v1/health")
+@router.get("/health")
+async def health(service: RequestService) -> schemas.StatusResponse:
+    """200 when the model of completions is loaded, 503 before."""
+    _ = service.engine
+    return schemas.StatusResponse()
+
+
+@router.get("/models")
+@router.get("/v1/models")
+async def models(service: RequestService, http: Request) -> schemas.ModelsResponse:
+    """The loaded models, that of completions first: a header names its languages, as in an answer."""
+    http.state.headers = language_header(service.engine.spec)
+    engines = filter(None, (ready_engine(scheduler.ready) for scheduler in service.models.schedulers))
+    return schemas.ModelsResponse(data=[_model_object(engine.spec, service.started) for engine in engines])
+
+
+def _model_object(spec: ModelSpec, created: int) -> schemas.ModelObject:
+    meta: dict[str, str | int | list[int]] = {
+        "n_vocab": spec.vocab_size,
+        "n_ctx_train": spec.max_prompt_tokens,
+        "noise": spec.noise,
+        "prompt_format": spec.prompt_format.value,
+        "canvas_lengths": list(spec.canvas_lengths),
+    }
+    return schemas.ModelObject(id=spec.name, created=created, meta=meta)
+
+
+@router.get("/props")
+async def props(service: RequestService, model: ModelName = "") -> schemas.PropsResponse:
+    """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
+    scheduler, completion = service.scheduler_named(model), service.settings.completion
+    spec = service.engine_of(scheduler).spec
+    params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
+    return schemas.PropsResponse(
+        default_generation_settings={"n_ctx": context_size(scheduler, spec), "params": {**params, **_sampler(spec)}},
+        total_slots=service.settings.model.num_slots,
+        model_alias=spec.name,
+        is_sleeping=scheduler.is_asleep,
+        build_info=f"dg-lsp {__version__}",
+    )
+
+
+def _sampler(spec: ModelSpec) -> dict[str, int | float]:
+    """The model's own values of the sampler, under the names of the requests."""
+    if spec.sampling is None:
+        return {}
+    names = [field.name for field in fields(spec.sampling) if field.name in SAMPLER_NAMES]
+    values = {schemas.SAMPLER_FIELDS.get(name, name): getattr(spec.sampling, name) for name in names}
+    return {**values, "canvas_length": spec.canvas_length or spec.longest_block}
+
+
+@router.get("/slots")
+async def slots(service: RequestService, http: Request, model: ModelName = "") -> list[schemas.SlotObject]:
+    """One object per slot of the prompt cache; none for a remote server."""
+    scheduler = service.scheduler_named(model)
+    size = context_size(scheduler, service.engine_of(scheduler).spec)
+    return [
+        schemas.SlotObject(
+            id=number,
+            n_ctx=size,
+            is_processing=slot.is_busy,
+            n_prompt_tokens=slot.num_tokens if http.state.is_operator else None,
+        )
+        for number, slot in enumerate(scheduler.slots)
+    ]
+
+
+def context_size(scheduler: Scheduler, spec: ModelSpec) -> int:
+    """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
+    return scheduler.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
+
+
+@router.get("/memory")
+async def memory(service: RequestService, http: Request, model: ModelName = "") -> schemas.MemoryResponse:
+    """Memory of this process and of a model; 503 before it is loaded."""
+    _ = service.engine
+    footprint = service.scheduler_named(model).footprint
+    return schemas.MemoryResponse(
+        resident_bytes=resident_bytes(),
+        peak_bytes=peak_bytes(),
+        free_bytes=system_free(),
+        weights_bytes=footprint.weights_bytes,
+        cache={
+            "bytes": footprint.cache_bytes,
+            "tokens": footprint.cache_cells,
+            **({"tokens_used": footprint.cache_used} if http.state.is_operator else {}),
+            "tokens_at_most": footprint.cache_limit,
+        },
+        devices=[
+            {"name": device.name, "free_bytes": device.free or None, "total_bytes": device.total or None}
+            for device in footprint.devices
+        ],
+    )
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: RequestService, http: Request) -> Response:
+    """Prometheus' text format, also before the model is loaded."""
+    return Response(service.metrics.exposition(is_operator=http.state.is_operator), media_type=CONTENT_TYPE_PLAIN_0_0_4)

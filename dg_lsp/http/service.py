@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +20,14 @@ import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.languages import PLAIN_TEXT
+from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
+from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
+from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
+from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
@@ -31,8 +36,7 @@ from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.completion import eligibility
-from dg_lsp.http.errors import CANCELLED, ApiError, api_error
+from dg_lsp.http.schemas import CANCELLED, ApiError, api_error
 from dg_lsp.settings import Settings
 
 WARNING = "dg-lsp-warning"
@@ -41,6 +45,13 @@ LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 REASON = "dg-lsp-reason"
 """Header of an empty fill: why it is empty."""
+_TOTALS = {
+    "steps": ("steps", "Forward passes of results."),
+    "num_blocks": ("blocks", "Canvases that were denoised for results."),
+    "canvas_tokens": ("canvas_tokens", "Tokens of these canvases."),
+    "num_decodes": ("decodes", "Passes of the runtime for results, those of prompts included."),
+}
+"""Field of a result -> name of the metric of its total, and description."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 OnStep = Callable[[Progress], None]
@@ -54,25 +65,48 @@ def language_header(spec: ModelSpec) -> dict[str, str]:
     return {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
 
 
+def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:
+    """The snippets that the settings allow, the most important first, under short paths, with secrets masked."""
+    if not takes_snippets(spec, settings.context.enabled):
+        return NO_SNIPPETS
+    allowed, num_left = [], MAX_CHARS
+    for snippet in snippets:
+        path = snippet.path.replace("\\", "/")
+        if eligibility(path, snippet.text, language_id_of(path), settings).is_served:
+            short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
+            text = cut(snippet.text, num_left)
+            num_left -= len(text)
+            allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(text)))
+        if not num_left:
+            break
+    return Snippets(tuple(allowed))
+
+
+def eligibility(path: str, text: str, language: str, settings: Settings) -> Eligibility:
+    """Whether the settings allow a file of the client's machine; `path` is not looked up on this one."""
+    snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, text, language)
+    return Eligibility.of_document(snapshot, Exclusion(settings.privacy))
+
+
 class Metrics:
     """The Prometheus metrics of one server: numbers only, no text and no file names."""
 
     def __init__(self, num_active: Callable[[], int]) -> None:
         """`num_active` returns the number of requests that run or wait for the model."""
-        registry = self._load = prometheus.CollectorRegistry()
+        self._load = prometheus.CollectorRegistry()
         self._results = prometheus.CollectorRegistry()
         """What requests contained and cost, of all clients together: for the operator only."""
-        counter = partial(prometheus.Counter, registry=registry)
+        counter = partial(prometheus.Counter, registry=self._load)
         self.requests = counter("dg_lsp_requests", "Requests answered.", ("path", "status"))
         self.seconds = prometheus.Histogram(
             "dg_lsp_request_seconds",
             "Time from a request to the end of its response.",
             ("path",),
             buckets=_BUCKETS,
-            registry=registry,
+            registry=self._load,
         )
         active = prometheus.Gauge(
-            "dg_lsp_active_requests", "Requests that run or wait for the model.", registry=registry
+            "dg_lsp_active_requests", "Requests that run or wait for the model.", registry=self._load
         )
         active.set_function(num_active)
         self.disconnects = counter("dg_lsp_disconnects", "Clients that disconnected before their response.")
@@ -80,30 +114,21 @@ class Metrics:
         self.feedback = counter("dg_lsp_feedback", "User actions on shown completions.", ("action",))
         self._completions = counter("dg_lsp_completions", "Results by decoder.", ("decoder", "shown"))
         self._tokens = counter("dg_lsp_tokens", "Tokens of results.", ("kind",))
-        self._steps = counter("dg_lsp_steps", "Forward passes of results.")
-        self._blocks = counter("dg_lsp_blocks", "Canvases that were denoised for results.")
-        self._canvas_tokens = counter("dg_lsp_canvas_tokens", "Tokens of these canvases.")
-        self._decodes = counter("dg_lsp_decodes", "Passes of the runtime for results, those of prompts included.")
+        self._totals = {name: counter(f"dg_lsp_{metric}", text) for name, (metric, text) in _TOTALS.items()}
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
     def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
         """See `SchedulerListener`. Adds the result, if there is one."""
         del request, seconds
-        if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
-            self._add_result(outcome.result())
-
-    def _add_result(self, result: FillResult) -> None:
+        if outcome.cancelled() or outcome.exception() or outcome.result().is_unfinished:
+            return
+        result: FillResult = outcome.result()
         self._completions.labels(result.decoder.value, "yes" if result.candidates else "no").inc()
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
         self._tokens.labels("output").inc(result.output_tokens)
-        for total, number in (
-            (self._steps, result.steps),
-            (self._blocks, result.num_blocks),
-            (self._canvas_tokens, result.canvas_tokens),
-            (self._decodes, result.num_decodes),
-        ):
-            total.inc(number)
+        for name, total in self._totals.items():
+            total.inc(getattr(result, name))
         for stage in ("prefill", "denoise", "postprocess"):
             self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)
 
@@ -147,11 +172,6 @@ class Service:
     def engine(self) -> Engine:
         """The open engine of completions; raises as `engine_of` does."""
         return self.engine_of(self.models.completion)
-
-    @property
-    def chat_engine(self) -> Engine:
-        """The open engine of chats, which can be the same one; raises as `engine_of` does."""
-        return self.engine_of(self.models.rewrite)
 
     def scheduler_named(self, model: str) -> Scheduler:
         """The scheduler of a model, of completions without a name.
@@ -244,8 +264,12 @@ class Service:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
         http.state.headers = language_header(spec)
-        if isinstance(request, FillRequest) and (language := request.snapshot.language) != PLAIN_TEXT:
-            self._warn(http, spec.language_problem(language))
+        language = request.snapshot.language if isinstance(request, FillRequest) else PLAIN_TEXT
+        if language != PLAIN_TEXT and (warning := spec.language_problem(language)):
+            http.state.headers[WARNING] = warning
+            if warning != self._warning:
+                self._warning = warning
+                self._report(f"warning: {warning}")
         client = http.state.client
         if self.num_active >= self._rules.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
@@ -257,20 +281,8 @@ class Service:
         future: Future[FillResult] = scheduler.submit(request, on_step)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
-        outcome.add_done_callback(partial(self._end, client))
+        outcome.add_done_callback(lambda _: self._active.subtract((client,)))
         return outcome
-
-    def _warn(self, http: Request, warning: str) -> None:
-        """Sends a warning with the response, and reports it once."""
-        if not warning:
-            return
-        http.state.headers[WARNING] = warning
-        if warning != self._warning:
-            self._warning = warning
-            self._report(f"warning: {warning}")
-
-    def _end(self, client: Hashable, _outcome: ResultFuture) -> None:
-        self._active -= Counter((client,))
 
     def _cancel(self, outcome: ResultFuture) -> None:
         """Stops the engine for a client that disconnected; does nothing if the outcome is done."""

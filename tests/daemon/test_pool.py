@@ -7,7 +7,7 @@ import pytest
 from gates import TIMEOUT, ask
 from shared_daemon import wait_until
 
-from dg_lsp.daemon.pool import Pool
+from dg_lsp.daemon.server import Pool
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings, parse_settings
 

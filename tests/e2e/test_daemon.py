@@ -101,12 +101,6 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     assert num_steps < 30
 
 
-def test_an_editor_that_closes_its_pipe_ends_the_process_with_code_1(shared):
-    client = shared.edit().begin()
-    client.out.close()
-    assert client.wait_end() == 1
-
-
 def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):
     pid = shared.start()
     shared.env["DG_TEST_SECONDS"] = "1"
@@ -116,15 +110,6 @@ def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):
     assert shared.dg_lsp("daemon", "stop").stderr == f"the daemon does not answer: ending process {pid}\nstopped\n"
     wait_until(lambda: is_gone(pid))
     assert shared.endpoint.read() is None
-
-
-def test_of_several_daemons_started_at_once_one_stays(shared):
-    clients = [shared.edit() for _ in range(3)]
-    for client in clients:
-        client.begin()
-        assert client.stderr == ""
-    wait_until(lambda: shared.daemons() == [shared.pid])
-    assert shared.status()["sessions"] == 3
 
 
 def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):

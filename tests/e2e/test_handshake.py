@@ -45,22 +45,6 @@ def test_the_first_known_position_encoding_is_used(session, general, encoding):
     assert session("fill", capabilities={"general": general}).encoding == encoding
 
 
-def test_requests_before_initialize_and_after_shutdown_are_rejected(start):
-    client = start("fill")
-
-    def code(method, params):
-        return client.answer(client.request(method, params))["error"]["code"]
-
-    completion, initialize = client.completion(0, 0), {"processId": None, "rootUri": None, "capabilities": {}}
-    assert code("textDocument/inlineCompletion", completion) == -32002
-    client.handshake()
-    assert code("initialize", initialize) == -32600
-    client.result(client.request("shutdown"))
-    assert code("textDocument/inlineCompletion", completion) == -32600
-    client.notify("exit", None)
-    assert client.wait_end() == 0
-
-
 def test_invalid_options_are_shown_once_and_the_others_are_used(session):
     client = session("echo", completion={"deadline_ms": 77, "deadline": 5}, model={"threads": "many"})
     client.wait_log("ready")

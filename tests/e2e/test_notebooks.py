@@ -83,16 +83,6 @@ def test_the_model_sees_the_cells_around_the_cursor(notebook):
     assert found["range"]["start"] == {"line": 0, "character": 10}
     assert client.items(client.complete(0, 3, uri=uri(0), kind=client.INVOKED)) == []
     assert client.wait_status(lambda one: one["message"])["message"] == "The cursor is in a magic of a notebook."
-    # wrong messages lose nothing
-    client.notify("notebookDocument/didSave", {"notebookDocument": {"uri": NOTEBOOK}})
-    change(client, structure={"array": {"start": -1, "deleteCount": 0}})
-    client.wait_log("notebookDocument/didChange")
-    client.notify("notebookDocument/didOpen", {"notebookDocument": {"uri": NOTEBOOK}})
-    client.wait_log("notebookDocument/didOpen")
-    other = {"uri": "file:///other.ipynb", "version": 1}
-    client.notify("notebookDocument/didChange", {"notebookDocument": other, "change": {"metadata": {}}})
-    client.wait_log("not open")
-    assert json.loads(client.texts(0, 10, uri=uri(1))[0])["text"] == seen["text"]
 
 
 def test_edits_stay_in_their_cell(notebook):

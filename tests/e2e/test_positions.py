@@ -1,7 +1,6 @@
 """The text of the buffer and the position of completions; the echo engine returns its request as JSON."""
 
 import json
-import random
 import re
 
 import pytest
@@ -50,31 +49,6 @@ def test_positions_are_converted(client, text, line, character, offset):
     assert json.loads(item["insertText"]) | {"text": text, "offset": offset} == json.loads(item["insertText"])
     at = position_of(client, text, offset)
     assert item["range"] == {"start": at, "end": at}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_random_edits_are_applied(client, seed):
-    """Random edits, several in a notification; each end of a range is a valid position."""
-    rng = random.Random(seed)
-    pieces = ["x", "é", "😋", "\n", "\r\n", "\f", "\u2028", "    ", "def f():\n", "# è", ""]
-    text = "".join(rng.choices(pieces, k=30))
-    client.open(text)
-    for version in range(2, 60):
-        changes = []
-        for _ in range(rng.randint(1, 3)):
-            start, end = sorted(_outside_crlf(text, rng.randint(0, len(text))) for _ in range(2))
-            new = "".join(rng.choices(pieces, k=rng.randint(0, 3)))
-            where = {"start": position_of(client, text, start), "end": position_of(client, text, end)}
-            changes.append({"range": where, "text": new})
-            text = text[:start] + new + text[end:]
-        client.change(version, *changes)
-    offset = _outside_crlf(text, len(text) // 2)
-    received = seen(client, **position_of(client, text, offset))
-    assert received == received | {"text": text, "offset": offset, "version": 59}
-
-
-def _outside_crlf(text, offset):
-    return offset - text.startswith("\r\n", max(offset - 1, 0)) * (offset > 0)
 
 
 def test_a_document_can_be_closed_and_opened_again(client):

@@ -45,13 +45,6 @@ def test_the_newest_request_of_a_document_wins(session, steps):
     assert steps().count("s") < 30  # of 40
 
 
-def test_documents_do_not_cancel_each_other(session):
-    client = session("slow", "s\n")
-    client.open("f\n", uri=OTHER)
-    first, second = client.complete(0, 1), client.complete(0, 1, uri=OTHER)
-    assert len(client.items(first)) == len(client.items(second)) == 1
-
-
 def test_each_request_uses_the_buffer_at_its_time(session):
     """Everything arrives in one write; edits between two requests affect only the second."""
     client = session("echo", "")
@@ -83,30 +76,6 @@ def test_cancellations_and_requests_in_one_write(session):
     assert client.is_cancelled("two")
     assert len(client.items(3)) == 1
     client.cancel(3)  # too late
-
-
-def test_a_header_that_is_not_one_of_lsp_closes_the_connection(session):
-    client = session("fill")
-    client.send_bytes(b"Content-Length: 1\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}")  # an edit may be lost
-    assert client.wait_end() == 1
-    assert "the connection is closed" in client.received("window/logMessage")[-1]["message"]
-    client.requested.append(None)  # of the body before the header
-
-
-def test_ids_that_are_no_ids_end_neither_the_session_nor_a_request(session, gate):
-    client = session("fill", env=gate.env)
-    pending = client.complete(0, 0)
-    client.notify("$/cancelRequest", [pending])
-    client.notify("$/cancelRequest", None)
-    client.send_bytes(client.encode(id=pending, result={"items": []}))  # its own request
-    for number in ([1], {"a": 1}, True, 1.5):
-        client.notify("$/cancelRequest", {"id": number})
-        client.send_bytes(client.encode(id=number, result=None) + client.encode(id=number, error={}))
-        client.send_bytes(client.encode(id=number, method="textDocument/inlineCompletion", params={}))
-        client.requested.append(None)
-    client.wait_until(lambda: len(client.answers(None)) == 4)
-    gate.open()
-    assert len(client.items(pending)) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other allocators keep more memory")

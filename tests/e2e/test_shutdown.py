@@ -23,16 +23,6 @@ def test_exit_without_shutdown_is_code_1(start, is_initialized):
     client.check()
 
 
-def test_shutdown_and_exit_in_one_write(session):
-    client = session("slow", "s\n")
-    client.requested += ["fill", "bye"]
-    sent = client.encode(id="fill", method="textDocument/inlineCompletion", params=client.completion(0, 1))
-    sent += client.encode(id="bye", method="shutdown") + client.encode(method="exit")
-    client.send_bytes(sent)
-    assert client.wait_end() == 0
-    assert client.is_cancelled("fill")
-
-
 @pytest.mark.parametrize("moment", ["computing", "loading", "inside a message"])
 def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
     client = start("slow", **(gate.env if moment == "loading" else {})).begin("s\n")

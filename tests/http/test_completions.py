@@ -21,12 +21,17 @@ def test_n_choices(complete):
     assert [(one["index"], one["text"]) for one in choices] == [(0, "first"), (1, "other"), (2, "third")]
 
 
-def test_stops_and_continues_mark_for_an_empty_suffix(complete, seen):
-    fill, prompts = seen
-    complete(fill, "/v1/completions", {"prompt": "# two\n", "suffix": "<|endoftext|>"})
-    assert prompts == {("# two\n", "")}
-    body = {"prompt": "# two\n", "language": "python", "stop": ["\n\n", "\n \n"], "max_tokens": 150, "top_p": 1}
-    assert complete("a = 1\n\nb = 2", "/v1/completions", body).tree["choices"][0]["text"] == "a = 1"
+@pytest.mark.parametrize(
+    ("fill", "more", "text", "reason"),
+    [
+        ("a = 1\n\nb = 2", {"suffix": "", "stop": ["\n\n", "\n \n"], "top_p": 1}, "a = 1", "stop"),
+        ("abcdefghijklmnop", {"max_tokens": 4}, "abcd", "length"),
+        ("1", {"suffix": "<|endoftext|>"}, "1", "stop"),  # Continue's mark for an empty suffix
+    ],
+)
+def test_what_ends_a_completion(complete, fill, more, text, reason):
+    [choice] = complete(fill, "/v1/completions", {**GAP, **more}).tree["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (text, reason)
 
 
 STORY = "Once upon" + " = a time (\n\n" * 8
@@ -59,11 +64,6 @@ def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client,
     reply = module_client.post("/v1/completions", body)
     assert reply.status == 400
     assert word in reply.error["message"]
-
-
-def test_a_completion_of_max_tokens_has_finish_reason_length(complete):
-    [choice] = complete("abcdefghijklmnop", "/v1/completions", {**GAP, "max_tokens": 4}).tree["choices"]
-    assert choice["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/fim/completions"])
@@ -152,27 +152,25 @@ def test_an_edit_completes_the_region_in_its_file(complete, seen):
     assert prompts == {("above = 0\nx = ", "\nbelow = 2\n")}
 
 
-@pytest.mark.parametrize("fill", ["", "= ="], ids=["empty", "invalid Python"])
-def test_an_edit_without_a_completion_is_none(complete, fill):
-    assert complete(fill, "/v1/edit/completions", edit(REGION)).tree["choices"][0]["message"]["content"] == "None"
-
-
+@pytest.mark.parametrize(
+    ("fill", "more", "contents", "reason"),
+    [
+        pytest.param("1", {}, ["```\nx = 1\n```"], "stop", id="whole"),
+        pytest.param("", {}, ["None"], "stop", id="empty"),
+        pytest.param("= =", {}, ["None"], "stop", id="invalid Python"),
+        pytest.param("abcdefghijkl", {"max_tokens": 4}, ["```\nx = abcd\n```"], "length", id="cut"),
+    ],
+)
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_edit_that_is_cut_has_finish_reason_length(complete, is_streamed):
-    reply = complete("abcdefghijkl", "/v1/edit/completions", edit(REGION, stream=is_streamed, max_tokens=4))
-    found = choices(reply) if is_streamed else reply.tree["choices"]
-    assert found[-1]["finish_reason"] == "length"
-
-
-def test_a_streamed_edit(complete):
-    found = choices(complete("1", "/v1/edit/completions", edit(REGION, stream=True)))
-    assert [one["delta"]["content"] for one in found] == ["```\nx = 1\n```", ""]
-    assert [one["finish_reason"] for one in found] == [None, "stop"]
-
-
-def test_an_edit_keeps_lone_surrogates_of_a_client_out_of_its_response(complete):
-    body = rb'{"messages":[{"role":"user","content":"<|code_to_edit|>\n\ud800 = <|cursor|>\n<|/code_to_edit|>"}]}'
-    assert complete("1", "/v1/edit/completions", body).status == 200
+def test_the_region_of_an_edit(complete, fill, more, contents, reason, is_streamed):
+    reply = complete(fill, "/v1/edit/completions", edit(REGION, stream=is_streamed, **more))
+    if is_streamed:
+        pieces = choices(reply)
+        assert [piece["delta"]["content"] for piece in pieces] == [*contents, ""]
+    else:
+        pieces = reply.tree["choices"]
+        assert [piece["message"]["content"] for piece in pieces] == contents
+    assert pieces[-1]["finish_reason"] == reason
 
 
 @pytest.mark.parametrize(

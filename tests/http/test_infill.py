@@ -10,15 +10,39 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
 
 
-def test_a_response_has_only_the_fields_that_the_client_selects(complete):
-    fields = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "truncated"]
-    tree = complete("total", "/infill", {**GAP, "response_fields": fields}).tree
-    assert tree == {"content": "total", "timings/predicted_n": len("total") + 1, "truncated": False}
+METHOD = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 64}
+X = {"input_prefix": "x = ", "input_suffix": "\n"}
+SELECTED = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "truncated"]
+
+
+@pytest.mark.parametrize(
+    ("fill", "body", "expected"),
+    [
+        pytest.param("", GAP, {"content": ""}, id="nothing"),
+        pytest.param("abcdefghijk", {**GAP, "n_predict": 8}, {"content": "abcdefgh", "stop_type": "limit"}, id="limit"),
+        pytest.param(
+            "alpha; beta", {**GAP, "stop": ["beta", ";"]}, {"content": "alpha", "stopping_word": ";"}, id="stop"
+        ),
+        pytest.param("    a = 1\n  b", METHOD, {"content": "    a = 1", "stop_type": "eos"}, id="n_indent of a line"),
+        pytest.param("        a\n\n        b\n    c", METHOD, {"content": "        a\n\n        b"}, id="n_indent"),
+        pytest.param("a = 1\n", X, {"content": "a = 1", "stop_type": "eos"}, id="end of a line"),
+        pytest.param("a = 1\nb = 2", X, {"content": "a = 1", "stop_type": "limit"}, id="limit of lines"),
+        pytest.param(
+            "total", {**GAP, "response_fields": SELECTED}, {"timings/predicted_n": 6, "truncated": False}, id="fields"
+        ),
+    ],
+)
+def test_what_ends_a_fill(complete, fill, body, expected):
+    tree = complete(fill, "/infill", body).tree
+    assert tree | expected == tree
+    if "response_fields" in body:
+        assert tree == {"content": "total", **expected}
 
 
 def test_several_candidates_are_an_array(complete):
     tree = complete(("first", "other", "third"), "/infill", {**GAP, "n_cmpl": 3}).tree
-    assert [(one["index"], one["content"]) for one in tree] == [(0, "first"), (1, "other"), (2, "third")]
+    assert [(each["index"], each["content"]) for each in tree] == [(0, "first"), (1, "other"), (2, "third")]
+    assert "dg_lsp" not in tree[0]
 
 
 def test_llama_vims_warm_up_runs_no_step_and_selects_no_field(start):
@@ -70,32 +94,11 @@ def test_a_completion_longer_than_a_canvas_uses_several(complete):
     assert tree["diffusion"]["blocks"] > 1
 
 
-def test_n_predict_limits_the_tokens(complete):
-    tree = complete("abcdefghijklmnop", "/infill", {**GAP, "n_predict": 8}).tree
-    assert (tree["content"], tree["tokens_predicted"], tree["stop_type"]) == ("abcdefgh", 8, "limit")
-
-
-def test_a_completion_ends_before_the_first_stop(complete):
-    tree = complete("alpha; beta", "/infill", {**GAP, "stop": ["beta", ";"]}).tree
-    assert (tree["content"], tree["stop_type"], tree["stopping_word"]) == ("alpha", "word", ";")
-
-
-def test_a_completion_ends_before_a_line_left_of_n_indent(complete):
-    body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n"}
-    kept = "        a = 1\n\n        b = 2"
-    assert complete(f"{kept}\n    c = 3", "/infill", {**body, "n_indent": 8}).tree["content"] == kept
-
-
 def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):
     first, last = map(json.loads, complete("total", "/infill", {**GAP, "stream": True}).events)
     assert (first["content"], first["stop"]) == ("total", False)
     assert (last["content"], last["stop"]) == ("", True)
     assert last["timings"]["predicted_n"] == len("total") + 1
-
-
-def test_no_candidate_is_an_empty_completion(complete):
-    reply = complete("", "/infill", GAP)
-    assert (reply.status, reply.tree["content"]) == (200, "")
 
 
 def test_the_response_is_one_line_of_utf_8(complete):
@@ -122,12 +125,6 @@ def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, more)
     assert module_client.post("/infill", {**GAP, **more}).status == 200
 
 
-def test_a_line_left_of_n_indent_is_an_end_and_no_limit(complete):
-    body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 32}
-    tree = complete("        a = 1\n    c = 3\n    d = 4\n    e = 5\n", "/infill", body).tree
-    assert (tree["content"], tree["stop_type"]) == ("        a = 1", "eos")
-
-
 @pytest.mark.parametrize(("fill", "reason"), [("", "empty"), ("= =", "syntax-error"), ("total", "low-confidence")])
 @pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions", "/v1/edit/completions", "tabby"])
 def test_an_empty_fill_has_its_reason(start, path, fill, reason):
@@ -152,12 +149,6 @@ def test_an_empty_fill_has_its_reason(start, path, fill, reason):
         assert last.get("dg_lsp") == ({"reason": reason} if reason else None)
 
 
-def test_a_fill_with_a_text_has_no_reason(complete):
-    reply = complete("total", "/infill", GAP)
-    assert "dg-lsp-reason" not in reply.headers
-    assert "dg_lsp" not in reply.tree
-
-
 @pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions"])
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_each_of_several_completions_has_its_own_reason_to_end(start, path, is_streamed):
@@ -173,14 +164,3 @@ def test_each_of_several_completions_has_its_own_reason_to_end(start, path, is_s
         trees = chunks(found) if is_streamed else [found.tree]
         ends = [choice["finish_reason"] for tree in trees for choice in tree["choices"]]
         assert [end for end in ends if end] == ["stop", "length"]
-
-
-@pytest.mark.parametrize(
-    ("fill", "content", "stop_type"),
-    [("a = 1", "a = 1", "eos"), ("a = 1\n", "a = 1", "eos"), ("a = 1\nb = 2", "a = 1", "limit")],
-)
-def test_a_fill_that_the_line_limit_cuts_has_stop_type_limit(complete, fill, content, stop_type):
-    tree = complete(fill, "/infill", {"input_prefix": "x = ", "input_suffix": "\n"}).tree
-    assert (tree["content"], tree["stop_type"]) == (content, stop_type)
-    [choice] = complete(fill, "/v1/completions", {"prompt": "x = ", "suffix": "\n"}).tree["choices"]
-    assert choice["finish_reason"] == {"eos": "stop", "limit": "length"}[stop_type]

@@ -10,7 +10,7 @@ from gates import TIMEOUT, wait_until
 from http_server import OPERATOR
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.http import app, connection
+from dg_lsp.http import app, auth
 
 BODY = b'{"prompt":"a = "}'
 
@@ -101,13 +101,6 @@ def test_an_error_does_not_quote_the_invalid_value(module_client):
     assert b"secret" not in module_client.post("/infill", body).body
 
 
-def test_lone_surrogates_are_replaced(module_client):
-    body = rb'{"input_prefix":"\ud800 = ","input_suffix":"\udfff","stop":["\ud800"]}'
-    assert module_client.post("/infill", body).status == 200
-    tabby = rb'{"segments":{"prefix":"a","filepath":"\ud800"},"user":"\ud800"}'
-    assert module_client.post("/v1/completions", tabby).status == 200
-
-
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", "nonsense"])
 def test_the_content_type_is_ignored(module_client, content_type):
     reply = module_client.send("POST", "/v1/completions", BODY, {"Content-Type": content_type})
@@ -153,7 +146,7 @@ def test_all_bytes_of_a_head_count(module_client, header):
 )
 def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
     client = start(ScriptedDenoiser("x"))
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(auth, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT) as trickling:
         trickling.sendall(sent)
@@ -168,8 +161,8 @@ def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
 
 
 def test_connections_without_a_request_take_no_places(start, monkeypatch):
-    monkeypatch.setattr(connection, "MAX_WAITING", 4)
-    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
     client = start(ScriptedDenoiser("x"))
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port))) for _ in range(9)]
@@ -180,9 +173,9 @@ def test_connections_without_a_request_take_no_places(start, monkeypatch):
 
 
 def test_connections_that_are_kept_after_an_answer_take_no_places(start, monkeypatch):
-    monkeypatch.setattr(connection, "MAX_WAITING", 4)
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
     client = start(ScriptedDenoiser("x"))
     with ExitStack() as stack:
         for _ in range(20):
@@ -207,9 +200,9 @@ def deaf(stack, start, client, number):
 
 def test_clients_that_do_not_read_take_no_places(start, monkeypatch):
     client = start(ScriptedDenoiser("x"))
-    monkeypatch.setattr(connection, "MAX_WAITING", 4)
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
     with ExitStack() as stack:
         deaf(stack, start, client, 12)
         wait_until(lambda: client.get("/health").status == 200)
@@ -218,7 +211,7 @@ def test_clients_that_do_not_read_take_no_places(start, monkeypatch):
 
 def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatch):
     client = start(ScriptedDenoiser("x"))
-    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(auth, "WRITE_SECONDS", 0.2)
     with ExitStack() as stack:
         [one] = deaf(stack, start, client, 1)
         state = start.started[-1]._uvicorn.server_state
@@ -238,7 +231,7 @@ def test_the_number_of_requests_sent_ahead_is_limited(module_client):
         with suppress(ConnectionError):
             while piece := ahead.recv(1 << 16):
                 received += piece
-    assert received.count(b"HTTP/1.1 200") <= connection.MAX_PIPELINED + 1
+    assert received.count(b"HTTP/1.1 200") <= auth.MAX_PIPELINED + 1
 
 
 def test_a_body_of_many_small_chunks_is_refused(module_client):
@@ -257,9 +250,9 @@ def test_a_body_of_many_small_chunks_is_refused(module_client):
 
 def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(start, monkeypatch):
     client = start(ScriptedDenoiser("x"), rules=OPERATOR)
-    monkeypatch.setattr(connection, "MAX_WAITING", 4)
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(connection, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(auth, "GRACE_SECONDS", 0)
     with ExitStack() as stack:
         kept = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)))
         for _ in range(3):
@@ -272,7 +265,7 @@ def test_a_connection_that_has_sent_a_key_is_not_closed_for_one_that_has_not(sta
 
 
 def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatch):
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(auth, "MAX_CONNECTIONS", 0)
     with socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT) as refused:
         reply = http.client.HTTPResponse(refused)
         reply.begin()
@@ -283,8 +276,8 @@ def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatc
 
 
 def test_many_clients_at_once_are_all_answered(start, monkeypatch):
-    monkeypatch.setattr(connection, "MAX_WAITING", 4)
-    monkeypatch.setattr(connection, "GRACE_SECONDS", TIMEOUT)
+    monkeypatch.setattr(auth, "MAX_WAITING", 4)
+    monkeypatch.setattr(auth, "GRACE_SECONDS", TIMEOUT)
     client = start(ScriptedDenoiser("x"))
     with ExitStack() as stack:
         address = ("127.0.0.1", client.port)

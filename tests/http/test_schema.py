@@ -12,7 +12,7 @@ from schemathesis import checks
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.app import create_app
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.request_schemas import SamplerBody
+from dg_lsp.http.schemas import SamplerBody
 from dg_lsp.http.service import Service
 from dg_lsp.settings import Settings
 

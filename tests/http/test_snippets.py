@@ -3,7 +3,7 @@
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.http import completion
+from dg_lsp.http import service
 
 GAP = {"input_prefix": "x = ", "input_suffix": "\n"}
 EXTRA = [
@@ -68,7 +68,7 @@ def test_an_excluded_file_is_not_completed(start, name):
 
 
 def test_more_snippets_than_any_prompt_holds_are_not_looked_at(prefix_of, monkeypatch):
-    monkeypatch.setattr(completion, "MAX_CHARS", 9)
+    monkeypatch.setattr(service, "MAX_CHARS", 9)
     shown = prefix_of([{"text": f"v{number} = 1\n", "filename": f"{number}.py"} for number in range(4)])
     assert ("v3 = 1" in shown, "v2" in shown, "v1" in shown) == (True, True, False)
 
@@ -84,7 +84,7 @@ def test_secrets_are_masked(prefix_of):
 
 
 def test_a_token_across_the_end_of_what_is_read_is_not_sent(prefix_of, monkeypatch):
-    monkeypatch.setattr(completion, "MAX_CHARS", 30)
+    monkeypatch.setattr(service, "MAX_CHARS", 30)
     shown = prefix_of([{"text": "key = 'ghp_" + "a1" * 18 + "'\n", "filename": "a.py"}])
     assert "key = '" in shown
     assert "ghp_" not in shown

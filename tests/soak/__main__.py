@@ -1,7 +1,7 @@
 """Runs the campaigns, one after another, and prints their figures.
 
 `python -m soak [NAMES...] [--minutes M] [--seed N] [-o FILE.json]`, in tests/ with the project on PYTHONPATH. Each
-campaign is a module with `run(seconds, seed, most=inf)`, which returns the dict of `figures_of` and `peak_mib`.
+campaign is a module with `campaign(figures, folder, seed)`, see `figures.run`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from soak.figures import FAILURES
+from soak.figures import FAILURES, run
 
 CAMPAIGNS = ("messages", "gguf", "web", "traps", "daemons", "editors")
 COLUMNS = ("messages", "seconds", *FAILURES, "peak_mib")
@@ -30,31 +30,25 @@ def main():
     if unknown := [name for name in given.names if name not in CAMPAIGNS]:
         parser.error(f"no campaign named {', '.join(unknown)}; there are {', '.join(CAMPAIGNS)}")
     names = given.names or CAMPAIGNS
-    figures = {}
+    table = Table("campaign", *(key.replace("_", " ") for key in COLUMNS), caption=f"seed {given.seed}")
+    results = {}
     for name in names:
         try:
-            campaign = importlib.import_module(f"soak.{name}")
+            module = importlib.import_module(f"soak.{name}")
         except ImportError as error:
             print(f"{name} is skipped: {error}", file=sys.stderr)
             continue
         print(f"{name}: {given.minutes / len(names):.1f} minutes", file=sys.stderr, flush=True)
-        figures[name] = campaign.run(60 * given.minutes / len(names), given.seed)
-        for example in figures[name].get("examples", ()):
+        result = results[name] = run(module.campaign, given.seed, 60 * given.minutes / len(names))
+        for example in result["examples"]:
             print(f"{name}: {example}", file=sys.stderr)
+        style = "red" if any(result[key] for key in FAILURES) else None
+        table.add_row(name, *(f"{result[key]:,}" for key in COLUMNS), style=style)
     if given.output:
-        given.output.write_text(json.dumps(figures, indent=2) + "\n")
-    Console(width=None if sys.stdout.isatty() else 120).print(table(figures, given.seed))
-    has_failed = any(one.get(key) for one in figures.values() for key in FAILURES)
-    return 1 if has_failed or not figures else 0
-
-
-def table(figures, seed):
-    """The figures of all campaigns, one in each row."""
-    drawn = Table("campaign", *(key.replace("_", " ") for key in COLUMNS), caption=f"seed {seed}")
-    for name, one in figures.items():
-        cells = [f"{one.get(key, 0):,}" for key in COLUMNS]
-        drawn.add_row(name, *cells, style="red" if any(one.get(key) for key in FAILURES) else None)
-    return drawn
+        given.output.write_text(json.dumps(results, indent=2) + "\n")
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    has_failed = any(result[key] for result in results.values() for key in FAILURES)
+    return 1 if has_failed or not results else 0
 
 
 if __name__ == "__main__":

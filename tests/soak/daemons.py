@@ -1,61 +1,39 @@
 """The campaign of the shared daemon: editors that type while daemons and editors are killed, stopped and starved.
 
 Each `Typist` is a client with a text of its own, as an editor is: it types, requests completions, accepts some, and
-connects again when its connection ends. Each answer is compared with that of a fresh engine for the same text. Between
-answers `Faults` are injected, every kind once a round, in an order and at moments of the seed.
-`python -m soak.daemons --seconds 600`, in tests/ with the project on PYTHONPATH, runs only this campaign.
+connects again when its connection ends. The scripted model suggests a checksum of two lines above the cursor, so that
+each answer shows for which text it was computed. Between answers `Faults` are injected, every kind once a round, in an
+order and at moments of the seed.
 """
 
-import argparse
-import itertools
-import json
+import math
 import os
-import queue
 import random
 import resource
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from weakref import WeakSet
 
-import numpy as np
 import psutil
+from e2e.conftest import Launcher
+from e2e.scripted_server import checksum
 from gates import wait_until
-from gguf.quants import dequantize
-from language_client import Client
-from shared_daemon import is_daemon
+from language_client import PATIENT, Client
+from shared_daemon import SCRIPTED, Shared
 
-from dg_lsp.cli.loading import load_file, open_denoiser
-from dg_lsp.context.document import Snapshot
-from dg_lsp.daemon.client import ask, receive, send
-from dg_lsp.daemon.endpoint import Endpoint
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.errors import DaemonError
-from dg_lsp.gguf import TENSOR_TYPES
-from dg_lsp.models.registry import BUNDLED
-from dg_lsp.server.completion import NUM_INVOKED
-from dg_lsp.settings import parse_settings
-from soak.figures import FAILURES, figures_of
-from soak.gguf import File
+from dg_lsp.daemon.client import receive, send
 
-ROOT = Path(__file__).parents[2]
-NUM_TYPISTS, NUM_MODELS = 4, 3
-CONTEXT_LENGTH = 16_384
-"""Makes each model so large that the limit holds two of them."""
+NUM_TYPISTS, MODELS = 4, ("first", "second", "third")
 MAX_BYTES = 1 << 30
 """Address space of a daemon."""
-MAX_ANSWERS, LONGEST_TEXT = 25, 2000
+MAX_ANSWERS, LONGEST_TEXT = 25, 1500
 """Of a session."""
-MAX_KNOWN, MAX_WAITING = 10_000, 200
-"""Answers that are remembered, and that wait to be compared; then clients wait too."""
 ANSWERS_PER_FAULT = (4, 12)
 DISK_BYTES = 1 << 18
 NOBODY = 65_534
@@ -66,39 +44,7 @@ PAUSE, LONG_PAUSE, MOMENT = (0.2, 2.0), (5.5, 7.0), 0.1
 OTHER_VERSION = "0.0.1"
 EDITOR = {"name": "soak", "version": "1"}
 OWN_MODEL = "this editor gets a model of its own"
-REFUSALS = ("of memory",)
-KINDS = (
-    "wrong",
-    "compared",
-    "compared_empty",
-    "rounded",
-    "cancelled",
-    "refused",
-    "sessions",
-    "connections_ended",
-    "own_models",
-    "models_opened",
-    "models_closed",
-)
-PEAKS = {"daemon": "", "own": "_of_own_models", "pipe": "_of_clients"}
-SETTINGS = {
-    "completion": {"deadline_ms": 600_000, "early_stop_ms": 0, "min_confidence": 0, "max_tokens": 24},
-    "context": {"enabled": "never"},
-    "model": {"threads": 1, "gpu_layers": 0, "context_length": CONTEXT_LENGTH},
-}
-"""An answer depends on text and model only: neither on the load of the machine nor on measured costs."""
-PIECES = (0, 1, 4, 16)
-"""Sums are rounded otherwise when a prompt is decoded in other pieces, and two tokens may be equally probable."""
 DECODERS = ("diffusion", "autoregressive")
-VERSIONED = """
-import sys, dg_lsp
-dg_lsp.__version__ = sys.argv[1]
-from dg_lsp import cli
-from dg_lsp.cli import servers
-servers.DAEMON = (*sys.orig_argv[:5], "daemon", "run")
-sys.exit(cli.run(sys.argv[2:]))
-"""
-"""dg-lsp with another version, as are the daemons that it starts."""
 INTRUDER = f"""
 import os, socket, sys
 from pathlib import Path
@@ -130,145 +76,24 @@ for name, attempt in attempts.items():
 """What another user tries; it prints what it gets."""
 
 
-def write_models(folder):
-    """dg-mini in float32 with other weights: files that complete code, each in its own way."""
-    models = []
-    for number in range(NUM_MODELS):
-        file, rng, body = File.read(BUNDLED[0].path), np.random.default_rng(number), bytearray()
-        for tensor in file.tensors:
-            name, dimensions, kind, start = tensor
-            size = TENSOR_TYPES[kind].num_bytes(dimensions[::-1])
-            stored = np.frombuffer(file.body, np.uint8, size, start)
-            weights = dequantize(stored.reshape(dimensions[-1], -1) if len(dimensions) > 1 else stored, kind)
-            if name.endswith(b"norm.weight"):
-                weights = weights * (1 + 0.2 * rng.standard_normal(weights.shape, np.float32))
-            tensor[2] = 0
-            body += weights.astype(np.float32).tobytes()
-            body += bytes(-len(body) % 32)
-        path, file.body = folder / f"model-{number}.gguf", body
-        path.write_bytes(file.packed())
-        models.append(str(path))
-    return models
+# the folder and its processes
 
 
-# answers
+class Installation(Shared):
+    """The folder of the daemons, their processes, and what all clients and faults share."""
 
-
-@dataclass(frozen=True)
-class Question:
-    """A completion that a session requested."""
-
-    model: str
-    decoder: str
-    text: str
-    offset: int
-    num_candidates: int
-
-    @property
-    def sides(self):
-        return self.text[: self.offset], self.text[self.offset :]
-
-    def after(self, accepted):
-        """The question that follows when a suggestion is accepted."""
-        before, after = self.sides
-        return replace(self, text=before + accepted + after, offset=self.offset + len(accepted))
-
-
-@dataclass(frozen=True)
-class Answer:
-    session: str
-    question: Question
-    earlier: tuple  # questions of the same session
-    texts: list
-
-
-def settings_of(model, decoder):
-    """The options that a client sends."""
-    completion, runtime = {**SETTINGS["completion"], "decoder": decoder}, {**SETTINGS["model"], "name": model}
-    return {**SETTINGS, "completion": completion, "model": runtime}
-
-
-class Reference:
-    """Fresh engines: each question gets a slot that holds nothing."""
-
-    def __init__(self):
-        self._engines, self._known, self._clients = {}, {}, itertools.count()
-
-    def candidates(self, question, piece=0):
-        """The texts that are shown, and all, which are suggested again when their beginning was typed.
-
-        The last characters of the prompt are decoded by themselves if `piece` is not 0.
-        """
-        if (question, piece) not in self._known:
-            if len(self._known) > MAX_KNOWN:
-                self._known.clear()
-            client = next(self._clients)
-            if piece:
-                before, after = question.sides
-                self._fill(replace(question, text=before[:-piece] + after, offset=len(before[:-piece])), client)
-            self._known[question, piece] = self._fill(question, client)
-        return self._known[question, piece]
-
-    def is_right(self, answer, piece=0):
-        """Whether the texts are a fresh engine's, or the rests of what it suggested before they were typed."""
-        question = answer.question
-        if answer.texts == self.candidates(question, piece)[0]:
-            return True
-        return any(answer.texts == rests for one in answer.earlier for rests in self._rests(one, question, piece))
-
-    def _rests(self, earlier, question, piece):
-        """The rests of the suggestions at an earlier question, and of those after the first of them was accepted."""
-        states = [earlier, *(earlier.after(text) for text in self.candidates(earlier, piece)[0][:1])]
-        now, now_after = question.sides
-        for state in states:
-            before, after = state.sides
-            typed = now[len(before) :]
-            if now.startswith(before) and after == now_after:
-                rests = [one[len(typed) :] for one in self.candidates(state, piece)[1] if one.startswith(typed)]
-                yield [one for one in rests if one.strip()][: question.num_candidates]
-
-    def _fill(self, question, client):
-        is_typed = question.num_candidates == 1
-        snapshot = Snapshot("file:///fresh.py", client, question.text)
-        priority = Priority.TYPED if is_typed else Priority.INVOKED
-        request = FillRequest(snapshot, question.offset, question.num_candidates, priority=priority, client=client)
-        if is_typed and request.cursor.is_deep_inside_word:
-            return [], []
-        result = self._engine(question).fill(request, deadline=time.monotonic() + PATIENCE)
-        shown = [one.text for one in result.candidates]
-        return shown, [*shown, *(one.text for one in result.hidden)]
-
-    def _engine(self, question):
-        key = question.model, question.decoder
-        if key not in self._engines:
-            settings = parse_settings(settings_of(*key))
-            denoiser = open_denoiser(load_file(Path(question.model), settings))
-            self._engines[key] = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-        return self._engines[key]
-
-    def close(self):
-        for engine in self._engines.values():
-            engine.close()
-
-
-# the folder, its processes and figures
-
-
-class Campaign:
-    """What all clients and faults share. Any thread may count."""
-
-    def __init__(self, folder, seed):
+    def __init__(self, figures, folder, seed):
         folder.chmod(0o755)  # only the daemon's own folder keeps others out
-        self.folder, self.seed, self.endpoint = folder, seed, Endpoint(folder / "state")
-        self.models = write_models(folder)
-        self.answers, self.is_over = queue.Queue(MAX_WAITING), threading.Event()
-        self.counts, self.examples, self.peaks, self.disturbed = Counter(), [], Counter(), WeakSet()
-        """`disturbed` are clients whose connection a fault may end."""
-        self._lock, self._open_models = threading.Lock(), (0, set())
+        super().__init__(Launcher(folder), folder / "state")
+        self.figures, self.folder, self.seed = figures, folder, seed
+        self.is_over = threading.Event()
+        self.suggested = set()
+        """Suggestions for the texts of all sessions."""
+        self.disturbed = WeakSet()
+        """Clients whose connection a fault may end."""
         self.env = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "DG_LSP_DAEMON_DIR": str(self.endpoint.folder),
+            **self.env,
             "DG_LSP_DATA_DIR": str(folder / "data"),
             "DG_LSP_CONFIG_DIR": os.devnull,
             "OMP_WAIT_POLICY": "passive",
@@ -277,73 +102,68 @@ class Campaign:
             "MALLOC_ARENA_MAX": "2",
         }
 
-    def count(self, kind):
-        with self._lock:
-            self.counts[kind] += 1
-
-    def fail(self, kind, what):
-        self.count(kind)
-        self.examples.append(f"{kind}: {what}"[:500])
-
-    def command(self, *arguments, version=""):
-        """dg-lsp with the limit of memory."""
-        python = [sys.executable, "-P", *(["-c", VERSIONED, version] if version else ["-m", "dg_lsp"])]
-        return ["sh", "-c", f'ulimit -v {MAX_BYTES >> 10}; exec "$@"', "sh", *python, *arguments]
-
-    def run(self, command):
-        """The outcome of a command."""
-        how = {"env": self.env, "cwd": self.folder, "timeout": PATIENCE}
-        return subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    def command(self, *arguments):
+        """dg-lsp with the scripted model and the limit of memory."""
+        return ["sh", "-c", f'ulimit -v {MAX_BYTES >> 10}; exec "$@"', "sh", *SCRIPTED, "checksum", *arguments]
 
     def processes(self):
         """Servers of the campaign: daemons, editors' processes, and their children."""
-        for one in psutil.process_iter():
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
-                is_ours = one.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
-                if is_ours and one.status() != psutil.STATUS_ZOMBIE:
-                    yield one
+                is_ours = process.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
 
-    def daemons(self):
-        found = []
-        for one in self.processes():
-            with suppress(psutil.Error):
-                found += [one] * is_daemon(one.cmdline())
-        return found
+    def for_daemons(self, act):
+        """Does something with the process of each daemon."""
+        for pid in self.daemons():
+            with suppress(psutil.Error, ProcessLookupError):
+                act(psutil.Process(pid))
 
-    def sample(self):
-        """Records the resident memory of each kind of process, and which models daemons open and close."""
-        for one in self.processes():
-            with suppress(psutil.Error):
-                is_pipe = any(part.endswith("pipe.py") for part in one.cmdline())
-                kind = "daemon" if is_daemon(one.cmdline()) else "pipe" if is_pipe else "own"
-                self.peaks[kind] = max(self.peaks[kind], one.memory_info().rss)
-        with suppress(DaemonError):
-            if (facts := ask(self.endpoint, "status")) is not None:
-                models = {one["model"] for one in facts["models"] if one["state"] == "ready"}
-                pid, before = self._open_models
-                self.counts["models_opened"] += len(models - before if pid == facts["pid"] else models)
-                self.counts["models_closed"] += len(before - models) if pid == facts["pid"] else 0
-                self._open_models = facts["pid"], models
+
+# clients
+
+
+@dataclass(frozen=True)
+class Question:
+    """A completion that a session requested at the end of its text."""
+
+    model: str
+    text: str
+
+    @property
+    def suggestion(self):
+        return checksum(self.model, self.text)
+
+    def rests(self, text):
+        """The rest of the suggestion if its beginning was typed, and of the next one if it was accepted."""
+        after = Question(self.model, self.text + self.suggestion)
+        for question in (self, after):
+            typed = text[len(question.text) :]
+            if text.startswith(question.text) and question.suggestion.startswith(typed):
+                yield question.suggestion[len(typed) :]
 
 
 class Typist(threading.Thread):
     """One client after another, each with a text of its own, under the same name as those of the others."""
 
-    def __init__(self, campaign, number):
+    def __init__(self, installation, number):
         super().__init__(daemon=True)
-        self.campaign, self.number = campaign, number
-        self.rng = random.Random(f"{campaign.seed} {number}")
-        self.client, self.num_sessions = None, 0
+        self.installation, self.figures, self.number = installation, installation.figures, number
+        self.rng = random.Random(f"{installation.seed} {number}")
+        self.client = None
+        self.num_sessions = 0
         self.version = ""
         """Of the next session."""
 
     def run(self):
-        while not self.campaign.is_over.is_set():
+        while not self.installation.is_over.is_set():
             self.num_sessions += 1
             self.session = f"{self.number}_{self.num_sessions}"
-            self.asked, has_left, problem = [], False, ""
-            command = self.campaign.command("lsp", "--daemon", "start", version=self.version)
-            self.client = Client(command, self.campaign.env, self.campaign.folder)
+            self.asked, has_left, problem = {}, False, ""
+            environment = {**self.installation.env, "DG_TEST_VERSION": self.version}
+            command = self.installation.command("lsp", "--daemon", "start")
+            self.client = Client(command, environment, self.installation.folder)
             try:
                 self._type_and_ask()
                 has_left = self.client.leave() == 0
@@ -357,13 +177,16 @@ class Typist(threading.Thread):
 
     def _type_and_ask(self):
         client, rng = self.client, self.rng
-        self.model, self.decoder = rng.choice(self.campaign.models), rng.choice(DECODERS)
-        client.handshake(options={**settings_of(self.model, self.decoder), "editorInfo": EDITOR})
+        self.model, decoder = rng.choice(MODELS), rng.choice(DECODERS)
+        completion = {**PATIENT["completion"], "decoder": decoder, "min_confidence": 0}
+        options = {"completion": completion, "context": {"enabled": "never"}, "model": {"name": self.model}}
+        client.handshake(options={**options, "editorInfo": EDITOR})
         client.wait_status(lambda status: status["dgLsp"]["state"] in ("ready", "error"))
-        self.text, self.version_of_text = f"# é😋 {self.session}\n", 1
+        self.text = f"# é😋 {self.session}\n"
+        self.version_of_text = 1
         client.open(self.text)
         for _ in range(rng.randint(1, MAX_ANSWERS)):
-            if not self.campaign.is_over.is_set():
+            if not self.installation.is_over.is_set():
                 self._type()
                 self._complete()
 
@@ -384,7 +207,7 @@ class Typist(threading.Thread):
         for piece in rng.choice(parts).splitlines(keepends=True):
             self._insert(piece)
         if rng.random() < 0.2:
-            self._replace(len(self.text) - 1, len(self.text), "")
+            self._replace(len(self.text) - 1, len(self.text), "(")
 
     def _insert(self, text):
         self._replace(len(self.text), len(self.text), text)
@@ -408,9 +231,9 @@ class Typist(threading.Thread):
             msg_id = self._ask()
             if rng.random() < 0.5:
                 self.client.cancel(msg_id)
-            self._insert(rng.choice("abc "))
+            self._insert(rng.choice(" ("))
         items = self.client.items(self._ask())
-        self.campaign.count("answers")
+        self.figures.add("answers")
         if items and rng.random() < 0.7:
             text = items[0]["insertText"]
             is_accepted = rng.random() < 0.5
@@ -420,56 +243,51 @@ class Typist(threading.Thread):
                 self.client.request("workspace/executeCommand", items[0]["command"])
 
     def _ask(self):
-        # the second and third candidates of a canvas are drawn: they depend on the last bit of a probability
-        kinds = (Client.AUTOMATIC,) if self.decoder == "diffusion" else (Client.AUTOMATIC, Client.INVOKED)
-        kind = self.rng.choice(kinds)
-        at = self._position(len(self.text))
-        msg_id = self.client.complete(**at, kind=kind)
-        num_candidates = NUM_INVOKED if kind == Client.INVOKED else 1
-        self.asked.append((msg_id, Question(self.model, self.decoder, self.text, len(self.text), num_candidates)))
+        kind = self.rng.choice((Client.AUTOMATIC, Client.INVOKED))
+        msg_id = self.client.complete(**self._position(len(self.text)), kind=kind)
+        self.asked[msg_id] = question = Question(self.model, self.text)
+        self.installation.suggested.add(question.suggestion)
         return msg_id
 
     # the end of a session
 
     def _judge(self, has_left, has_ended, problem):
         """Counts the answers of a session that has ended, and what was not expected."""
-        client, fail, name = self.client, self.campaign.fail, f"session {self.session}"
-        may_end = client in self.campaign.disturbed
-        self.campaign.count("sessions" if has_left else "connections_ended")
+        client, add, name = self.client, self.figures.add, f"session {self.session}"
+        may_end = client in self.installation.disturbed
+        add("sessions" if has_left else "connections_ended")
         if not has_left and not may_end:
-            fail("unexpected", f"{name} ended: {problem} {client.stderr}")
-        times = Counter(one.get("id") for one in client.messages if "method" not in one)
+            add("unexpected", f"{name} ended: {problem} {client.stderr}")
+        times = Counter(message.get("id") for message in client.messages if "method" not in message)
         for msg_id in set(client.requested) - set(times):
             if has_left or not (has_ended or may_end):
-                fail("lost", f"{name}, {msg_id}: {problem}")
+                add("lost", f"{name}, {msg_id}: {problem}")
         for msg_id in times - Counter(client.requested):
-            fail("unexpected", f"{name}: {times[msg_id]} answers to {msg_id}")
+            add("unexpected", f"{name}: {times[msg_id]} answers to {msg_id}")
         for line in client.stderr.splitlines():
-            self.campaign.count("own_models")
+            add("own_models")
             if not line.endswith(OWN_MODEL):
-                fail("unexpected", f"{name}: {line}")
-        for number, (msg_id, question) in enumerate(self.asked):
-            earlier = tuple(one for _, one in self.asked[:number])
+                add("unexpected", f"{name}: {line}")
+        questions = [*self.asked.values()]
+        for number, (msg_id, question) in enumerate(self.asked.items()):
             for message in client.answers(msg_id)[:1]:
-                self._sort(question, earlier, message)
+                self._compare(question, questions[:number], message)
 
-    def _sort(self, question, earlier, message):
-        """One answer: an error, nothing because the model was refused, or texts to compare."""
-        states = [one["dgLsp"]["state"] for one in self.client.received("didChangeStatus")]
-        self.campaign.count("messages")
+    def _compare(self, question, earlier, message):
+        """One answer: an error, or the suggestion for its text, or the rest of an earlier one of the session."""
+        add = self.figures.add
+        add("messages")
         if "error" in message:
-            is_known = message["error"]["code"] in (Client.CANCELLED, Client.SUPERSEDED)
-            self.campaign.count("cancelled")
-            if not is_known:
-                self.campaign.fail("unexpected", f"session {self.session}: {message['error']}")
-        elif "error" in states:
-            [reason] = [one["message"] for one in self.client.received("window/showMessage")]
-            self.campaign.count("refused")
-            if not any(part in reason for part in REFUSALS) or message["result"]["items"]:
-                self.campaign.fail("unexpected", f"session {self.session}: {reason} {message}")
-        else:
-            texts = [item["insertText"] for item in message["result"]["items"]]
-            self.campaign.answers.put(Answer(self.session, question, earlier, texts))
+            add("cancelled")
+            if message["error"]["code"] not in (Client.CANCELLED, Client.SUPERSEDED):
+                add("unexpected", f"session {self.session}: {message['error']}")
+            return
+        texts = [item["insertText"] for item in message["result"]["items"]]
+        add("compared" if texts else "compared_empty")
+        right = {question.suggestion, *(rest for one in earlier for rest in one.rests(question.text))}
+        for text in set(texts) - right:
+            kind = "crossed" if text in self.installation.suggested else "unexpected"
+            add(kind, f"session {self.session}: {text} in place of {right} after {question.text[-80:]!r}")
 
 
 # faults
@@ -478,46 +296,41 @@ class Typist(threading.Thread):
 class Faults:
     """What happens to daemons and clients, every kind once a round."""
 
-    def __init__(self, campaign, typists):
-        self.campaign, self.typists = campaign, typists
-        self.rng = random.Random(f"{campaign.seed} faults")
+    def __init__(self, installation, typists):
+        self.installation, self.figures, self.typists = installation, installation.figures, typists
+        self.rng = random.Random(f"{installation.seed} faults")
         self.kinds = (
             self.kill_daemon, self.stop_daemon, self.kill_client, self.stop_client,
             self.fill_disk, self.change_version, self.intrude,
         )  # fmt: skip
-        self.done, self._round, self.next_at = Counter(), [], 0
+        self.done = Counter()
+        self._round = []
+        self._next_at = 0
         self.is_mounted = os.geteuid() == 0 and self._mount()
 
     def inject(self):
         """The next one, once there were enough answers since the last."""
-        if self.campaign.counts["answers"] < self.next_at:
+        if self.figures.counts["answers"] < self._next_at:
             return
         self._round = self._round or self.rng.sample(self.kinds, len(self.kinds))
         fault = self._round.pop()
         fault()
         self.done[fault.__name__] += 1
-        self.next_at = self.campaign.counts["answers"] + self.rng.randint(*ANSWERS_PER_FAULT)
+        self._next_at = self.figures.counts["answers"] + self.rng.randint(*ANSWERS_PER_FAULT)
 
     def kill_daemon(self):
         self._disturb_all()
-        for one in self.campaign.daemons():
-            with suppress(psutil.Error):
-                one.kill()
+        self.installation.for_daemons(psutil.Process.kill)
         self._disturb_all()  # clients that connected meanwhile
 
     def stop_daemon(self):
-        stopped = self.campaign.daemons()
-        for one in stopped:
-            with suppress(psutil.Error):
-                one.suspend()
-        self._wait(*LONG_PAUSE) if self.rng.random() < 0.3 else self._wait(*PAUSE)
-        for one in stopped:
-            with suppress(psutil.Error):
-                one.resume()
+        self.installation.for_daemons(psutil.Process.suspend)
+        self._wait(*(LONG_PAUSE if self.rng.random() < 0.3 else PAUSE))
+        self.installation.for_daemons(psutil.Process.resume)
 
     def kill_client(self):
         client = self.rng.choice(self.typists).client
-        self.campaign.disturbed.add(client)
+        self.installation.disturbed.add(client)
         client.process.kill()
 
     def stop_client(self):
@@ -543,33 +356,36 @@ class Faults:
     def intrude(self):
         """Another user, and a program of the same user that does not know the token."""
         if os.geteuid() == 0:
-            done = self.campaign.run([sys.executable, "-P", "-c", INTRUDER, str(self.campaign.endpoint.folder)])
+            command = [sys.executable, "-P", "-c", INTRUDER, str(self.installation.endpoint.folder)]
+            options = {"env": self.installation.env, "cwd": self.installation.folder, "timeout": PATIENCE}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
             if done.stdout or done.returncode:
-                self.campaign.fail("unexpected", f"another user got {done.stdout} {done.stderr[-300:]}")
+                self.figures.add("unexpected", f"another user got {done.stdout} {done.stderr[-300:]}")
         with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(self.campaign.endpoint.socket_path))
+            connection.connect(str(self.installation.endpoint.socket_path))
             send(connection, {"token": "x" * 43})
             if (answer := receive(connection)) != {"refused": "the token is wrong"}:
-                self.campaign.fail("unexpected", f"the daemon accepts a wrong token: {answer}")
+                self.figures.add("unexpected", f"the daemon accepts a wrong token: {answer}")
 
     def _disturb_all(self):
-        self.campaign.disturbed.update(one.client for one in self.typists)
+        self.installation.disturbed.update(one.client for one in self.typists)
 
     def end(self):
         if self.is_mounted:
-            subprocess.run(["umount", self.campaign.endpoint.folder], check=True)
+            subprocess.run(["umount", self.installation.endpoint.folder], check=True)
 
     def _wait(self, low, high):
         time.sleep(self.rng.uniform(low, high))
 
     def _mount(self):
-        self.campaign.endpoint.prepare()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", self.campaign.endpoint.folder]
+        self.installation.endpoint.prepare()
+        options, folder = f"size={DISK_BYTES},mode=700", self.installation.endpoint.folder
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     @contextmanager
     def _full_folder(self):
-        path = self.campaign.endpoint.folder / "full"
+        path = self.installation.endpoint.folder / "full"
         with path.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(512)):
                 pass
@@ -578,122 +394,59 @@ class Faults:
 
     @contextmanager
     def _full_daemons(self):
-        limited = [one.pid for one in self.campaign.daemons()]
-        _limit_files(limited, 0)
+        _limit_files(self.installation, 0)
         yield
-        _limit_files(limited, resource.RLIM_INFINITY)
+        _limit_files(self.installation, resource.RLIM_INFINITY)
 
 
-def _limit_files(pids, size):
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def _limit_files(installation, size):
+    limits = size, resource.RLIM_INFINITY
+    installation.for_daemons(lambda process: process.rlimit(resource.RLIMIT_FSIZE, limits))
 
 
 # the campaign
 
 
-class Judge:
-    """Compares answers with those of fresh engines."""
-
-    def __init__(self, campaign):
-        self._campaign, self._reference = campaign, Reference()
-        self._right = set()
-        """Texts that were right elsewhere, with their models."""
-
-    def compare(self, *, is_last=False):
-        """The answers so far, for a moment; the last time all of them."""
-        end = time.monotonic() + MOMENT
-        with suppress(queue.Empty):
-            while is_last or time.monotonic() < end:
-                self._compare(self._campaign.answers.get_nowait())
-
-    def _compare(self, answer):
-        key = (answer.question.model, *answer.texts)
-        piece = next((piece for piece in PIECES if self._reference.is_right(answer, piece)), None)
-        if piece is not None:
-            self._campaign.count("rounded" if piece else "compared" if answer.texts else "compared_empty")
-            self._right.add(key)
-            return
-        question, (known, _) = answer.question, self._reference.candidates(answer.question)
-        kind = "crossed" if answer.texts and key in self._right else "wrong"
-        what = f"{answer.texts} in place of {known} at {question.sides[0][-80:]!r}, {question.decoder}"
-        self._campaign.fail(kind, f"session {answer.session}: {what}")
-
-    def close(self):
-        self._reference.close()
+def campaign(figures, folder, seed):
+    """Types until there are enough answers and every kind of fault."""
+    installation = Installation(figures, folder, seed)
+    typists = [Typist(installation, number) for number in range(NUM_TYPISTS)]
+    faults = Faults(installation, typists)
+    try:
+        for typist in typists:
+            typist.start()
+        wait_until(lambda: all(typist.client for typist in typists))
+        while not figures.has_ended("answers") or (figures.most < math.inf and len(faults.done) < len(faults.kinds)):
+            faults.inject()
+            installation.for_daemons(lambda process: figures.sample(process.memory_info().rss))
+            time.sleep(MOMENT)
+        installation.is_over.set()
+        end = time.monotonic() + PATIENCE
+        for typist in typists:
+            typist.join(max(0.0, end - time.monotonic()))
+            if typist.is_alive():
+                figures.add("lost", f"session {typist.session} does not end")
+        _check_remains(installation)
+    finally:
+        installation.is_over.set()
+        for process in installation.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        faults.end()
+    figures.facts["faults"] = dict(faults.done)
 
 
-def run(seconds, seed, most=float("inf")):
-    """Types for some seconds, or until there are so many answers and every kind of fault; returns the figures."""
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dg-soak-") as name:
-        campaign = Campaign(Path(name), seed)
-        typists = [Typist(campaign, number) for number in range(NUM_TYPISTS)]
-        faults, judge = Faults(campaign, typists), Judge(campaign)
-        try:
-            for one in typists:
-                one.start()
-            wait_until(lambda: all(one.client for one in typists))
-            while time.monotonic() - start < seconds:
-                if campaign.counts["answers"] >= most and len(faults.done) == len(faults.kinds):
-                    break
-                faults.inject()
-                campaign.sample()
-                judge.compare()
-                time.sleep(MOMENT)
-            campaign.is_over.set()
-            end = time.monotonic() + PATIENCE
-            while any(one.is_alive() for one in typists) and time.monotonic() < end:
-                judge.compare()
-                time.sleep(MOMENT)
-            for one in typists:
-                if one.is_alive():
-                    campaign.fail("lost", f"session {one.session} does not end")
-            judge.compare(is_last=True)
-            _check_remains(campaign)
-        finally:
-            campaign.is_over.set()
-            judge.close()
-            for one in campaign.processes():
-                with suppress(psutil.Error):
-                    one.kill()
-            faults.end()
-    counts = {kind: campaign.counts[kind] for kind in (*FAILURES, *KINDS)}
-    counts["unexpected"] += counts["wrong"]
-    peaks = {f"peak_mib{suffix}": round(campaign.peaks[kind] / (1 << 20), 1) for kind, suffix in PEAKS.items()}
-    more = {"faults": dict(faults.done), **peaks, "examples": campaign.examples}
-    return figures_of(start, seed, campaign.counts["messages"], **counts, **more)
-
-
-def _check_remains(campaign):
+def _check_remains(installation):
     """After the last client and `dg-lsp daemon stop` there is no process, no socket and no lock."""
-    campaign.run(campaign.command("daemon", "stop"))
+    add = installation.figures.add
+    installation.dg_lsp("daemon", "stop")
     with suppress(AssertionError):
-        wait_until(lambda: not [*campaign.processes()], seconds=PATIENCE, pause=MOMENT)
-    for one in campaign.processes():
-        campaign.fail("unexpected", f"a process remains: {one.cmdline()}")
-    folder = campaign.endpoint.folder
-    for path in sorted(folder.iterdir()):
+        wait_until(lambda: not [*installation.processes()], seconds=PATIENCE, pause=MOMENT)
+    for process in installation.processes():
+        add("unexpected", f"a process remains: {process.cmdline()}")
+    for path in sorted(installation.endpoint.folder.iterdir()):
         if path.suffix not in (".lock", ".log"):
-            campaign.fail("unexpected", f"the daemon's folder still has {path.name}")
-    campaign.endpoint.acquire_lock().release()
-    log = campaign.endpoint.log.read_text(errors="replace")
-    campaign.counts["crashes"] += log.count("Fatal Python error")
-    for line in log.splitlines():
-        campaign.fail("unexpected", f"log: {line}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description="Types through a shared daemon that fails; prints figures as JSON.")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=float, default=float("inf"), help="answers after which it ends")
-    given = parser.parse_args()
-    figures = run(given.seconds, given.seed, given.most)
-    print(json.dumps(figures, indent=2, ensure_ascii=False))
-    return 1 if any(figures[kind] for kind in FAILURES) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            add("unexpected", f"the daemon's folder still has {path.name}")
+    installation.endpoint.acquire_lock().release()
+    for line in installation.endpoint.log.read_text(errors="replace").splitlines():
+        add("crashes" if "Fatal Python error" in line else "unexpected", f"log: {line}")

@@ -1,28 +1,74 @@
-"""The figures that every campaign returns."""
+"""What every campaign counts, and the one way to run a campaign."""
 
+import math
+import tempfile
+import threading
 import time
+from collections import Counter, defaultdict
+from pathlib import Path
 from statistics import median
 
 FAILURES = ("crashes", "lost", "crossed", "unexpected")
 NUM_EXAMPLES, NUM_CHARS = 10, 5000
 """Failures that are described, and the length of a description: the stacks of all threads."""
 MAX_GROWTH = 0.05
-"""Of a process in the second half of its messages."""
+"""Of the memory of a process in its second half, once there were `NUM_WARM` messages."""
+NUM_WARM = 20_000
+MIB = 1 << 20
 
 
-def figures_of(start, seed, messages, *, crashes=0, lost=0, crossed=0, unexpected=0, examples=(), **others):
-    """Counts since `start`, in seconds of `time.monotonic`: `lost` and `crossed` are answers or edits."""
-    return {
-        "messages": messages,
-        "seconds": round(time.monotonic() - start, 1),
-        "seed": seed,
-        "crashes": crashes,
-        "lost": lost,
-        "crossed": crossed,
-        "unexpected": unexpected,
-        **others,
-        **({"examples": [*examples][:NUM_EXAMPLES]} if examples else {}),
-    }
+class Figures:
+    """Counts, examples of failures and memory of one run. Any thread may call."""
+
+    def __init__(self, seconds=math.inf, most=math.inf):
+        self.start = time.monotonic()
+        self.seconds, self.most = seconds, most
+        self.counts = Counter()
+        self.examples = []
+        self.facts = {}
+        """Other figures of a campaign, by name."""
+        self._sizes = defaultdict(list)
+        self._peak = 0
+        self._lock = threading.Lock()
+
+    def add(self, kind, what="", number=1):
+        """Counts something; `what` describes a failure."""
+        with self._lock:
+            self.counts[kind] += number
+            if what and len(self.examples) < NUM_EXAMPLES:
+                self.examples.append(f"{kind}: {what[:NUM_CHARS]}")
+
+    def has_ended(self, kind="messages", share=1.0):
+        """Whether the time is over, or this share of the messages was counted as this kind."""
+        return self.counts[kind] >= share * self.most or time.monotonic() > self.start + self.seconds
+
+    def limit(self, share):
+        """A function that returns whether a part of the campaign with this share has ended; the part begins now."""
+        end, most = time.monotonic() + share * self.seconds, self.counts["messages"] + share * self.most
+        return lambda: self.counts["messages"] >= most or time.monotonic() > end
+
+    def sample(self, size, process=""):
+        """Records resident memory in bytes; that of a named process must not grow."""
+        self._peak = max(self._peak, size)
+        if process:
+            self._sizes[process].append(size)
+
+    def result(self, seed):
+        """All of it as JSON values."""
+        growths = {process: round(growth(sizes), 4) for process, sizes in self._sizes.items()}
+        for process, grown in growths.items():
+            if grown > MAX_GROWTH and self.counts["messages"] > NUM_WARM:
+                self.add("unexpected", f"{process}: memory grew by {grown:.1%} in the second half")
+        return {
+            "seed": seed,
+            "seconds": round(time.monotonic() - self.start, 1),
+            **dict.fromkeys(("messages", *FAILURES), 0),
+            **self.counts,
+            "peak_mib": round(self._peak / MIB, 1),
+            "growth": growths,
+            **self.facts,
+            "examples": self.examples,
+        }
 
 
 def growth(sizes):
@@ -33,4 +79,12 @@ def growth(sizes):
     half = sizes[len(sizes) // 2 :]
     size = max(1, len(half) // 4)
     medians = [median(half[start : start + size]) for start in range(0, size * 4, size) if half[start:]]
-    return round(max(medians) / min(medians) - 1, 4) if medians else 0.0
+    return max(medians) / min(medians) - 1 if medians else 0.0
+
+
+def run(campaign, seed, seconds=math.inf, most=math.inf):
+    """Runs `campaign(figures, folder, seed)` for some seconds or a number of messages; returns the figures."""
+    figures = Figures(seconds, most)
+    with tempfile.TemporaryDirectory(prefix="dg-soak-", ignore_cleanup_errors=True) as folder:
+        campaign(figures, Path(folder), seed)
+    return figures.result(seed)

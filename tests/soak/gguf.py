@@ -1,7 +1,7 @@
 """Damaged model files of every architecture, against the code with which servers open models.
 
-Each file is a tiny random model with one to three changes of its structure. `Server` is a process that opens one after
-another and completes a line with each; a file may end the child that tests it, never the server.
+Each file is a tiny random model with one to three changes of its structure. A process opens one after another and
+completes a line with each; a file may end the child that tests it, never the process.
 """
 
 import json
@@ -11,50 +11,43 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
-from collections import Counter
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
 import tiny_masked
 import tiny_vocabulary
 
-from dg_lsp.gguf import ARRAY, MAGIC, SCALARS, STRING, TENSOR_TYPES, read_header
+from dg_lsp.gguf import ARRAY, MAGIC, SCALARS, STRING, TENSOR_TYPES, Value, read_header
 from dg_lsp.models.registry import BUNDLED
-from soak.figures import NUM_EXAMPLES, figures_of
+from soak.figures import NUM_EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 MAX_WEIGHTS = 1 << 23
 MAX_BYTES = 8 << 30
-"""Address space of the server and of its children: a file that makes them allocate more is a failure."""
+"""Address space of the process and of its children: a file that makes them allocate more is a failure."""
 NUMBERS = (0, 1, 2, 3, 7, 31, 255, 256, 513, 65_535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1)
-TEXTS = (
-    b"",
-    b"\xff\xfe",
-    b"\x00",
-    b"\x1b[2J",
-    b"gpt2",
-    b"llama",
-    b"rwkv",
-    b"bert",
-    b"dream",
-    b"gemma4",
-    b"mamba",
-    9999 * b"x",
-)
-TOKENIZERS = ("llama", "gpt2", "gemma4", "t5", "bert", "rwkv", "plamo2", "whitespace", "hybriddna", "none")
-SPLITTERS = (
-    "default", "llama-bpe", "deepseek-llm", "deepseek-coder", "deepseek-v3", "falcon", "starcoder", "gpt-2", "qwen2",
-    "poro-chat", "bloom", "chatglm-bpe", "viking", "tekken", "smollm", "gpt-4o", "superbpe", "trillion", "bailingmoe",
-    "kimi-k2", "hunyuan", "llama4", "seed-coder", "exaone", "exaone-moe", "minicpm5", "gemma4", "youtu", "jais-2", "",
-)  # fmt: skip
-"""Values of `tokenizer.ggml.model`, and of `tokenizer.ggml.pre`: regular expressions that split texts."""
-SPELLINGS = (*(text.encode() for text in ("<0xC3>", "<0x", "<0xZZ>", "é", "😀", "\u2581", "\n", "<|im_end|>")), b"\xc3")
 FRACTIONS = (0.0, -1.0, 1e-45, 3e38, float("inf"), float("nan"))
+TEXTS = (
+    b"", b"\xff\xfe", b"\x00", b"\x1b[2J", b"gpt2", b"llama", b"rwkv", b"bert", b"dream", b"gemma4", b"mamba",
+    9999 * b"x", "<0xC3>", "<0x", "<0xZZ>", "é", "😀", "\u2581", "\n", "<|im_end|>", b"\xc3",
+)  # fmt: skip
+NAMES = {
+    "tokenizer.ggml.model": (
+        "llama", "gpt2", "gemma4", "t5", "bert", "rwkv", "plamo2", "whitespace", "hybriddna", "none",
+    ),
+    "tokenizer.ggml.pre": (
+        "default", "llama-bpe", "deepseek-llm", "deepseek-coder", "deepseek-v3", "falcon", "starcoder", "gpt-2",
+        "qwen2", "poro-chat", "bloom", "chatglm-bpe", "viking", "tekken", "smollm", "gpt-4o", "superbpe", "trillion",
+        "bailingmoe", "kimi-k2", "hunyuan", "llama4", "seed-coder", "exaone", "exaone-moe", "minicpm5", "gemma4",
+        "youtu", "jais-2", "",
+    ),
+}  # fmt: skip
+"""Values that have code of their own in llama.cpp: tokenizers, and regular expressions that split texts."""
 
 
 @dataclass
@@ -65,8 +58,8 @@ class File:
     tensors: list  # name, dimensions, type, offset
     body: bytearray
     version: int = 3
-    more_values: int = 0
-    more_tensors: int = 0
+    num_extra_values: int = 0
+    num_extra_tensors: int = 0
     is_fitted: bool = True
     """Tensors get places without gaps, so that readers look further than at the places."""
 
@@ -74,26 +67,27 @@ class File:
     def read(cls, path):
         header, data = read_header(path), path.read_bytes()
         start = min(tensor.start for tensor in header.tensors.values())
-        values = [[key.encode(), value.kind, value.data] for key, value in header.values.items()]
+        values = [[key, value.kind, value.data] for key, value in header.values.items()]
         tensors = [
-            [name.encode(), list(reversed(tensor.shape)), tensor.kind.number, tensor.start - start]
+            [name, list(reversed(tensor.shape)), tensor.kind.number, tensor.start - start]
             for name, tensor in header.tensors.items()
         ]
         return cls(values, tensors, bytearray(data[start:]))
 
     def fit(self):
-        at = 0
+        end = 0
         for tensor in self.tensors:
             size = _size(tensor)
             if size is None:
                 return
-            tensor[3], at = at, at + size + -size % 32
-        self.body += bytes(max(0, at - len(self.body)))
+            tensor[3] = end
+            end += size + -size % 32
+        self.body += bytes(max(0, end - len(self.body)))
 
     def packed(self):
         if self.is_fitted:
             self.fit()
-        counts = (len(self.tensors) + self.more_tensors, len(self.values) + self.more_values)
+        counts = len(self.tensors) + self.num_extra_tensors, len(self.values) + self.num_extra_values
         parts = [MAGIC, struct.pack("<IQQ", self.version, *(max(0, count) for count in counts))]
         for key, kind, data in self.values:
             parts.append(_text(key) + struct.pack("<I", kind) + data)
@@ -115,181 +109,139 @@ def _size(tensor):
     return None
 
 
-def _text(data):
+def _text(text):
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(data)) + data
 
 
-# one function for each kind of change; returns what it did
-
-
-def change_number(file, rng):
-    value = rng.choice([one for one in file.values if one[1] in SCALARS])
-    letter = SCALARS[value[1]]
+def _scalar(kind, number):
+    letter = SCALARS[kind]
     if letter in "fd":
-        number = rng.choice(FRACTIONS)
-        value[2] = struct.pack(f"<{letter}", min(number, 3e38) if letter == "f" and number != float("inf") else number)
+        return struct.pack(f"<{letter}", number)
+    size = struct.calcsize(letter)
+    return (int(number) % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _array(kind, items):
+    data = b"".join(_text(item) if kind == STRING else _scalar(kind, item) for item in items)
+    return struct.pack("<IQ", kind, len(items)) + data
+
+
+# changes: each changes a part of the file and returns a description
+
+
+def change_value(file, rng, part=""):
+    """Another number, text or array, or elements of an array; of a key with `part`."""
+    value = rng.choice([value for value in file.values if part in value[0]])
+    key, kind, data = value
+    if kind == ARRAY:
+        how, value[2] = _changed_array(data, rng)
+    elif kind == STRING:
+        how = rng.choice((*NAMES.get(key, ()), *TEXTS, data[8:-1]))
+        value[2] = _text(how)
+        if key in NAMES and rng.random() < 0.5:  # T5's tables of characters
+            table = struct.pack("<I", rng.choice((4, 8, 400))) + rng.randbytes(rng.choice((9, 500, 2000)))
+            file.values.append(["tokenizer.ggml.precompiled_charsmap", ARRAY, _array(0, table)])
+    elif SCALARS[kind] in "fd":
+        how = rng.choice(FRACTIONS)
+        value[2] = _scalar(kind, how)
     else:
-        old, size = int.from_bytes(value[2], "little"), len(value[2])
-        number = rng.choice((*NUMBERS, old + 1, old - 1, 2 * old, old // 2)) % (1 << 8 * size)
-        value[2] = number.to_bytes(size, "little")
-    return f"{value[0].decode()} = {number}"
+        number = int.from_bytes(data, "little")
+        how = rng.choice((*NUMBERS, number + 1, number - 1, 2 * number, number // 2, rng.randrange(300)))
+        value[2] = _scalar(kind, how)
+    return f"{key} = {str(how)[:20]}"
 
 
-def change_text(file, rng):
-    value = rng.choice([one for one in file.values if one[1] == STRING])
-    new = rng.choice((*TEXTS, value[2][8:-1]))
-    value[2] = _text(new)
-    return f"{value[0].decode()} = {new[:20]}"
-
-
-def change_type(file, rng):
-    value = rng.choice(file.values)
-    value[1] = rng.choice((*SCALARS, STRING, ARRAY, 13, 1 << 31))
-    return f"{value[0].decode()} has type {value[1]}"
-
-
-def remove_value(file, rng):
-    return f"no {file.values.pop(rng.randrange(len(file.values)))[0].decode()}"
-
-
-def repeat_value(file, rng):
-    value = list(rng.choice(file.values))
-    file.values.append(value)
-    return f"{value[0].decode()} twice"
-
-
-def change_array(file, rng):
-    value = rng.choice([one for one in file.values if one[1] == ARRAY])
-    kind, length = struct.unpack_from("<IQ", value[2])
-    data, how = bytearray(value[2]), rng.choice(("empty", "longer", "type", "bytes", "huge"))
+def _changed_array(data, rng):
+    """A description and the data of an array with other elements, or with a wrong count or type."""
+    kind, count = struct.unpack_from("<IQ", data)
+    how = rng.choice(("empty", "count", "type", "one value", "some", "some", "some"))
     if how == "empty":
-        data = bytearray(struct.pack("<IQ", kind, 0))
-    elif how in ("longer", "huge"):
-        struct.pack_into("<Q", data, 4, length + 1 if how == "longer" else rng.choice(NUMBERS))
-    elif how == "type":
-        struct.pack_into("<I", data, 0, rng.choice((*SCALARS, STRING, ARRAY)))
+        return how, _array(kind, ())
+    if how == "count":
+        return how, struct.pack("<IQ", kind, rng.choice((count + 1, *NUMBERS))) + data[12:]
+    if how == "type":
+        return how, struct.pack("<I", rng.choice((*SCALARS, STRING, ARRAY))) + data[4:]
+    items = Value(ARRAY, data).read()
+    is_fraction = kind != STRING and SCALARS[kind] in "fd"
+    choices = TEXTS if kind == STRING else FRACTIONS if is_fraction else (*range(-1, 8), *NUMBERS)
+    if how == "one value":
+        return how, _array(kind, [rng.choice(choices)] * count)
+    chosen = rng.choice((rng.sample(range(count), min(count, rng.choice((1, 3, 40)))), range(count)[5:261]))
+    for number in chosen:
+        shorter = [items[number][:-1], rng.randbytes(3), str(number)] if kind == STRING else []
+        items[number] = rng.choice((*choices, *shorter))
+    return f"{len(chosen)} elements", _array(kind, items)
+
+
+def change_entry(file, rng):
+    """A value that is missing, there twice, or of another type."""
+    number, how = rng.randrange(len(file.values)), rng.choice(("missing", "missing", "missing", "twice", "type"))
+    key = file.values[number][0]
+    if how == "missing":
+        del file.values[number]
+    elif how == "twice":
+        file.values.append([*file.values[number]])
     else:
-        for _ in range(rng.randint(1, 8)):
-            data[rng.randrange(12, len(data)) if len(data) > 12 else 0] = rng.randrange(256)
-    value[2] = bytes(data)
-    return f"{value[0].decode()}: {how}"
+        file.values[number][1] = rng.choice((*SCALARS, STRING, ARRAY, 13, 1 << 31))
+    return f"{key} {how}"
 
 
-def change_shape(file, rng):
+def change_tensor(file, rng):
+    """A tensor that is missing, there twice, or has another name, shape, format or place."""
     tensor = rng.choice(file.tensors)
-    how, at = rng.choice(("other", "swapped", "more", "fewer")), rng.randrange(len(tensor[1]))
-    if how == "other":
+    hows = ("missing", "twice", "name", "exchanged", "size", "turned", "longer", "shorter", "format", "format", "place")
+    name, how, at = tensor[0], rng.choice(hows), rng.randrange(len(tensor[1]))
+    if how == "missing":
+        file.tensors.remove(tensor)
+    elif how == "twice":
+        file.tensors.append([*tensor])
+    elif how == "name":
+        tensor[0] = rng.choice((*TEXTS, "blk.9999.attn_q.weight", f"{name}x"))
+    elif how == "exchanged":
+        partner = rng.choice(file.tensors)
+        tensor[0], partner[0] = partner[0], name
+    elif how == "size":
         tensor[1][at] = rng.choice((*NUMBERS, tensor[1][at] + 32, tensor[1][at] // 2))
-    elif how == "swapped":
+    elif how == "turned":
         tensor[1].reverse()
-    elif how == "more":
+    elif how == "longer":
         tensor[1] += [1] * rng.randint(1, 4)
-    else:
+    elif how == "shorter":
         del tensor[1][at]
-    return f"{tensor[0].decode()} has shape {tensor[1]}"
-
-
-def change_format(file, rng):
-    tensor = rng.choice(file.tensors)
-    tensor[2] = rng.choice((*TENSOR_TYPES, 4, 5, 36, 99, 1 << 31))
-    return f"{tensor[0].decode()} has format {tensor[2]}"
-
-
-def change_place(file, rng):
-    tensor = rng.choice(file.tensors)
-    file.is_fitted = False
-    tensor[3] = rng.choice((*NUMBERS, tensor[3] + 32, max(0, tensor[3] - 32), len(file.body)))
-    return f"{tensor[0].decode()} at {tensor[3]}"
-
-
-def change_tensors(file, rng):
-    at, how = rng.randrange(len(file.tensors)), rng.choice(("removed", "repeated", "renamed", "exchanged"))
-    name = file.tensors[at][0]
-    if how == "removed":
-        del file.tensors[at]
-    elif how == "repeated":
-        file.tensors.append(list(file.tensors[at]))
-    elif how == "renamed":
-        file.tensors[at][0] = rng.choice((*TEXTS, b"blk.9999.attn_q.weight", name + b"x"))
+    elif how == "format":
+        tensor[2] = rng.choice((*TENSOR_TYPES, 4, 5, 36, 99, 1 << 31))
     else:
-        other = rng.choice(file.tensors)
-        file.tensors[at][0], other[0] = other[0], name
-    return f"{name.decode()} {how}"
+        file.is_fitted = False
+        tensor[3] = rng.choice((*NUMBERS, tensor[3] + 32, max(0, tensor[3] - 32), len(file.body)))
+    return f"{name}: {how} {tensor[1:]}"
 
 
-def change_weights(file, rng):
-    at, size = rng.randrange(len(file.body)), rng.choice((4, 64, 4096))
-    pattern = rng.choice((b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"\xff", rng.randbytes(64)))
-    file.body[at : at + size] = (pattern * size)[: len(file.body[at : at + size])]
-    return f"{size} bytes of weights at {at}"
+def change_frame(file, rng):
+    """Wrong counts or another version in the head, damaged weights, or a file that ends too early."""
+    how = rng.choice(("version", "num_extra_values", "num_extra_tensors", "cut", "weights", "weights", "weights"))
+    start = rng.randrange(len(file.body))
+    if how == "cut":
+        file.is_fitted = False
+        del file.body[start:]
+    elif how == "weights":
+        size, pattern = rng.choice((4, 64, 4096)), rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff", b"\1\xa7"))
+        file.body[start : start + size] = (pattern * size)[: len(file.body[start : start + size])]
+    else:
+        setattr(file, how, rng.choice((1, 2, 4, 255) if how == "version" else (-1, 1, 1000, 1 << 40)))
+    return f"{how} at {start}"
 
 
-def change_head(file, rng):
-    how = rng.choice(("version", "more_values", "more_tensors"))
-    number = rng.choice((1, 2, 4, 255)) if how == "version" else rng.choice((-1, 1, 1000, 1 << 40))
-    setattr(file, how, number)
-    return f"{how} = {number}"
+change_vocabulary = partial(change_value, part="tokenizer.")
+CHANGES = {change_value: 38, change_vocabulary: 10, change_entry: 8, change_tensor: 16, change_frame: 6}
+"""By how often."""
 
 
-def cut(file, rng):
-    file.is_fitted = False
-    del file.body[rng.randrange(len(file.body)) :]
-    return f"cut to {len(file.body)} bytes of weights"
-
-
-def change_vocabulary(file, rng):
-    """Changes tokens, their types and scores, merges, special tokens, or the kind of the tokenizer."""
-    values = {value[0].decode().removeprefix("tokenizer.ggml."): value for value in file.values}
-    kinds = ("tokens", "tokens", "tokens", "token_type", "scores", "merges", "model", "pre", "special")
-    how = rng.choice([kind for kind in kinds if kind in (*values, "special")])
-    if how == "special":
-        name = rng.choice([name for name in values if name.endswith("_token_id")])
-        values[name][2] = struct.pack("<I", rng.choice((*range(300), 1 << 31, (1 << 32) - 1)))
-        return name
-    if how in ("model", "pre"):
-        names = TOKENIZERS if how == "model" else SPLITTERS
-        values[how][2] = _text(rng.choice(names).encode())
-        if rng.random() < 0.5:  # T5's tables of characters
-            chars = struct.pack("<I", rng.choice((4, 8, 400))) + rng.randbytes(rng.choice((9, 500, 2000)))
-            data = struct.pack("<IQ", 0, len(chars)) + chars
-            file.values.append([b"tokenizer.ggml.precompiled_charsmap", ARRAY, data])
-        return f"{how} = {values[how][2][8:].decode()}"
-    kind, count = struct.unpack_from("<IQ", values[how][2])
-    if kind == STRING:
-        texts = _texts(values[how][2], count)
-        chosen = rng.choice((rng.sample(range(count), min(count, rng.choice((1, 3, 40)))), range(count), range(5, 261)))
-        for at in chosen:
-            texts[at] = rng.choice((*TEXTS, *SPELLINGS, texts[at][:-1], rng.randbytes(3), str(at).encode()))
-        values[how][2] = struct.pack("<IQ", STRING, count) + b"".join(map(_text, texts))
-        return f"{len(chosen)} {how}"
-    numbers = range(-1, 8) if how == "token_type" else FRACTIONS
-    new = rng.choices(numbers, k=count) if rng.random() < 0.5 else [rng.choice(numbers)] * count
-    values[how][2] = values[how][2][:12] + struct.pack(f"<{count}{SCALARS[kind]}", *new)
-    return f"{how} = {new[:4]}"
-
-
-def _texts(data, count):
-    texts, at = [], 12
-    for _ in range(count):
-        (size,) = struct.unpack_from("<Q", data, at)
-        texts.append(data[at + 8 : at + 8 + size])
-        at += 8 + size
-    return texts
-
-
-VOCABULARY = {change_vocabulary: 1}
-CHANGES = {  # by how often
-    change_number: 20, change_text: 6, change_type: 1, remove_value: 6, repeat_value: 1, change_array: 12,
-    change_shape: 6, change_format: 5, change_place: 1, change_tensors: 4, change_weights: 4, change_head: 1, cut: 1,
-    change_vocabulary: 10,
-}  # fmt: skip
-
-
-def mutated(file, rng, changes):
+def damaged(file, rng, changes):
     """Changes the file; returns a description."""
     done = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        with suppress(IndexError, ValueError, struct.error):  # nothing of that kind is left
+        with suppress(IndexError, ValueError, OverflowError, struct.error):  # nothing of that kind is left
             done.append(rng.choices(list(changes), changes.values())[0](file, rng))
     return "; ".join(done)
 
@@ -315,10 +267,10 @@ def write_vocabularies(folder):
     return [Path(shutil.copy(BUNDLED[0].path, folder)), folder / "sentencepiece.gguf"]
 
 
-# the server
+# the process
 
 
-class Server:
+class Opener:
     """A process that opens files as servers do."""
 
     def __init__(self, folder):
@@ -330,13 +282,11 @@ class Server:
         )
 
     def open(self, path):
-        """The outcome and peak memory; None if the process ended."""
-        try:
+        """The outcome and the peak memory of the process and of its children; None if the process ended."""
+        with suppress(OSError):
             self._process.stdin.write(f"{path}\n".encode())
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except OSError:
-            return None
+        line = self._process.stdout.readline()
         return json.loads(line) if line else None
 
     def close(self):
@@ -354,11 +304,11 @@ def serve():
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     for line in sys.stdin:
         try:
-            outcome = _open(line.rstrip("\n"))
+            outcome = _open(Path(line.rstrip("\n")))
         except Exception as error:  # noqa: BLE001  (what a server does not expect is a figure)
             outcome = f"unexpected {error!r}"
-        peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        print(json.dumps({"outcome": outcome, "peaks": peaks}), flush=True)
+        peaks = [1024 * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        print(json.dumps([outcome, *peaks]), flush=True)
 
 
 def _open(path):
@@ -368,22 +318,17 @@ def _open(path):
     from dg_lsp.errors import DgLspError
     from dg_lsp.settings import ModelSettings, Settings
 
-    settings = Settings(model=ModelSettings(name=path, threads=1, gpu_layers=0))
-    characters = random.Random(path_digest(path))
+    settings = Settings(model=ModelSettings(name=str(path), threads=1, gpu_layers=0))
+    rng = random.Random(zlib.crc32(path.read_bytes()))
     try:
         with closing(open_engine(settings)) as engine:
             for deadline in (1.0, 2.0):
-                before = f"x = '{_characters(characters)}'\ndef total(prices):\n    return "
-                request = FillRequest(Snapshot("a.py", 0, f"{before}\n# {_characters(characters)}"), len(before))
+                before = f"x = '{_characters(rng)}'\ndef total(prices):\n    return "
+                request = FillRequest(Snapshot("a.py", 0, f"{before}\n# {_characters(rng)}"), len(before))
                 engine.fill(request, deadline=time.monotonic() + deadline)
     except DgLspError as error:
         return type(error).__name__
     return "opened"
-
-
-def path_digest(path):
-    """A number that depends on the content of a file."""
-    return zlib.crc32(Path(path).read_bytes())
 
 
 def _characters(rng):
@@ -395,62 +340,41 @@ def _characters(rng):
 # the campaign
 
 
-@dataclass
-class Figures:
-    outcomes: Counter = field(default_factory=Counter)
-    peaks: list = field(default_factory=lambda: [0, 0])
-    examples: list = field(default_factory=list)
-    in_children: list = field(default_factory=list)
+def campaign(figures, folder, seed):
+    """Opens damaged files."""
+    _open_all(figures, folder, seed, write_models(folder), CHANGES)
 
-    def add(self, found, code, what):
-        """`found` is the server's answer, or None with its exit code."""
-        outcome = f"crash {code}" if found is None else found["outcome"]
+
+def vocabularies(figures, folder, seed):
+    """Opens files with damaged vocabularies only."""
+    _open_all(figures, folder, seed, write_vocabularies(folder), {change_vocabulary: 1})
+
+
+def _open_all(figures, folder, seed, models, changes):
+    opener, outcomes = Opener(folder), figures.facts.setdefault("outcomes", {})
+    in_children = figures.facts["in_children"] = []
+    while not figures.has_ended():
+        number = figures.counts["messages"]
+        rng = random.Random(f"{seed} {number}")
+        model = models[number % len(models)]
+        file = File.read(model)
+        what = f"{seed}, {number}, {model.stem}: {damaged(file, rng, changes)}"
+        (folder / "damaged.gguf").write_bytes(file.packed())
+        figures.add("messages")
+        answer = opener.open(folder / "damaged.gguf")
+        if answer is None:
+            figures.add("crashes", f"{what}: the process ended with {opener.close()}")
+            opener = Opener(folder)
+            continue
+        outcome, *peaks = answer
         kind = outcome.split()[0]
-        self.outcomes[kind] += 1
-        if kind in ("crash", "unexpected"):
-            self.examples.append(f"{what}: {outcome}")
-        elif kind == "ModelCrashedError":
-            self.in_children.append(what)
-        if found:
-            self.peaks = list(map(max, self.peaks, found["peaks"]))
-
-
-def run(seconds, seed, most=float("inf"), changes=CHANGES):
-    """Opens damaged files for some seconds, or a number of them; returns the figures.
-
-    With `VOCABULARY` for `changes`, only vocabularies are damaged: those of dg-mini and of a SentencePiece model.
-    """
-    start, figures, number = time.monotonic(), Figures(), 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        models = write_models(folder) if changes is CHANGES else write_vocabularies(folder)
-        server = Server(folder)
-        while number < most and time.monotonic() - start < seconds:
-            rng = random.Random(f"{seed} {number}")
-            path, original = folder / "damaged.gguf", models[number % len(models)]
-            file = File.read(original)
-            what = f"{seed}, {number}, {original.stem}: {mutated(file, rng, changes)}"
-            path.write_bytes(file.packed())
-            found = server.open(path)
-            figures.add(found, None if found else server.close(), what)
-            if found is None:
-                server = Server(folder)
-            number += 1
-        server.close()
-    return figures_of(
-        start,
-        seed,
-        number,
-        crashes=figures.outcomes["crash"],
-        unexpected=figures.outcomes["unexpected"],
-        children_crashed=figures.outcomes["ModelCrashedError"],
-        opened=figures.outcomes["opened"],
-        outcomes=dict(figures.outcomes),
-        peak_mib=round(figures.peaks[0] / 1024, 1),
-        peak_mib_of_children=round(figures.peaks[1] / 1024, 1),
-        examples_of_children=figures.in_children[:NUM_EXAMPLES],
-        examples=figures.examples,
-    )
+        outcomes[kind] = outcomes.get(kind, 0) + 1
+        if kind == "unexpected":
+            figures.add(kind, f"{what}: {outcome}")
+        elif kind == "ModelCrashedError" and len(in_children) < NUM_EXAMPLES:
+            in_children.append(what)
+        figures.sample(max(peaks))
+    opener.close()
 
 
 if __name__ == "__main__":

@@ -5,17 +5,24 @@ It makes bodies of messages and receives decoded messages; how they travel is le
 
 import json
 import re
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
 
 import attrs
 from lsprotocol import types
 
-from soak import lsp_values as values
-from soak.figures import NUM_CHARS, NUM_EXAMPLES
-from soak.text_model import readable
-from soak.workspace_model import CHANGE, CHANGE_NOTEBOOK, CLOSE, CLOSE_NOTEBOOK, OPEN, OPEN_NOTEBOOK, WorkspaceModel
+from soak import values
+from soak.documents import (
+    CHANGE,
+    CHANGE_NOTEBOOK,
+    CLOSE,
+    CLOSE_NOTEBOOK,
+    OPEN,
+    OPEN_NOTEBOOK,
+    WorkspaceModel,
+    readable,
+)
 
 PARSE, REQUEST, METHOD, PARAMS, UNINITIALIZED = -32700, -32600, -32601, -32602, -32002
 CANCELLED, SUPERSEDED = -32800, -32802
@@ -38,17 +45,6 @@ MAX_OPEN, MAX_CELLS = 12, 8
 _DROPPED = re.compile(r"notification .* dropped: ", re.DOTALL)
 _FAILED = re.compile(r"Feature\w+Error: |JsonRpc\w+: |fill failed")
 _FORESEEN = re.compile(r"FeatureRequestError: JsonRpcInvalidParams")
-
-
-@dataclass
-class Figures:
-    counts: Counter = field(default_factory=Counter)
-    examples: list = field(default_factory=list)
-
-    def add(self, kind, what):
-        self.counts[kind] += 1
-        if len(self.examples) < NUM_EXAMPLES:
-            self.examples.append(f"{kind}: {what[:NUM_CHARS]}")
 
 
 @dataclass
@@ -462,8 +458,8 @@ class Client:
                 seen["text"], cursor = seen["text"][max(0, cursor - at) : cursor - at + len(text)], at
             near = [one[max(0, place - NEAR) : place + NEAR] for one, place in ((seen["text"], cursor), (text, at))]
             assert near[0] == near[1], f"text {near[0]!r} instead of {near[1]!r}"
-            self.figures.counts["compared"] += 1
-            self.figures.counts["compared_cells"] += cells is not None and bool(cells.above or cells.below)
+            has_cells = cells is not None and (cells.above or cells.below)
+            self.figures.add("compared_cells" if has_cells else "compared")
 
     # messages from the server
 
@@ -491,7 +487,7 @@ class Client:
         if expected is None:
             self.figures.add("crossed", f"an answer that was not expected: {message}")
             return
-        self.figures.counts["answers"] += 1
+        self.figures.add("answers")
         if code not in expected.codes:
             self.figures.add("unexpected", f"{expected.method}: {message}, expected {expected.codes}; {expected.body}")
         elif code is None:

@@ -1,45 +1,45 @@
-"""Fuzzed messages and edits against an independent model of every document: in this process, and over pipes.
+"""Fuzzed messages and edits against an independent model of every document: in this process, over pipes and over TCP.
 
-A server in this process gets one message after another, and its texts are compared after each edit. Then there are
-connections with frames that are split, joined and broken; a server process whose completions are the text that its
-model saw; and `dg-lsp lsp` with the bundled model, over pipes, and over TCP after strangers without its token.
+A server in this process gets frames that are split, joined and broken, and its texts are compared after each edit. Then
+there are a server process whose completions are the text that its model saw; and `dg-lsp lsp` with the bundled model,
+over pipes, and over TCP after strangers without its token.
 """
 
 import asyncio
 import json
-import math
+import os
 import random
+import re
+import signal
+import socket
 import sys
-import tempfile
+import threading
 import time
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import language_client
+import psutil
 from e2e.scripted_server import EchoEngine
+from gates import wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server.app import _end_tasks, create_server, serve
+from dg_lsp.server.app import create_server, serve
 from dg_lsp.settings import Settings
-from soak.figures import FAILURES, MAX_GROWTH, NUM_CHARS, figures_of, growth
-from soak.lsp_client import AT_END, COMPLETION, Client, Figures
-from soak.lsp_process import PATIENCE, Process, TcpProcess
+from soak.lsp_client import AT_END, COMPLETION, Client
 
 ROOT = Path(__file__).parents[2]
 ECHO = [sys.executable, str(ROOT / "tests" / "e2e" / "scripted_server.py"), "echo"]
 BUNDLED = [sys.executable, "-P", "-m", "dg_lsp", "lsp"]
 TCP = [*BUNDLED, "--tcp", "127.0.0.1:0"]
-SESSION = 2000
-"""Messages of a session in this process."""
-CONNECTION = 200
-"""Messages of a connection that ends with a broken frame."""
-WAITS = 0.1
-"""Probability that all answers are waited for after a message."""
+PATIENCE = 300
+"""Seconds after which an answer is lost."""
+LONGEST_CONNECTION = 200
+"""Batches of messages of a connection in this process."""
 NUM_BROKEN, NUM_STRANGERS = 2, 20
 """Processes that get broken frames, and connections without the token to a server on TCP."""
-COUNTED = ("answers", "compared", "compared_cells", "edits")
-NUM_WARM = 20_000
-"""Messages from which on the growth counts."""
 BREAKS = (
     b"", b"Content-Length: 5", b"Content-Length: 10\r\n\r\n{}", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n",
     b"Content-Length: -1\r\n\r\n", b"Content-Length: 0x10\r\n\r\n", b"Content-Length: 999999999999\r\n\r\n{}",
@@ -50,42 +50,60 @@ BREAKS = (
 )  # fmt: skip
 
 
-def run(seconds, seed, most=math.inf):
-    """Sends messages for some seconds, or a number of them; returns the figures."""
-    start, figures, parts = time.monotonic(), Figures(), {}
-    methods = _methods()
-    with tempfile.TemporaryDirectory() as name:
-        shares = {"in_process": 0.7, "connections": 0.1, "echo": 0.14, "bundled": 0.04, "tcp": 0.02}
-        for part, share in shares.items():
-            rng, begun, before = random.Random(f"{seed} {part}"), time.monotonic(), figures.counts["messages"]
-            limits = Limits(
-                figures, begun + share * seconds, before + math.ceil(most * share) if most < math.inf else most
-            )
-            found = PARTS[part](rng, methods, figures, limits, Path(name))
-            number, took = figures.counts["messages"] - before, time.monotonic() - begun
-            parts[part] = {"messages": number, "per_second": round(number / max(took, 1e-3)), **found}
-    counts = {key: figures.counts[key] for key in (*FAILURES, *COUNTED)}
-    peak = max(part.get("peak_mib", 0) for part in parts.values())
-    more = {"peak_mib": peak, "parts": parts, "examples": figures.examples}
-    return figures_of(start, seed, figures.counts["messages"], **counts, **more)
-
-
-def _methods():
-    """The methods that the server registers, without those that begin and end a session."""
+def campaign(figures, folder, seed):
+    """Sends messages to each kind of server, one after another."""
     manager = create_server(None, Settings()).protocol.fm
     known = {*manager.features, *manager.builtin_features, "$/cancelRequest"}
     # a second `initialized` only loads the model again
-    return sorted(known - {*AT_END, "initialized"})
+    methods = sorted(known - {*AT_END, "initialized"})
+    bundled = {"share_of_completions": 0.02, "sees_texts": False}
+    parts = {
+        "in this process": (0.8, _in_process, {}),
+        "echo": (0.14, partial(_process, ECHO), {}),
+        "bundled": (0.04, partial(_process, BUNDLED), bundled),
+        "tcp": (0.02, partial(_process, TCP), bundled),
+    }
+    for part, (share, send, options) in parts.items():
+        rng, place = random.Random(f"{seed} {part}"), folder / part
+        place.mkdir()
+        new_client = partial(Client, rng, methods, figures, folder=place.as_uri(), **options)
+        begun, before = time.monotonic(), figures.counts["messages"]
+        send(new_client, rng, figures, figures.limit(share), place)
+        per_second = (figures.counts["messages"] - before) / (time.monotonic() - begun)
+        figures.facts[f"{part}: messages per second"] = round(per_second)
 
 
-class Limits:
-    """When a part ends."""
+def frames(bodies, rng):
+    """The bodies as frames, in pieces of any length."""
+    data = b""
+    for body in bodies:
+        head = b"Content-Length: %d\r\n" % len(body)
+        kind = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\n"
+        data += rng.choice((head, head, kind + head, head.lower() + kind)) + b"\r\n" + body
+    lengths = rng.choice(((len(data),), (1, 3, 20, 100, 4096, len(data))))
+    while data:
+        length = rng.choice(lengths)
+        yield data[:length]
+        data = data[length:]
 
-    def __init__(self, figures, end, most):
-        self._figures, self._end, self._most = figures, end, most
 
-    def are_reached(self):
-        return self._figures.counts["messages"] >= self._most or time.monotonic() >= self._end
+def broken(rng):
+    """What ends a connection: a broken frame, or a length that is not the body's."""
+    if rng.random() < 0.6:
+        return rng.choice(BREAKS)
+    message = json.dumps({"jsonrpc": "2.0", "method": "$/lie", "params": {"a": "b" * rng.randint(0, 50)}}).encode()
+    length = len(message) + rng.choice((-len(message) + 1, -1, 1, 2, 30, 5000))
+    return b"Content-Length: %d\r\n\r\n" % length + 3 * message
+
+
+def _batch(client, rng, figures, most):
+    """The bodies of the next messages."""
+    bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, most))]
+    figures.add("messages", number=len(bodies))
+    return bodies
+
+
+# a server in this process
 
 
 class Inbox:
@@ -108,224 +126,224 @@ class Inbox:
                 client.receive(message)
 
 
-def open_engine(settings):
+def _open_engine(settings):
     """A model whose completions are the text that it sees."""
     denoiser = ScriptedDenoiser("")
     return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
 
 
-def _server():
-    return create_server(partial(Scheduler.of, open_engine), Settings())
+def _in_process(new_client, rng, figures, has_ended, _folder):
+    while not has_ended():
+        asyncio.run(_connection(new_client(), rng, figures, has_ended))
 
 
-async def _wait(inbox, client):
-    """Waits until all answers have arrived; one that takes too long is counted."""
-    end = time.monotonic() + PATIENCE
+async def _connection(client, rng, figures, has_ended):
+    """One connection, which ends as clients end it or with a broken frame."""
+    report = partial(figures.add, "unexpected")
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
+    server = create_server(partial(Scheduler.of, _open_engine), Settings())
+    inbox, reader = Inbox(), asyncio.StreamReader()
+    feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures, has_ended))
+    try:
+        code = await serve(server, reader, inbox)
+    except Exception as error:  # noqa: BLE001  (it ends the process)
+        figures.add("crashes", f"{error!r} after {client.last}")
+        return
+    is_broken = client.state != "ending"
+    if code != is_broken or (is_broken and not feeding.done()):
+        figures.add("crashes", f"the connection ended early, or with {code}; {client.last}")
+    if is_broken:  # a body of the wrong length may have been answered
+        client.nameless.clear()
+    inbox.deliver(client, has_nameless=not is_broken)
+    client.finish()
+
+
+async def _feed(server, inbox, reader, client, rng, figures, has_ended):
+    feed = partial(_feed_all, inbox, reader, client, rng, figures)
+    for _ in range(rng.randint(1, LONGEST_CONNECTION)):
+        if has_ended() and client.state != "new":
+            break
+        touched = set()
+        for body in _batch(client, rng, figures, rng.choice((1, 1, 1, 8))):
+            touched |= client.touched
+            await feed([body])
+        for uri in touched:
+            _compare(server, client, figures, uri)
+        if rng.random() < 0.1:
+            await _wait(client.is_idle, inbox, client, figures)
+    await _wait(client.is_idle, inbox, client, figures)
+    if client.state == "running" and rng.random() < 0.5:
+        await feed([*client.end()])
+    else:
+        reader.feed_data(broken(rng))
+        reader.feed_eof()
+
+
+async def _feed_all(inbox, reader, client, rng, figures, bodies):
+    """Feeds messages until all of them were read."""
+    for piece in frames(bodies, rng):
+        reader.feed_data(piece)
+        await asyncio.sleep(0)
+    # no answer shows that the last message, which may be a notification, was read
+    await _wait(lambda: not reader._buffer, inbox, client, figures)
+    await asyncio.sleep(0)
     inbox.deliver(client)
-    while not client.is_idle() and time.monotonic() < end:
-        await asyncio.sleep(0.0005)
+
+
+async def _wait(happened, inbox, client, figures):
+    """Delivers answers until something has happened; counts an answer that takes too long."""
+    end = time.monotonic() + PATIENCE
+    while not happened() and time.monotonic() < end:
+        await asyncio.sleep(0.0002)
         inbox.deliver(client)
-    if not client.is_idle():
-        client.figures.add("unexpected", f"no answer in {PATIENCE} s: {[*client.pending.values()][:3]}")
+    if not happened():
+        figures.add("lost", f"no answer in {PATIENCE} s: {[*client.pending.values()][:3]}")
 
 
 def _compare(server, client, figures, uri):
     """The server's text is the model's, and closed documents are closed. A text that differs is counted once."""
-    one, other = client.documents.get(uri), server.documents.get(uri)
-    figures.counts["edits"] += 1
-    expected = one and (one.text, one.version, one.language, one.notebook)
-    if expected != (other and (other.lines.text, other.version, other.language, other.notebook)):
+    expected, document = client.documents.get(uri), server.documents.get(uri)
+    figures.add("edits")
+    expected = expected and (expected.text, expected.version, expected.language, expected.notebook)
+    if expected != (document and (document.lines.text, document.version, document.language, document.notebook)):
         figures.add("lost", f"an edit of {uri}: {client.last}")
         client.documents.pop(uri, None)
         server.documents.close(uri)
 
 
-def _in_process(rng, methods, figures, limits, folder):
-    """Sessions of a server in this process, message by message."""
-    while not limits.are_reached():
-        client = Client(rng, methods, figures, folder=folder.as_uri())
-        asyncio.run(_session(client, rng, figures, limits))
-    return {}
+# server processes
 
 
-async def _session(client, rng, figures, limits):
-    report = partial(figures.add, "unexpected")
-    asyncio.get_running_loop().set_exception_handler(lambda _, found: report(f"in the loop: {found}"))
-    server, inbox = _server(), Inbox()
-    server.protocol.set_writer(inbox)
+class Process(language_client.Client):
+    """A server process; on TCP, its first client with its token is served."""
 
-    async def send(body):
-        figures.counts["messages"] += 1
+    def __init__(self, command, folder):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONFAULTHANDLER": "1"}
+        environment |= {"DG_LSP_DATA_DIR": str(folder / "data"), "DG_LSP_DAEMON_DIR": str(folder / "daemon")}
+        environment |= {"OMP_WAIT_POLICY": "passive"}
+        environment.pop("DG_LSP_TOKEN", None)
+        self.is_tcp = "--tcp" in command
+        self.token, self._connection = "", None
+        super().__init__(command, environment, folder, deaf=self.is_tcp)
+        self._memory = psutil.Process(self.process.pid)
+        if self.is_tcp:
+            pattern = re.compile(r"listening on (.*):(\d+)\n.*token = (\S+)\n")
+            match = wait_until(lambda: pattern.search(self.stderr), lambda: self.stderr)
+            self._address, self.token = (match[1], int(match[2])), match[3]
+
+    def begin_reading(self):
+        """Connects the client of a server on TCP."""
+        if self.is_tcp:
+            self._connection = socket.create_connection(self._address)
+            self.connect(self._connection.makefile("wb"), self._connection.makefile("rb"))
+
+    def approach(self, data):
+        """Sends bytes on a connection of its own; returns what the server answers, None if it stays open."""
+        with socket.create_connection(self._address, PATIENCE) as connection:
+            try:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            except ConnectionError:
+                return b""
+            except TimeoutError:
+                return None
+
+    def send(self, data):
+        with suppress(ConnectionError):  # `deliver` notices the end
+            self.send_bytes(data)
+
+    @contextmanager
+    def limited(self):
+        """Aborts the process, which writes its stacks, if what is done inside takes longer than `PATIENCE`."""
+        timer = threading.Timer(PATIENCE, self.process.send_signal, [signal.SIGABRT])
+        timer.start()
         try:
-            server.protocol.receive(body)
-        except Exception as error:  # noqa: BLE001  (it ends the process)
-            figures.add("crashes", f"{error!r} after {body[:300]}")
-        await asyncio.sleep(0)
-        inbox.deliver(client)
+            yield
+        finally:
+            timer.cancel()
 
-    for _ in range(SESSION):
-        if limits.are_reached():
-            break
-        await send(client.message())
-        for uri in client.touched:
-            _compare(server, client, figures, uri)
-        if rng.random() < WAITS:
-            await _wait(inbox, client)
-    await _wait(inbox, client)
-    if client.state == "running":
-        for body in client.end():
-            await send(body)
-        if server.exit_code != 0:
-            report(f"exit code {server.exit_code}")
-    server.close()
-    await _end_tasks()
-    inbox.deliver(client)
-    client.finish()
+    def deliver(self, client):
+        """Waits until all answers have arrived; False if the process ended."""
+        while not client.is_idle():
+            has_ended = self.has_ended
+            if self.messages:
+                client.receive(self.messages.pop(0))
+            elif has_ended:
+                return False
+            else:
+                time.sleep(0.0002)
+        return True
 
+    def sample(self, figures, name):
+        with suppress(psutil.Error):
+            figures.sample(self._memory.memory_info().rss, name)
 
-def frames(bodies, rng):
-    """The bodies as frames, in pieces of any length."""
-    data = b""
-    for body in bodies:
-        head = b"Content-Length: %d\r\n" % len(body)
-        kind = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\n"
-        data += rng.choice((head, head, kind + head, head.lower() + kind)) + b"\r\n" + body
-    while data:
-        length = rng.choice((1, 3, 20, 100, 4096, len(data)))
-        yield data[:length]
-        data = data[length:]
+    def end_input(self):
+        """Returns the exit code."""
+        with suppress(OSError):  # the server has closed it
+            if self._connection is not None:
+                self._connection.shutdown(socket.SHUT_WR)
+            else:
+                self.process.stdin.close()
+        code = self.process.wait(PATIENCE)
+        self.reader.join(PATIENCE)
+        return code
 
-
-def broken(rng):
-    """What ends a connection: a broken frame, or a length that is not the body's."""
-    if rng.random() < 0.6:
-        return rng.choice(BREAKS)
-    message = json.dumps({"jsonrpc": "2.0", "method": "$/lie", "params": {"a": "b" * rng.randint(0, 50)}}).encode()
-    length = len(message) + rng.choice((-len(message) + 1, -1, 1, 2, 30, 5000))
-    return b"Content-Length: %d\r\n\r\n" % length + 3 * message
+    def close(self):
+        self.kill()
+        for stream in (self.out, self._connection) if self._connection is not None else ():
+            with suppress(OSError):
+                stream.close()
 
 
-def _connections(rng, methods, figures, limits, folder):
-    """Connections whose frames are split and joined; each ends with one that is broken."""
-    number = 0
-    while not limits.are_reached():
-        client = Client(rng, methods, figures, folder=folder.as_uri())
-        asyncio.run(_connection(client, rng, figures))
-        number += 1
-    return {"connections": number}
-
-
-async def _connection(client, rng, figures):
-    server, inbox, reader = _server(), Inbox(), asyncio.StreamReader()
-    feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures))
-    try:
-        code = await serve(server, reader, inbox)
-    except Exception as error:  # noqa: BLE001  (it ends the process)
-        figures.add("crashes", f"a broken frame: {error!r}")
-        return
-    if not feeding.done() or feeding.cancelled() or code != 1:
-        figures.add("crashes", f"the connection ended early, or with {code}; {client.last}")
-    client.nameless.clear()  # a body of the wrong length may have been answered
-    inbox.deliver(client, has_nameless=False)
-    client.finish()
-
-
-async def _feed(server, inbox, reader, client, rng, figures):
-    for _ in range(rng.randint(0, CONNECTION // 10)):
-        bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, 20))]
-        figures.counts["messages"] += len(bodies)
-        for piece in frames(bodies, rng):
-            reader.feed_data(piece)
-            if rng.random() < 0.5:
-                await asyncio.sleep(0)
-        # no answer shows that the last message, which may be a notification, was read
-        end = time.monotonic() + PATIENCE
-        while reader._buffer and time.monotonic() < end:
-            await asyncio.sleep(0)
-        await _wait(inbox, client)
-    await asyncio.sleep(0.001)
-    for uri in [*client.documents]:
-        _compare(server, client, figures, uri)
-    reader.feed_data(broken(rng))
-    reader.feed_eof()
-
-
-def _pipe(start, command, rng, methods, figures, limits, folder, **options):
+def _process(command, new_client, rng, figures, has_ended, folder):
     """One session of a server process, then fresh ones that get broken frames."""
-    folder = folder / start.__name__ / Path(command[-1]).name
-    folder.mkdir(parents=True)
-    before, process = figures.counts["messages"], _started(start, command, rng, figures, folder)
-    client = Client(rng, methods, figures, folder=folder.as_uri(), token=process.token, **options)
-    is_alive = True
-    while is_alive and (client.state == "new" or not limits.are_reached()):
-        bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, 60))]
-        figures.counts["messages"] += len(bodies)
-        with process.limited():
-            for piece in frames(bodies, rng):
-                process.send(piece)
-            is_alive = process.deliver(client)
-        process.sample()
-    if is_alive and client.state == "running":
-        for body in client.end():
-            process.send(b"".join(frames([body], rng)))
-        client.is_silent = False
-    code = process.close()
-    while (message := process.messages.get(timeout=PATIENCE)) is not None:
-        client.receive(message)
-    if not is_alive or code != 0:
-        figures.add("crashes", f"{command[-1]} ended with {code}: {process.errors[-NUM_CHARS:]}")
-    client.finish()
-    grown = growth(process.sizes)
-    if grown > MAX_GROWTH and figures.counts["messages"] - before > NUM_WARM:
-        figures.add("unexpected", f"{command[-1]}: memory grew by {grown:.1%} in the second half")
-    found = {"peak_mib": round(max(process.sizes, default=0) / 2**20, 1), "growth_percent": round(100 * grown, 1)}
-    return {**found, "broken_connections": _broken_pipes(start, command, rng, figures, folder)}
+    with closing(Process(command, folder)) as process:
+        for _ in range(NUM_STRANGERS if process.is_tcp else 0):
+            _be_stranger(process, rng, figures)
+        process.begin_reading()
+        client, is_alive = new_client(token=process.token), True
+        while is_alive and (client.state == "new" or not has_ended()):
+            with process.limited():
+                for piece in frames(_batch(client, rng, figures, 60), rng):
+                    process.send(piece)
+                is_alive = process.deliver(client)
+            process.sample(figures, folder.name)
+        if is_alive and client.state == "running":
+            process.send(b"".join(frames([*client.end()], rng)))
+            client.is_silent = False
+        code = process.end_input()
+        for message in process.messages:
+            client.receive(message)
+        if not is_alive or code != 0:
+            figures.add("crashes", f"{folder.name} ended with {code}: {process.stderr}")
+        client.finish()
+    for _ in range(NUM_BROKEN):
+        with closing(Process(command, folder)) as process:
+            process.begin_reading()
+            data = broken(rng)
+            figures.add("messages")
+            params = {"capabilities": {}, "initializationOptions": {"token": process.token}}
+            hello = process.encode(id=0, method="initialize", params=params) if process.is_tcp else b""
+            process.send(hello + data)
+            code = process.end_input()
+            if code != 1 or "Traceback" in process.stderr:
+                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
 
 
-def _started(start, command, rng, figures, folder):
-    """A server process with its client's connection; strangers have tried before."""
-    process = start(command, folder)
-    for _ in range(NUM_STRANGERS if process.token else 0):
-        figures.counts["messages"] += 1
-        data = _stranger(rng, process.token)
-        found = process.approach(data)
-        if found is None:
-            figures.add("unexpected", f"a connection without the token stays open after {data[:200]}")
-        elif b'"result"' in found or process.token.encode() in found:
-            figures.add("crossed", f"without the token: {found[:200]} after {data[:200]}")
-    process.connect()
-    return process
-
-
-def _stranger(rng, token):
-    """The first bytes of a client that does not have the token."""
-    if rng.random() < 0.5:
-        return broken(rng)
+def _be_stranger(process, rng, figures):
+    """The first bytes of a client that does not have the token: the server closes its connection."""
+    token = process.token
     wrong = (None, "", token[:-1], f"{token}x", token.swapcase(), [token], {"token": token}, 0, "é" * len(token))
     options = rng.choice(({"token": rng.choice(wrong)}, {}, None, [token], token, 7))
     params = rng.choice(({"capabilities": {}, "initializationOptions": options}, options, [options]))
     method = rng.choice(("initialize", "initialize", "shutdown", "exit", COMPLETION, 5))
-    message = {"jsonrpc": "2.0", "id": rng.choice((1, "a", None, [])), "method": method, "params": params}
-    return b"".join(frames([json.dumps(message).encode()], rng))
-
-
-def _broken_pipes(start, command, rng, figures, folder):
-    """Fresh processes that get broken frames: each ends with code 1, and with no traceback."""
-    for _ in range(NUM_BROKEN):
-        process, data = start(command, folder), broken(rng)
-        process.connect()
-        figures.counts["messages"] += 1
-        process.send(process.hello + data)
-        code = process.close()
-        if code != 1 or "Traceback" in process.errors:
-            figures.add("crashes", f"{command[-1]} ended with {code} after {data[:60]}: {process.errors[-300:]}")
-    return NUM_BROKEN
-
-
-PARTS = {
-    "in_process": _in_process,
-    "connections": _connections,
-    "echo": partial(_pipe, Process, ECHO),
-    "bundled": partial(_pipe, Process, BUNDLED, share_of_completions=0.02, sees_texts=False),
-    "tcp": partial(_pipe, TcpProcess, TCP, share_of_completions=0.02, sees_texts=False),
-}
+    message = process.encode(id=rng.choice((1, "a", None, [])), method=method, params=params)
+    data = rng.choice((message, broken(rng)))
+    figures.add("messages")
+    answer = process.approach(data)
+    if answer is None:
+        figures.add("unexpected", f"a connection without the token stays open after {data[:200]}")
+    elif b'"result"' in answer or token.encode() in answer:
+        figures.add("crossed", f"without the token: {answer[:200]} after {data[:200]}")

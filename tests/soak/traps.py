@@ -20,12 +20,9 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections import Counter
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
 from pathlib import Path
 
 import typer
@@ -37,7 +34,6 @@ from language_client import PATIENT
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli.app import app
 from dg_lsp.models.registry import BUNDLED
-from soak.figures import figures_of
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 300.0
@@ -92,7 +88,7 @@ MORE = {
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
 }
 """Options of the second run of a command."""
-LASTING = ("listening on", "the daemon listens", "runs already")
+LASTING = ("listening on", "the daemon listens", "runs already", "ready")
 """What a command that goes on reports when it is ready."""
 FOREVER = ("serve", "daemon run")
 LIBRARIES = ("libllama.so", "libggml.so", "libggml-base.so", "libggml-cpu.so", "libggml-cuda.so", "libggml-cpu-x64.so")
@@ -100,18 +96,7 @@ LIBRARY = """
 extern int creat(const char *path, unsigned mode);
 __attribute__((constructor)) static void mark(void) { creat("%s", 0600); }
 """
-PROGRAMS = (
-    "nvidia-smi",
-    "rocminfo",
-    "vulkaninfo",
-    "cmake",
-    "ninja",
-    "bwrap",
-    "latex",
-    "dg-lsp",
-    "llama-server",
-    "pipx",
-)
+PROGRAMS = ("nvidia-smi", "rocminfo", "vulkaninfo", "cmake", "ninja", "bwrap", "latex", "dg-lsp", "pipx")
 """Programs besides those of this machine."""
 SECRET_NAMES = {Path(name).name for name in SECRETS}
 NEVER_OPENED = {"obeyed-model.gguf", "matplotlibrc", "pyvenv.cfg", "pip.conf", ".pdbrc", *SECRET_NAMES}
@@ -292,30 +277,27 @@ class Opened:
         os.close(self.number)
 
 
-# figures
+class Runs:
+    """What runs in the folder cause."""
 
-
-@dataclass
-class Figures:
-    folder: Folder
-    counts: Counter = field(default_factory=Counter)
-    codes: Counter = field(default_factory=Counter)
-    examples: list = field(default_factory=list)
-
-    def add(self, kind, example):
-        self.counts[kind] += 1
-        self.examples.append(f"{kind}: {example}")
+    def __init__(self, figures, folder):
+        self.figures, self.folder = figures, folder
 
     def check(self, what, output="", *, may_open=()):
         """Counts what a run triggered, and what of a secret it printed."""
-        self.counts["runs"] += 1
-        for one in self.folder.triggered():
-            if one.removeprefix("opened ") not in may_open:
-                self.add("triggered", f"{what}: {one}")
-        if "obeyed-model" in output or "hunter2" in output:
-            self.add("shown", f"{what}: {output[-300:]}")
-        if "Traceback" in output:
-            self.add("unexpected", f"{what}: {output[-600:]}")
+        self.figures.add("messages")
+        for mark in self.folder.triggered():
+            if mark.removeprefix("opened ") not in may_open:
+                self.figures.add("unexpected", f"{what}: {mark}")
+        for word in ("obeyed-model", "hunter2", "Traceback"):
+            if word in output:
+                self.figures.add("unexpected", f"{what}: {output[-600:]}")
+
+    def check_secret(self, what, text):
+        """Counts a query about a secret, whose answer must not show it."""
+        self.figures.add("messages")
+        if "hunter2" in text:
+            self.figures.add("unexpected", f"{what} shows {text[-300:]}")
 
 
 # commands
@@ -344,86 +326,66 @@ def argument_lists(words, params):
     return [required, [*required, *MORE[words]]] if words in MORE else [required]
 
 
-def run_command(figures, words, arguments, *, is_strict, is_module):
+def run_command(runs, words, arguments, *, is_strict, is_module):
     """Runs a command to its end; one that goes on is terminated when it is ready."""
-    folder = figures.folder
+    folder = runs.folder
     start = ["-P", "-m", "dg_lsp"] if is_module else [str(folder.program)]
     what = f"{words} {' '.join(arguments)}{' (PATH with .)' * is_strict}{' (-m)' * is_module}"
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
+    output = folder.top / "output"
+    with output.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, *start, *words.split(), *arguments],
             cwd=folder.path,
             env=folder.environment(is_strict=is_strict),
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
         )
-        end, text = time.monotonic() + LIMIT, ""
-        while process.poll() is None and time.monotonic() < end:
-            text = _read(output)
-            if words in FOREVER and any(one in text for one in (*LASTING, "ready")):
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(LIMIT)
-            time.sleep(0.02)
-        if process.poll() is None:
-            process.kill()
-            figures.add("lost", f"{what}: still running after {LIMIT:.0f} s: {text[-300:]}")
-        code, text = process.wait(), _read(output)
-    figures.codes[f"{words}: {code}"] += 1
-    if code < 0 and not (words in FOREVER and code == -signal.SIGTERM):
-        figures.add("crashed", f"{what}: {code} {text[-300:]}")
-    figures.check(what, text)
-    _write_again(folder)
-
-
-def _read(file):
-    """All that other processes have written to a file."""
-    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
-
-
-def _write_again(folder):
-    """What commands with `--write` have changed."""
-    (folder.path / "main.py").write_text(MAIN)
+    end = time.monotonic() + LIMIT
+    while process.poll() is None and time.monotonic() < end:
+        if words in FOREVER and any(part in output.read_text(errors="replace") for part in LASTING):
+            process.terminate()
+        time.sleep(0.02)
+    text = output.read_text(errors="replace")
+    if process.poll() is None:
+        process.kill()
+        runs.figures.add("lost", f"{what}: still running after {LIMIT:.0f} s: {text[-300:]}")
+    elif process.returncode < 0 and not (words in FOREVER and process.returncode == -signal.SIGTERM):
+        runs.figures.add("crashes", f"{what}: {process.returncode} {text[-300:]}")
+    runs.check(what, text)
+    (folder.path / "main.py").write_text(MAIN)  # what `--write` has changed
 
 
 # language servers
 
+LINES = {"start": {"line": 6, "character": 0}, "end": {"line": 9, "character": 0}}
 
-def run_server(figures, what, argv, cwd, *, is_strict=True, **options):
+
+def run_server(runs, what, argv, cwd, **options):
     """An editor's session in the folder: files, completions, rewrites, code actions and commands."""
-    folder = figures.folder
-    launcher = Launcher(cwd)
-    with closing(launcher):
-        client = launcher.launch(argv, **folder.environment(is_strict=is_strict))
+    folder = runs.folder
+    with closing(Launcher(cwd)) as launcher:
+        client = launcher.launch(argv, **folder.environment(is_strict=True))
         result = client.handshake({}, {**PATIENT, **options}, folder.path.as_uri())
         uri = (folder.path / "main.py").as_uri()
         client.open(MAIN, uri=uri)
         client.open("from main import Basket\n", uri=(folder.path / "other.py").as_uri())
         if not client.texts(8, 21, uri=uri, kind=client.INVOKED):
-            figures.add("lost", f"{what}: no completion")
-        lines = {"start": {"line": 6, "character": 0}, "end": {"line": 9, "character": 0}}
-        document = {"textDocument": {"uri": uri}}
-        client.answer(
-            client.request("textDocument/codeAction", {**document, "range": lines, "context": {"diagnostics": []}})
-        )
-        for command in result["capabilities"]["executeCommandProvider"]["commands"]:
-            arguments = [{"uri": uri, "range": lines, "position": lines["start"], "instruction": "rename owner"}]
-            client.answer(client.request("workspace/executeCommand", {"command": command, "arguments": arguments}))
-        for name in SECRETS[:8] + SECRETS[8::6]:
-            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20').replace('#', '%23')}"
-            client.open("token = 'hunter2-editor'\ntotal = \n", uri=secret)
-            if client.texts(1, 8, uri=secret):
-                figures.add("shown", f"{what}: completes {name}")
-        if client.leave() != 0:
-            figures.add("crashed", f"{what}: {client.stderr[-300:]}")
-        answered = {one.get("id") for one in client.messages if "method" not in one}
-        for one in set(client.requested) - answered:
-            figures.add("lost", f"{what}: {one}")
-        sent = json.dumps([one for one in client.messages if "hunter2-editor" not in json.dumps(one)])
-        figures.check(what, client.stderr + sent)
-    _write_again(folder)
+            runs.figures.add("lost", f"{what}: no completion")
+        client.actions(LINES, uri=uri)
+        for name in result["capabilities"]["executeCommandProvider"]["commands"]:
+            client.answer(client.command(name, uri, range=LINES, position=LINES["start"], instruction="rename owner"))
+        _end_session(runs, what, client)
+        runs.check(what, client.stderr + json.dumps(client.messages))
+    (folder.path / "main.py").write_text(MAIN)
+
+
+def _end_session(runs, what, client):
+    if client.leave() != 0:
+        runs.figures.add("crashes", f"{what}: {client.stderr[-300:]}")
+    answered = {message.get("id") for message in client.messages if "method" not in message}
+    for msg_id in set(client.requested) - answered:
+        runs.figures.add("lost", f"{what}: {msg_id}")
 
 
 def sessions(folder):
@@ -451,14 +413,14 @@ print(json.dumps(outcomes))
 """
 
 
-def check_command_line(figures):
+def check_command_line(runs):
     """No secret is filled, rewritten, replayed or listed, even for a server that would receive it."""
-    folder, remote = figures.folder, f"http://127.0.0.1:{figures.folder.listener.getsockname()[1]}"
-    names = [name for name in SECRETS if (folder.path / name).is_file()]
+    folder, remote = runs.folder, f"http://127.0.0.1:{runs.folder.listener.getsockname()[1]}"
     queries = []
-    for name in names:
-        queries += [["fill", f"{name}:1", "--remote", remote], ["rewrite", f"{name}:1-1", "rename it"]]
-        queries += [["fill", f"{name}:1"], ["fill", name, "--gaps"], ["bench", "replay", name]]
+    for name in SECRETS:
+        if (folder.path / name).is_file():
+            queries += [["fill", f"{name}:1", "--remote", remote], ["rewrite", f"{name}:1-1", "rename it"]]
+            queries += [["fill", f"{name}:1"], ["fill", name, "--gaps"], ["bench", "replay", name]]
     done = subprocess.run(
         [sys.executable, "-P", "-c", FILL_ALL],
         input=json.dumps(queries),
@@ -470,16 +432,13 @@ def check_command_line(figures):
     )
     outcomes = json.loads(done.stdout) if done.returncode == 0 else []
     if len(outcomes) != len(queries):
-        figures.add("crashed", done.stderr[-600:])
+        runs.figures.add("crashes", done.stderr[-600:])
     for query, (code, output) in zip(queries, outcomes, strict=False):
-        if code != 2 or "hunter2" in output:
-            figures.add("shown", f"{query}: {code} {output[-300:]}")
-        figures.counts["runs"] += 1
-    figures.check("secrets on the command line", may_open=SECRET_NAMES)
-    return len(names)
+        runs.check_secret(query, output if code == 2 else f"hunter2 may be shown: {code} {output}")
+    runs.check("secrets on the command line", may_open=SECRET_NAMES)
 
 
-def check_http(figures):
+def check_http(runs):
     """No secret is part of a prompt: neither as a snippet nor as the document."""
     prompts = []
 
@@ -500,17 +459,14 @@ def check_http(figures):
                 ("/v1/edit/completions", {"messages": [{"role": "user", "content": template}]}),
             ):
                 reply = client.post(path, body)
-                figures.counts["runs"] += 1
-                if any("hunter2" in prompt for prompt in prompts) or b"hunter2" in reply.body:
-                    figures.add("shown", f"{path} with {name}")
+                runs.check_secret(f"{path} with {name}", f"{prompts} {reply.body}")
                 prompts.clear()
 
 
-def check_editor(figures):
+def check_editor(runs):
     """No secret is completed, rewritten or part of another file's prompt in an editor's session."""
-    folder = figures.folder
-    launcher = Launcher(folder.home)
-    with closing(launcher):
+    folder = runs.folder
+    with closing(Launcher(folder.home)) as launcher:
         client = launcher.scripted("echo", **folder.environment(is_strict=False))
         client.handshake({}, {**PATIENT, "context": {"enabled": "always"}}, folder.path.as_uri())
         uri = (folder.path / "main.py").as_uri()
@@ -519,69 +475,48 @@ def check_editor(figures):
             secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20').replace('#', '%23')}"
             client.open(f"self.items = owner = 'hunter2-{number}'\ntotal = \n", uri=secret)
             client.type(2, 0, 0, "items = owner\n", uri=secret)
-            client.type(2, 0, 0, "\n", uri=uri) if number == 0 else None
-            lines = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
-            query = {"command": "dg-lsp.rewrite", "arguments": [{"uri": secret, "range": lines, "instruction": "x"}]}
-            requests = client.complete(1, 8, uri=secret), client.request("workspace/executeCommand", query)
-            answers = [json.dumps(client.answer(one)) for one in (*requests, client.complete(9, 21, uri=uri))]
-            if client.items(requests[0]) or any("hunter2" in one for one in answers):
-                figures.add("shown", f"in an editor: {name}: {answers}")
-            figures.counts["runs"] += 3
-        if client.leave() != 0:
-            figures.add("crashed", client.stderr[-300:])
-        figures.check("secrets in an editor", client.stderr)
+            rewrite = client.command("dg-lsp.rewrite", secret, range=LINES, instruction="x")
+            answers = client.texts(1, 8, uri=secret), client.answer(rewrite), client.texts(9, 21, uri=uri)
+            runs.check_secret(f"an editor with {name}", f"{'hunter2' * bool(answers[0])} {answers}")
+        _end_session(runs, "secrets in an editor", client)
+        runs.check("secrets in an editor", client.stderr)
 
 
 # the campaign
 
+NUM_STRICT = 9 + len(commands())
+"""The sessions, a stop of the daemon, the checks, and each command as its strictest run."""
 
-def runs(figures, rng):
-    """Everything there is to do, the strictest first."""
-    found = list(commands().items())
-    yield from ((run_server, (what, *how), options) for what, *how, options in sessions(figures.folder))
+
+def everything(folder, rng):
+    """Everything there is to do, the strictest first: a function with its arguments and options."""
+    words_of = commands()
+    yield from ((run_server, (what, *how), options) for what, *how, options in sessions(folder))
     yield run_command, ("daemon stop", []), {"is_strict": True, "is_module": False}
     yield from ((check, (), {}) for check in (check_command_line, check_http, check_editor))
     for is_strict, is_module in ((True, False), (True, True), (False, False), (False, True)):
-        rng.shuffle(found)
-        how = {"is_strict": is_strict, "is_module": is_module}
-        yield from ((run_command, (words, argument_lists(words, params)[-1]), how) for words, params in found)
-        yield from ((run_command, (words, ["--help"]), how) for words, _ in found)
-        for words, params in found:
-            yield from ((run_command, (words, one), how) for one in argument_lists(words, params)[:-1])
-        yield run_command, ("daemon stop", []), how
+        runs = [(words, arguments) for words, params in words_of.items() for arguments in argument_lists(words, params)]
+        runs += [(words, ["--help"]) for words in words_of]
+        strictest = [(words, argument_lists(words, params)[-1]) for words, params in words_of.items()]
+        rng.shuffle(strictest)
+        for run in (*strictest, *(run for run in runs if run not in strictest), ("daemon stop", [])):
+            yield run_command, run, {"is_strict": is_strict, "is_module": is_module}
 
 
-def run(seconds, seed, most=float("inf")):
-    """Runs all commands, sessions and checks, for some seconds or a number of them at most; returns the figures."""
-    start, number = time.monotonic(), 0
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = stack.enter_context(closing(Folder(Path(name))))
-        figures = Figures(folder)
-        for call, arguments, options in runs(figures, random.Random(seed)):
-            if number >= most or time.monotonic() - start > seconds:
+def campaign(figures, folder, seed):
+    """Runs all commands, sessions and checks once, or as many as `NUM_STRICT` for the shortest run."""
+    with closing(Folder(folder)) as traps:
+        runs = Runs(figures, traps)
+        is_short = figures.most <= NUM_STRICT
+        for number, (call, arguments, options) in enumerate(everything(traps, random.Random(seed))):
+            if number >= NUM_STRICT if is_short else figures.has_ended():
                 break
-            call(figures, *arguments, **options)
-            number += 1
+            call(runs, *arguments, **options)
+            figures.sample(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
         subprocess.run(
-            [sys.executable, str(folder.program), "daemon", "stop"],
-            env=folder.environment(is_strict=False),
-            cwd=folder.home,
+            [sys.executable, str(traps.program), "daemon", "stop"],
+            env=traps.environment(is_strict=False),
+            cwd=traps.home,
             capture_output=True,
             check=False,
         )
-    counts = figures.counts
-    return figures_of(
-        start,
-        seed,
-        counts["runs"],
-        crashes=counts["crashed"],
-        lost=counts["lost"],
-        unexpected=counts["triggered"] + counts["shown"] + counts["unexpected"],
-        triggered=counts["triggered"],
-        secrets_shown=counts["shown"],
-        spellings=len(SECRETS),
-        commands=len({one.partition(":")[0] for one in figures.codes}),
-        codes=dict(sorted(figures.codes.items())),
-        peak_mib=round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1),
-        examples=figures.examples,
-    )

@@ -3,9 +3,7 @@
 import dataclasses
 import importlib.util
 import json
-import shutil
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
@@ -116,20 +114,14 @@ def train(
     start: Annotated[Path | None, typer.Option(help="Start with the weights of this GGUF.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
 ) -> None:
-    """Train until the planned time is over, with a checkpoint every few minutes.
-
-    On a busy CPU: `torchrun --nproc-per-node 2 -m dg_training train --device cpu`.
-    """
+    """Train until the planned time is over, with a checkpoint every few minutes."""
     import torch
-    from torch import distributed
 
     from dg_training.train import TINY, Trainer
 
     planned = TINY
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
-    if distributed.is_torchelastic_launched():
-        distributed.init_process_group("gloo")
     trainer = Trainer(root, planned, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if start:
         trainer.start_from(start)
@@ -240,54 +232,24 @@ def adapt(
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; {out.with_suffix('.md')} states what may be passed on")
 
 
-@app.command()
-def quantize(
-    source: Annotated[Path, typer.Argument(help="A GGUF file that `adapt` wrote.")],
-    root: Root,
-    out: Annotated[Path, typer.Option(help="The GGUF to write.")],
-    file_type: Annotated[
-        Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"], typer.Option("--format", help="Of the matrices.")
-    ] = "Q4_1",
-    embedding: Annotated[str, typer.Option(help="Type of the embedding; default: llama.cpp's choice.")] = "",
-    batches: Annotated[int, typer.Option(help="Validation batches for the importance matrix; 0: none.")] = 8,
-) -> None:
-    """Write a model file in a smaller type, by llama.cpp's quantization with an importance matrix."""
-    from dg_training.quantize import quantize as run_quantize
-
-    run_quantize(source, root, out, file_type, num_batches=batches, embedding_type=embedding)
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
-
-
 @gpu_day.command()
 def pack(
     root: Root,
-    to: Annotated[Path, typer.Option(help="The folder of the parts.")],
-    start: Annotated[Path | None, typer.Option(help="The model file to start with: it is written in slices.")] = None,
-    size: Annotated[float, typer.Option(help="Largest part in MiB.")] = 50,
-    most: Annotated[float | None, typer.Option(help="All parts together in MiB; the least used packages stay.")] = None,
+    to: Annotated[Path, typer.Option(help="The folder of the slices; what is in it is removed.")],
+    start: Annotated[Path | None, typer.Option(help="The model file to start with.")] = None,
+    size: Annotated[float, typer.Option(help="Largest slice in MiB.")] = 50,
+    most: Annotated[float | None, typer.Option(help="Text of the corpus in MiB; the least used packages stay.")] = None,
 ) -> None:
-    """Write the corpus and the model to start with as parts with checksums; make the corpus first if it is not there.
+    """Write the corpus and the model to start with in slices; make the corpus first if it is not there."""
+    from dg_training.transfer import MIB, TRAINING, pack_run
 
-    Each part of the corpus is of use alone. Packages are taken whole, those first that most files of other packages
-    import.
-    """
-    from dg_training.transfer import MEMBERS, MIB, pack_corpus, split_model
-
-    started = time.monotonic()
-    if not all((root / name).exists() for name in MEMBERS):
+    if not (root / TRAINING).exists():
         print(f"no corpus in {root}: it is made now, which takes some minutes", flush=True)
         data(root)
-    parts, left_out = pack_corpus(root, to, int(size * MIB), int(most * MIB) if most else None)
-    for part in parts:
-        first = ", ".join(part.packages[:4])
-        print(f"{part.path}: {part.num_bytes / MIB:.1f} MiB, {len(part.packages)} packages: {first}, ...")
+    left_out = pack_run(root, to, int(size * MIB), start, int(most * MIB) if most else None)
+    print("\n".join(f"{path}: {path.stat().st_size / MIB:.1f} MiB" for path in sorted(to.iterdir())))
     if left_out:
         print(f"left out: {len(left_out)} packages: {', '.join(left_out)}")
-    if start:
-        shutil.rmtree(to / "start", ignore_errors=True)
-        split_model(start, to / "start", int(size * MIB), {})
-        print(f"{to / 'start'}: {start.name} in slices")
-    print(f"packed in {time.monotonic() - started:.0f} s")
     print("a machine that has torch needs these wheels; `pip download --no-deps --dest FOLDER` for its platform:")
     print(" ".join(f"{name}=={version(name)}" for name in WHEELS))
 
@@ -296,8 +258,8 @@ def pack(
 def run(
     root: Root,
     out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files are copied back.")],
-    parts: Annotated[list[Path] | None, typer.Option("--corpus", help="A part of the corpus; may be repeated.")] = None,
-    start: Annotated[Path | None, typer.Option(help="The model to start with: a file, or a folder of slices.")] = None,
+    packed: Annotated[list[Path] | None, typer.Option("--pack", help="A folder of slices; may be repeated.")] = None,
+    start: Annotated[Path | None, typer.Option(help="The model file to start with; default: the packed one.")] = None,
     go_on: Annotated[bool, typer.Option("--continue", help="`--start` came from a lost machine: go on there.")] = False,
     minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 20,
     part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack and send only.")] = 9.5,
@@ -329,7 +291,7 @@ def run(
         checkpoint_minutes=every,
     )
     parcel = gpu_day.Parcel(out, int(size * MIB), int(most * MIB))
-    gpu_day.run(root, parts or [], parcel, options, part_minutes=part, start=start, is_continued=go_on)
+    gpu_day.run(root, packed or [], parcel, options, part_minutes=part, start=start, is_continued=go_on)
 
 
 @gpu_day.command()

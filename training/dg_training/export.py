@@ -160,8 +160,6 @@ def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig, context_length: int) -
     writer.add_vocab_size(c.num_tokens)
     if c.architecture == "llama":
         writer.add_rope_dimension_count(c.head_width)
-    if c.window:
-        writer.add_sliding_window(c.window)
     if len(set(c.rope_factors)) == 1:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(c.rope_factors[0])

@@ -21,7 +21,7 @@ from dg_training.adapt import Adaptation, AdaptOptions
 from dg_training.export import training_progress
 from dg_training.store import replacing
 from dg_training.train import Trainer, TrainingProgress
-from dg_training.transfer import MANIFEST, MIB, join_model, split_model, unpack_corpus
+from dg_training.transfer import MANIFEST, MIB, START, join_file, split_file, unpack_run
 
 EXPORTS, LOG, NAME = "exports", "log.jsonl", "gpu"
 SENT = "sent"  # a file beside an export: the slices that have come home
@@ -64,7 +64,7 @@ class RunLog:
 
 def run(
     root: Path,
-    parts: Sequence[Path],
+    packed: Sequence[Path],
     parcel: Parcel,
     options: AdaptOptions,
     *,
@@ -72,10 +72,12 @@ def run(
     start: Path | None = None,
     is_continued: bool = False,
 ) -> None:
-    """One command: adds parts of the corpus, trains for `part_minutes`, and sends what is missing of the newest export.
+    """One command: takes slices of the packed run, trains for `part_minutes`, and sends what is missing of the newest
+    export.
 
-    With a checkpoint in `root` the run goes on from that. Otherwise it begins with `start`, a model file or a folder of
-    its slices; `is_continued` takes over the file's place in the planned time too. Without minutes nothing is trained.
+    With a checkpoint in `root` the run goes on from that. Otherwise it begins with the model file `start`, or else with
+    that of the packed run; `is_continued` takes over the file's place in the planned time too. Without minutes nothing
+    is trained.
 
     Raises:
         InputFileError: there is no corpus, or no whole model file to start with.
@@ -83,10 +85,9 @@ def run(
     """
     log = RunLog(root / LOG, parcel.out)
     log({"do": "start", "host": platform.node(), "device": _device_name(options.device), "torch": torch.__version__})
-    if unpack_corpus(parts, root):
-        log({"do": "unpacked", "parts": len(parts)})
+    log({"do": "unpacked", "is_whole": unpack_run(packed, root)})
     if part_minutes:
-        trainer, adaptation = _prepared(root, start, options, log, is_continued=is_continued)
+        trainer, adaptation = _prepared(root, start or root / START, options, log, is_continued=is_continued)
 
         def export() -> None:
             began = log.seconds
@@ -107,18 +108,14 @@ def _device_name(device: str) -> str:
 
 
 def _prepared(
-    root: Path, start: Path | None, options: AdaptOptions, log: RunLog, *, is_continued: bool
+    root: Path, start: Path, options: AdaptOptions, log: RunLog, *, is_continued: bool
 ) -> tuple[Trainer, Adaptation]:
-    checkpoint = root / "start.gguf"
-    if start is not None and not checkpoint.exists():
-        with replacing(checkpoint) as partial:
-            partial.write_bytes(join_model([start])[1] if start.is_dir() else start.read_bytes())
-    adaptation = Adaptation(checkpoint, root, NAME, options)
+    adaptation = Adaptation(start, root, NAME, options)
     trainer = adaptation.trainer()
     if has_state := trainer.path.exists():
         trainer.resume()
     elif is_continued:
-        trainer.progress = TrainingProgress(*training_progress(checkpoint))
+        trainer.progress = TrainingProgress(*training_progress(start))
     place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
     log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
     return trainer, adaptation
@@ -132,7 +129,7 @@ def _export(root: Path, adaptation: Adaptation, trainer: Trainer, slice_bytes: i
     folder = root / EXPORTS / f"{trainer.progress.step:07}"
     folder.parent.mkdir(exist_ok=True)
     if folder not in older:
-        split_model(path, folder, slice_bytes, asdict(trainer.progress))
+        split_file(path, folder, slice_bytes, asdict(trainer.progress))
         for old in older:
             shutil.rmtree(old)
     return folder
@@ -180,7 +177,7 @@ def collect(homes: Sequence[Path], path: Path) -> tuple[dict[str, Any], list[dic
         {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}, reverse=True
     ):
         try:
-            facts, content = join_model([home / name for home in homes])
+            facts, content = join_file([home / name for home in homes])
         except InputFileError as error:
             errors.append(str(error))
             continue

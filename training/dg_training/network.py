@@ -4,8 +4,7 @@ llama.cpp runs its weights; they have the tensor names of a GGUF file, except th
 order (`pretrained` converts those of llama).
 
 Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
-tokens of its document before the canvas, [context_start, start), and every used position of its own canvas. Layers with
-a window see only keys that are fewer positions back, as in llama.cpp.
+tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
 
 The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
 each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and one tensor.
@@ -20,8 +19,6 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from dg_training.tokenizer import NUM_TOKENS
-
-Factors: TypeAlias = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +35,10 @@ class NetworkConfig:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
     architecture: str = "qwen3"
-    """llama.cpp's: gemma3, llama, qwen2 or qwen3."""
+    """llama.cpp's: llama, qwen2 or qwen3."""
     is_tied: bool = True  # the output layer is the embedding
-    rope_factors: Factors = ()
-    """Divisors of the frequencies, half a head of them; empty: all 1. Not for layers with a window."""
-    window: int = 0
-    """Positions that most layers see; 0: all layers see all."""
-    window_period: int = 6  # every sixth layer sees all
-    window_rope_theta: float = 10_000.0
+    rope_factors: tuple[float, ...] = ()
+    """Divisors of the frequencies, half a head of them; empty: all 1."""
 
     @property
     def has_bias(self) -> bool:
@@ -55,16 +48,7 @@ class NetworkConfig:
     @property
     def has_head_norms(self) -> bool:
         """Queries and keys are normalized."""
-        return self.architecture in ("qwen3", "gemma3")
-
-    @property
-    def is_gemma(self) -> bool:
-        """Scaled embeddings, norms after each part too, GELU instead of SiLU."""
-        return self.architecture == "gemma3"
-
-    def has_window(self, layer: int) -> bool:
-        """Whether a layer sees `window` positions only."""
-        return bool(self.window) and (layer + 1) % self.window_period != 0
+        return self.architecture == "qwen3"
 
 
 class DenseMask(NamedTuple):
@@ -76,26 +60,21 @@ class DenseMask(NamedTuple):
     """
 
     documents: tuple[tuple[int, int, int], ...]  # row, first token, end
-    window: int  # positions that a clean token sees; 0: all of its document before it
-    context: Tensor  # (R, 1, C, 1 or L, T): the clean keys of a canvas, or of each of its positions
+    context: Tensor  # (R, 1, C, 1, T): the clean keys of a canvas
     canvas: Tensor  # (R, 1, C, L): its own positions
 
 
 Mask: TypeAlias = DenseMask | BlockMask | Tensor
 
 
-def dense_mask(
-    document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int, window: int = 0
-) -> DenseMask:
-    """The attention rule for a CPU; shapes as in `rows.TrainingBatch`. `window` 0: none."""
+def dense_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> DenseMask:
+    """The attention rule for a CPU; shapes as in `rows.TrainingBatch`."""
     at = torch.arange(document.shape[1], device=document.device)
     inside = torch.arange(canvas_length, device=document.device)
     context = ((at < start[:, :, None]) & (at >= context_start[:, :, None]))[:, :, None]
-    if window:
-        context = context & (start[:, :, None, None] + inside[:, None] - at < window)
     # an empty canvas sees its first position, so that its scores are finite; it has no target
     canvas = inside < length[:, :, None].clamp(min=1)
-    return DenseMask(_spans(document), window, *(_additive(visible[:, None]) for visible in (context, canvas)))
+    return DenseMask(_spans(document), *(_additive(visible[:, None]) for visible in (context, canvas)))
 
 
 def _spans(document: Tensor) -> tuple[tuple[int, int, int], ...]:
@@ -116,9 +95,7 @@ def _additive(visible: Tensor) -> Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
-def block_mask(
-    document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int, window: int = 0
-) -> BlockMask:
+def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> BlockMask:
     """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order."""
     rows, clean = document.shape
     num = clean + start.shape[1] * canvas_length
@@ -129,9 +106,6 @@ def block_mask(
         causal = (document[r, q_clean] == document[r, k_clean]) & (q >= k)
         context = (k < start[r, q_canvas]) & (k >= context_start[r, q_canvas])
         own = (q_canvas == k_canvas) & ((k - clean) % canvas_length < length[r, k_canvas])
-        if window:
-            q_at = torch.where(q >= clean, start[r, q_canvas] + (q - clean) % canvas_length, q)
-            causal, context = causal & (q_at - k < window), context & (q_at - k < window)
         return torch.where(q >= clean, torch.where(k >= clean, own, context), (k < clean) & causal)
 
     return create_block_mask(rule, rows, None, num, num, device=document.device)
@@ -154,11 +128,7 @@ def _attend_documents(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tenso
     ends = [0] * len(rows)
     for row, start, end in mask.documents:
         here = (slice(row, row + 1), slice(None), slice(start, end))
-        near = None
-        if mask.window and end - start > mask.window:
-            distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
-            near = _additive((distance >= 0) & (distance < mask.window)).to(q.dtype)
-        out = F.scaled_dot_product_attention(q[here], k[here], v[here], near, is_causal=near is None, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q[here], k[here], v[here], is_causal=True, enable_gqa=True)
         rows[row].append(out[0])
         ends[row] = end
     padded = []
@@ -199,10 +169,8 @@ class Block(nn.Module):
         super().__init__()
         c = self.config = config
         self.attn_norm, self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps), nn.RMSNorm(c.width, c.norm_eps)
-        self.attn_q_norm, self.attn_k_norm, self.post_attention_norm, self.post_ffw_norm = (
-            nn.RMSNorm(size, c.norm_eps) if is_there else None
-            for size, is_there in ((c.head_width, c.has_head_norms),) * 2 + ((c.width, c.is_gemma),) * 2
-        )
+        self.attn_q_norm = nn.RMSNorm(c.head_width, c.norm_eps) if c.has_head_norms else None
+        self.attn_k_norm = nn.RMSNorm(c.head_width, c.norm_eps) if c.has_head_norms else None
         self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=c.has_bias)
         self.attn_k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=c.has_bias)
         self.attn_v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=c.has_bias)
@@ -220,12 +188,9 @@ class Block(nn.Module):
             # float32 like the weights of the norms: mixed types leave torch's fused path
             q, k = self.attn_q_norm(q.float()), self.attn_k_norm(k.float())
         q, k = (rotate(x.transpose(1, 2), cos, sin).to(v.dtype) for x in (q, k))
-        x = self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
-        h = h + (x if self.post_attention_norm is None else self.post_attention_norm(x.float()))
+        h = h + self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
         x = self.ffn_norm(h)
-        gate = F.gelu(self.ffn_gate(x), approximate="tanh") if c.is_gemma else F.silu(self.ffn_gate(x))
-        x = self.ffn_down(gate * self.ffn_up(x))
-        return h + (x if self.post_ffw_norm is None else self.post_ffw_norm(x.float()))
+        return h + self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x))
 
 
 class DiffusionNetwork(nn.Module):
@@ -254,27 +219,20 @@ class DiffusionNetwork(nn.Module):
         """The matrix of the output layer, (num_tokens, width)."""
         return self.token_embd.weight if self.output is None else self.output.weight
 
-    def hidden(self, ids: Tensor, position: Tensor, mask: Mask, window_mask: Mask | None = None) -> Tensor:
-        """Normalized hidden states (R, n, width) of ids and positions (R, n).
-
-        `window_mask` is for layers with a window; None: no key is farther away than that.
-        """
-        c = self.config
-        of_all = self._rotation(position, c.rope_theta, c.rope_factors), mask
-        of_window = self._rotation(position, c.window_rope_theta, ()), mask if window_mask is None else window_mask
+    def hidden(self, ids: Tensor, position: Tensor, mask: Mask) -> Tensor:
+        """Normalized hidden states (R, n, width) of ids and positions (R, n)."""
+        cos, sin = self._rotation(position)
         h = self.token_embd(ids)
-        if c.is_gemma:
-            h = h * c.width**0.5
-        for layer, block in enumerate(self.blk):
-            (cos, sin), layer_mask = of_window if c.has_window(layer) else of_all
-            h = block(h, cos, sin, layer_mask)
+        for block in self.blk:
+            h = block(h, cos, sin, mask)
         return self.output_norm(h)
 
-    def _rotation(self, position: Tensor, theta: float, factors: Factors) -> tuple[Tensor, Tensor]:
+    def _rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the rotary angles, (R, 1, n, head_width / 2) each."""
-        exponent = torch.arange(0, self.config.head_width, 2, device=position.device).float() / self.config.head_width
-        frequency = theta**-exponent
-        if factors:
-            frequency = frequency / torch.tensor(factors, device=position.device)
+        config = self.config
+        exponent = torch.arange(0, config.head_width, 2, device=position.device).float() / config.head_width
+        frequency = config.rope_theta**-exponent
+        if config.rope_factors:
+            frequency = frequency / torch.tensor(config.rope_factors, device=position.device)
         angle = position[..., None].float() * frequency
         return angle.cos()[:, None], angle.sin()[:, None]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dg_training.network import DiffusionNetwork, Mask, block_mask, dense_mask
+from dg_training.network import DiffusionNetwork, block_mask, dense_mask
 from dg_training.rows import CANVAS_FIELDS, RowConfig, TrainingBatch, open_stream
 from dg_training.tokenizer import MASK
 
@@ -116,7 +116,9 @@ class Objective:
         noisy_position = ((b["start"] - b["context_start"])[:, :, None] + at).view(rows, -1)
         ids = torch.cat([b["tokens"], noisy], 1)
         position = torch.cat([b["position"], noisy_position], 1)
-        h = self.network.hidden(ids, position, *self._attention_masks(b, canvas_length))
+        make_mask = block_mask if self.is_cuda else dense_mask
+        mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], canvas_length)
+        h = self.network.hidden(ids, position, mask)
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
         rank = masked.cumsum(-1)[masked] - 1
         is_fill = (at >= b["num_content"][:, :, None])[masked]
@@ -129,13 +131,6 @@ class Objective:
         states = torch.cat([h[:, : num_clean - 1][follows], of_canvases[masked]])
         loss, num = self._cross_entropy(states, targets), int(follows.sum())
         return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, noise, rank)
-
-    def _attention_masks(self, b: dict[str, Tensor], canvas_length: int) -> tuple[Mask, Mask | None]:
-        """The mask of layers that see all, and of layers with a window."""
-        make_mask, window = block_mask if self.is_cuda else dense_mask, self.network.config.window
-        shape = (b["document"], b["start"], b["context_start"], b["length"], canvas_length)
-        is_near = not window or b["tokens"].shape[1] + canvas_length <= window
-        return make_mask(*shape), None if is_near else make_mask(*shape, window)
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
         """In chunks of one size, so that one compiled graph serves all batches."""

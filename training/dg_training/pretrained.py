@@ -1,6 +1,6 @@
 """Pretrained causal models: a GGUF file or a checkpoint folder as a network in torch, in float32.
 
-Architectures: gemma3, llama, qwen2, qwen3, without experts, vision or rotations that depend on the text's length.
+Architectures: llama, qwen2, qwen3, without experts, vision or rotations that depend on the text's length.
 """
 
 import math
@@ -23,9 +23,8 @@ from dg_lsp.models.saved_tensors import SavedTensor, read_checkpoint, read_json,
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.tokenizer import PrunedVocabulary, Vocabulary, vocabulary_of_folder, vocabulary_of_gguf
 
-ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
-_MODEL_TYPES = {"gemma3_text": "gemma3", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""Architectures by `model_type` of a config.json."""
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""llama.cpp's names, which are those of `model_type` in a config.json too."""
 _ADVICE = f"use a model of {', '.join(ARCHITECTURES)}"
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
@@ -117,13 +116,11 @@ def _read_gguf(path: Path) -> Pretrained:
     if scaling not in ("none", "linear") or f"{architecture}.expert_count" in values:
         raise ModelUnsupportedError(f"{path} has experts, or rotations scaled by {scaling}: {_ADVICE}")
     heads, width = int(value("attention.head_count")), int(value("embedding_length"))
-    head_width, is_gemma = int(value("attention.key_length", width // heads)), architecture == "gemma3"
+    head_width = int(value("attention.key_length", width // heads))
     linear = float(value("rope.scaling.factor", 1.0)) if scaling == "linear" else 1.0
     factors: tuple[float, ...] = (linear,) * (head_width // 2) if linear != 1.0 else ()
     if ROPE_FACTORS in header.tensors:
         factors = tuple(dequantized(header, ROPE_FACTORS).tolist())
-    if is_gemma and values.get("general.size_label") == "27B":
-        raise ModelUnsupportedError(f"{path} scales its attention in another way: {_ADVICE}")
     config = NetworkConfig(
         width=width,
         layers=int(value("block_count")),
@@ -137,7 +134,6 @@ def _read_gguf(path: Path) -> Pretrained:
         architecture=architecture,
         is_tied=OUTPUT not in header.tensors,
         rope_factors=factors,
-        window=int(value("attention.sliding_window", 0)) if is_gemma else 0,
     )
     texts = {key: str(values.get(f"general.{key}", "")) for key in ("name", "license", "license.name", "license.link")}
     # a file that `adapt` wrote states what it was made from
@@ -179,23 +175,18 @@ _LAYER = {
     "attn_output": "self_attn.o_proj",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
-}
-_NORM = {"ffn_norm": "post_attention_layernorm"}
-_GEMMA_NORMS = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
 }
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
 def _read_folder(folder: Path) -> Pretrained:
     settings = read_json(folder / CONFIGURATION)
-    architecture = _MODEL_TYPES.get(settings.get("model_type", ""))
-    if architecture is None:
+    architecture = settings.get("model_type", "")
+    if architecture not in ARCHITECTURES:
         raise ModelUnsupportedError(f"{folder} holds a {settings.get('model_type', 'model')}: {_ADVICE}")
     saved = read_checkpoint(folder)
     config = _config_of(folder, architecture, settings, is_tied="lm_head.weight" not in saved)
@@ -204,27 +195,21 @@ def _read_folder(folder: Path) -> Pretrained:
     vocabulary = vocabulary_of_folder(folder, end_id, config.num_tokens)
 
     def read(name: str) -> Weights:
-        source = _name_in_folder(name, architecture)
+        source = _name_in_folder(name)
         if source not in saved:
             raise ModelBrokenError(f"{folder} lacks {source}: download it again")
-        weights = _values(saved[source])
-        return weights + 1 if architecture == "gemma3" and name.endswith("norm.weight") else weights
+        return _values(saved[source])
 
     name, length = folder.resolve().name, int(settings["max_position_embeddings"])
     return Pretrained(config, vocabulary, _origin_of(folder, name), length, read)
 
 
 def _config_of(folder: Path, architecture: str, settings: Mapping[str, Any], *, is_tied: bool) -> NetworkConfig:
-    heads, width, is_gemma = (
-        int(settings["num_attention_heads"]),
-        int(settings["hidden_size"]),
-        architecture == "gemma3",
-    )
+    heads = int(settings["num_attention_heads"])
+    width = int(settings["hidden_size"])
     head_width = int(settings.get("head_dim") or width // heads)
-    of_all, of_window = _rotations(settings)
-    kinds = settings.get("layer_types") or []
-    period = kinds.index("full_attention") + 1 if "full_attention" in kinds else 6
-    window = int(settings.get("sliding_window") or 0) if is_gemma else 0
+    older = {"rope_theta": settings.get("rope_theta", 10_000.0), **(settings.get("rope_scaling") or {})}
+    rotation = {**older, **(settings.get("rope_parameters") or {})}
     config = NetworkConfig(
         width=width,
         layers=int(settings["num_hidden_layers"]),
@@ -233,37 +218,21 @@ def _config_of(folder: Path, architecture: str, settings: Mapping[str, Any], *, 
         hidden=int(settings["intermediate_size"]),
         head_width=head_width,
         num_tokens=int(settings["vocab_size"]),
-        rope_theta=float(of_all.get("rope_theta", 10_000.0)),
+        rope_theta=float(rotation["rope_theta"]),
         norm_eps=float(settings["rms_norm_eps"]),
         architecture=architecture,
         is_tied=is_tied,
-        rope_factors=_rope_factors(folder, of_all, head_width),
-        window=window,
-        window_rope_theta=float(of_window.get("rope_theta", 10_000.0)),
+        rope_factors=_rope_factors(folder, rotation, head_width),
     )
     unsupported = {
-        "layer_types": period != config.window_period and config.layers >= config.window_period and window,
-        "sliding_window": not is_gemma and settings.get("use_sliding_window") and "sliding_attention" in kinds,
-        "query_pre_attn_scalar": is_gemma and settings.get("query_pre_attn_scalar") != head_width,
-        "attn_logit_softcapping": settings.get("attn_logit_softcapping"),
-        "final_logit_softcapping": settings.get("final_logit_softcapping"),
+        "sliding_window": settings.get("use_sliding_window")
+        and "sliding_attention" in (settings.get("layer_types") or []),
         "attention_bias": not config.has_bias and settings.get("attention_bias"),
         "mlp_bias": settings.get("mlp_bias"),
-        "rope_local_base_freq": window and config.window_rope_theta != 10_000.0,
     }
     if problem := next((key for key, is_there in unsupported.items() if is_there), ""):
         raise ModelUnsupportedError(f"{folder}/{CONFIGURATION}: {problem} is not supported: {_ADVICE}")
     return config
-
-
-def _rotations(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Base and scaling of the rotations in layers that see all, and in layers with a window."""
-    parameters = settings.get("rope_parameters") or {}
-    if "full_attention" in parameters:
-        return parameters["full_attention"] or {}, parameters.get("sliding_attention") or {}
-    older = {"rope_theta": settings.get("rope_theta", 10_000.0), **(settings.get("rope_scaling") or {})}
-    local = {"rope_theta": settings.get("rope_local_base_freq") or 10_000.0}
-    return {**older, **parameters}, local
 
 
 def _rope_factors(folder: Path, rotation: Mapping[str, Any], head_width: int) -> tuple[float, ...]:
@@ -289,13 +258,12 @@ def _rope_factors(folder: Path, rotation: Mapping[str, Any], head_width: int) ->
     return tuple(found)
 
 
-def _name_in_folder(name: str, architecture: str) -> str:
+def _name_in_folder(name: str) -> str:
     stem, _, kind = name.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{kind}"
     _, layer, part = stem.split(".")
-    names = _LAYER | (_GEMMA_NORMS if architecture == "gemma3" else _NORM)
-    return f"model.layers.{layer}.{names[part]}.{kind}"
+    return f"model.layers.{layer}.{_LAYER[part]}.{kind}"
 
 
 def _values(tensor: SavedTensor) -> Weights:

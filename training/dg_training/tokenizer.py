@@ -6,7 +6,6 @@ arise on the way to it are kept, so the same merges are applied in the same orde
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.errors import InputFileError, ModelUnsupportedError
@@ -43,7 +42,7 @@ MAX_TOKEN_CHARS = 24
 
 def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Tokenizer:
     """Train a BPE tokenizer; the special tokens get the first ids."""
-    tokenizer = _with_pre_tokenizer(models.BPE())
+    tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=num_tokens,
         special_tokens=list(SPECIAL_TOKENS),
@@ -80,26 +79,23 @@ def tokenizer_from_gguf(path: Path) -> Tokenizer:
         raise InputFileError(f"{path} has the tokenizer of another model: train a new one with --new-tokenizer")
     vocabulary = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != Kind.UNUSED}
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in contents("merges"))]
-    tokenizer = _with_pre_tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 
-def _with_pre_tokenizer(model: models.BPE) -> Tokenizer:
-    """A tokenizer that splits text as llama.cpp's qwen2 pre-tokenizer does, without a normalizer."""
+def _byte_level(model: models.BPE, regexes: Sequence[str] = (PRE_TOKENIZER_REGEX,)) -> Tokenizer:
+    """A tokenizer that splits text by these expressions, as llama.cpp's pre-tokenizers do, without a normalizer."""
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRE_TOKENIZER_REGEX), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    splits = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in regexes]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
-"""Values of `tokenizer.ggml.model`."""
+BYTE_LEVEL = "gpt2"
+"""Value of `tokenizer.ggml.model`."""
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -110,9 +106,7 @@ PRE_TOKENIZERS = {
     "smollm": (r"\p{N}", _GPT2),  # digits one by one, then the pieces between them
 }
 """Regular expressions by llama.cpp's names, applied one after the other, as in the checkpoints' own files."""
-_BLANK = "\u2581"  # SentencePiece's
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_ADVICE = "use a checkpoint with the tokenizer of Qwen, Llama or Gemma"
+_ADVICE = "use a checkpoint with the byte-level tokenizer of Qwen, Llama 3 or SmolLM"
 Merge = tuple[str, str]
 
 
@@ -123,28 +117,16 @@ class Vocabulary:
     tokens: tuple[str, ...]
     kinds: tuple[int, ...]  # `gguf.TokenType` of each
     merges: tuple[Merge, ...]
-    model: str  # BYTE_LEVEL or SENTENCEPIECE
-    pre: str  # pre-tokenizer of a byte-level vocabulary, a key of PRE_TOKENIZERS
+    pre: str  # pre-tokenizer, a key of PRE_TOKENIZERS
     start_id: int | None  # every text begins with it
     end_id: int
 
     def tokenizer(self) -> Tokenizer:
-        """The same tokens as from llama.cpp. A text does not get SentencePiece's first blank."""
-        plain = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.NORMAL, Kind.BYTE)}
+        """The same tokens as from llama.cpp."""
+        plain = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] == Kind.NORMAL}
         added = {i: token for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
         whole = plain | {token: i for i, token in added.items()}
-        if self.model == BYTE_LEVEL:
-            tokenizer = Tokenizer(models.BPE(whole, list(self.merges)))
-            steps = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in PRE_TOKENIZERS[self.pre]]
-            to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, to_bytes])
-            tokenizer.decoder = decoders.ByteLevel()
-        else:
-            tokenizer = Tokenizer(models.BPE(whole, list(self.merges), byte_fallback=True))
-            tokenizer.normalizer = normalizers.Replace(" ", _BLANK)
-            tokenizer.decoder = decoders.Sequence(
-                [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-            )
+        tokenizer = _byte_level(models.BPE(whole, list(self.merges)), PRE_TOKENIZERS[self.pre])
         for i, token in sorted(added.items()):
             is_special = self.kinds[i] == Kind.CONTROL
             entry = AddedToken(token, normalized=False, special=is_special)
@@ -153,19 +135,11 @@ class Vocabulary:
 
     def write(self, writer: gguf.GGUFWriter) -> None:
         """The keys of the tokenizer, those of llama-server's /infill included. Only for a pruned vocabulary."""
-        writer.add_tokenizer_model(self.model)
+        writer.add_tokenizer_model(BYTE_LEVEL)
         writer.add_tokenizer_pre(self.pre)
         writer.add_token_list(self.tokens)
-        if self.model == SENTENCEPIECE:
-            # llama.cpp joins the pair whose result has the highest score
-            ranks: dict[str, int] = {}
-            for rank, (left, right) in enumerate(self.merges):
-                ranks.setdefault(left + right, rank)
-            writer.add_token_scores([-float(ranks.get(token, len(self.merges))) for token in self.tokens])
-            writer.add_add_space_prefix(False)
         writer.add_token_types(self.kinds)
-        if self.model == BYTE_LEVEL:
-            writer.add_token_merges([" ".join(merge) for merge in self.merges])
+        writer.add_token_merges([" ".join(merge) for merge in self.merges])
         writer.add_bos_token_id(END_OF_TEXT)
         writer.add_eos_token_id(END_OF_TEXT)
         writer.add_eot_token_id(END_OF_MIDDLE)
@@ -184,7 +158,6 @@ def own_vocabulary(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
         tuple(tokens.get(i, f"<|unused_{i}|>") for i in range(num_tokens)),
         (*([Kind.CONTROL] * num_special), *ordinary),
         _merges_of_file(tokenizer.to_str()),
-        BYTE_LEVEL,
         PRE_TOKENIZER,
         None,
         END_OF_MIDDLE,
@@ -213,30 +186,14 @@ def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
         return default if found is None else found.read()
 
     model, pre = value("model", ""), value("pre", "default")
-    if model not in (BYTE_LEVEL, SENTENCEPIECE) or (model == BYTE_LEVEL and pre not in PRE_TOKENIZERS):
+    if model != BYTE_LEVEL or pre not in PRE_TOKENIZERS:
         raise ModelUnsupportedError(f"{header.path}: tokenizer {model} {pre} cannot be pruned: {_ADVICE}")
     tokens, kinds = value("tokens", []), value("token_type", [])
     if not tokens or len(tokens) != len(kinds):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types")
-    if model == BYTE_LEVEL:
-        merges = tuple((left, right) for left, _, right in (one.partition(" ") for one in value("merges", [])))
-    else:
-        merges = _merges_of_scores(tokens, kinds, value("scores"))
-    adds_start = value("add_bos_token", model == SENTENCEPIECE)
-    start_id = value("bos_token_id") if adds_start else None
-    return Vocabulary(tuple(tokens), tuple(kinds), merges, model, pre, start_id, value("eos_token_id"))
-
-
-def _merges_of_scores(tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]) -> tuple[Merge, ...]:
-    """Every pair of tokens whose text is a token, the one with the highest score first."""
-    normal = {token: scores[i] for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
-    found = [
-        (-score, number, (token[:cut], token[cut:]))
-        for number, (token, score) in enumerate(normal.items())
-        for cut in range(1, len(token))
-        if token[:cut] in normal and token[cut:] in normal
-    ]
-    return tuple(merge for *_, merge in sorted(found, key=lambda one: one[:2]))
+    merges = tuple((left, right) for left, _, right in (merge.partition(" ") for merge in value("merges", [])))
+    start_id = value("bos_token_id") if value("add_bos_token", False) else None
+    return Vocabulary(tuple(tokens), tuple(kinds), merges, pre, start_id, value("eos_token_id"))
 
 
 def vocabulary_of_folder(folder: Path, end_id: int, num_tokens: int) -> Vocabulary:
@@ -244,26 +201,21 @@ def vocabulary_of_folder(folder: Path, end_id: int, num_tokens: int) -> Vocabula
     path = folder / "tokenizer.json"
     content = read_json(path)
     model = content.get("model") or {}
-    if model.get("type") != "BPE":
-        raise ModelUnsupportedError(f"{path} is not a BPE tokenizer: {_ADVICE}")
-    is_sentencepiece = bool(model.get("byte_fallback"))
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        raise ModelUnsupportedError(f"{path} is not a byte-level BPE tokenizer: {_ADVICE}")
     added = {entry["content"]: entry for entry in content.get("added_tokens", ())}
     ids: dict[str, int] = {**model["vocab"], **{text: entry["id"] for text, entry in added.items()}}
     tokens, kinds = [f"<|unused_{i}|>" for i in range(num_tokens)], [int(Kind.UNUSED)] * num_tokens
     for token, i in ids.items():
         entry = added.get(token)
         kind = Kind.NORMAL if entry is None else Kind.CONTROL if entry.get("special") else Kind.USER_DEFINED
-        if is_sentencepiece and _BYTE.fullmatch(token):
-            kind = Kind.BYTE
         tokens[i], kinds[i] = token, int(kind)
     start = Tokenizer.from_file(str(path)).encode("").ids
-    pre = "default" if is_sentencepiece else _pre_tokenizer_name(path, content.get("pre_tokenizer"))
     return Vocabulary(
         tuple(tokens),
         tuple(kinds),
         _merges_of_file(path.read_text(encoding="utf-8")),
-        SENTENCEPIECE if is_sentencepiece else BYTE_LEVEL,
-        pre,
+        _pre_tokenizer_name(path, content.get("pre_tokenizer")),
         start[0] if start else None,
         end_id,
     )
@@ -346,15 +298,13 @@ def _special_sources(source: Vocabulary) -> list[int]:
 
 def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens: int) -> set[int]:
     """Ids of the tokens to keep; with a token all that arise on the way to it."""
-    ids = {token: i for i, token in enumerate(source.tokens) if source.kinds[i] in (Kind.NORMAL, Kind.BYTE)}
+    ids = {token: i for i, token in enumerate(source.tokens) if source.kinds[i] == Kind.NORMAL}
     ranks = {merge: rank for rank, merge in reversed(list(enumerate(source.merges)))}
-    kept = {i for token, i in ids.items() if source.kinds[i] == Kind.BYTE or (len(token) == 1 and _is_basic(source, i))}
-    if source.model == SENTENCEPIECE:
-        kept |= {i for i, kind in enumerate(source.kinds) if kind == Kind.UNKNOWN}
+    kept = {i for token, i in ids.items() if len(token) == 1}  # bytes, which any text may need
     user_defined = [i for i, kind in enumerate(source.kinds) if kind == Kind.USER_DEFINED]
     kept |= {i for i in user_defined if counts.get(i) or source.tokens[i].isspace()}
     frequent = sorted((i for i in ids.values() if counts.get(i)), key=lambda i: (-counts[i], i))
-    others = (i for i in ids.values() if not counts.get(i) and source.tokens[i].lstrip(_BLANK + "Ġ").isascii())
+    others = (i for i in ids.values() if not counts.get(i) and source.tokens[i].lstrip("Ġ").isascii())
     for i in (*frequent, *others):
         if i in kept:
             continue
@@ -362,11 +312,6 @@ def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens:
         if len(kept) + len(needed - kept) <= num_tokens:
             kept |= needed
     return kept
-
-
-def _is_basic(source: Vocabulary, i: int) -> bool:
-    """A character that any text may need: all bytes, or the ASCII characters of SentencePiece."""
-    return source.model == BYTE_LEVEL or source.tokens[i].isascii() or source.tokens[i] == _BLANK
 
 
 def _parts(token: str, ranks: Mapping[Merge, int]) -> set[str]:

@@ -9,13 +9,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from dg_training.documents import NUM_SENTINELS
@@ -37,7 +36,6 @@ VALIDATION_TOKENS = 16_384  # so that a validation takes less than 3 % of the ti
 REPORT_STEPS = 20
 LOSS_NAMES = ("next_token", "middle", "content", "fill")  # of a report
 Show = Callable[[dict[str, Any]], None]
-T = TypeVar("T")
 MAX_GRAPHS = 64  # of a block, which is compiled for every canvas length
 
 
@@ -119,11 +117,7 @@ class TrainingProgress:
 
 
 class Trainer:
-    """A network with its optimizers, data and noise.
-
-    Under `torchrun` several processes train one network and exchange only gradients; each has its part of the rows. On
-    a busy CPU, threads that wait for each other at every operation run at a fifth of the speed (docs/log.md).
-    """
+    """A network with its optimizers, data and noise."""
 
     def __init__(
         self,
@@ -136,15 +130,15 @@ class Trainer:
         """Starts with random weights, or with those of `network`."""
         torch.manual_seed(config.seed)
         torch.set_float32_matmul_precision("high")
-        self.rank: int = dist.get_rank() if dist.is_initialized() else 0
-        self.size: int = dist.get_world_size() if dist.is_initialized() else 1
-        self.root, self.config, self.device = root, config, torch.device(device)
-        self.rows = replace(config.rows, num_rows=config.rows.num_rows // self.size)
+        self.root = root
+        self.config = config
+        self.device = torch.device(device)
+        self.rows = config.rows
         self.network = (network or DiffusionNetwork(config.network)).to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizers = build_optimizers(self.network, config.optimizer)
         self.rounding = RoundedWeights(self.network) if config.has_rounded_weights else None
-        self.generator = torch.Generator(self.device).manual_seed(config.seed + self.rank)
+        self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.progress = TrainingProgress()
         self.loader_state: LoaderState | None = None
         if self.device.type == "cuda":  # compiled blocks are no faster on a CPU
@@ -187,10 +181,9 @@ class Trainer:
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         self.progress = TrainingProgress(**saved["progress"])
-        if self.rank < len(saved["streams"]):
-            generator, loader = saved["streams"][self.rank]
-            self.loader_state = loader and LoaderState(tuple(loader["streams"]), loader["turn"])
-            self.generator.set_state(generator)
+        generator, loader = saved["streams"]
+        self.loader_state = loader and LoaderState(tuple(loader["streams"]), loader["turn"])
+        self.generator.set_state(generator)
 
     def start_from(self, path: Path) -> None:
         """Take the weights of a GGUF file of this configuration, and count its tokens."""
@@ -200,20 +193,14 @@ class Trainer:
         self.average.load_state_dict(network.state_dict())
 
     def save(self) -> None:
-        """Write all that `resume` needs, in 8 bytes a weight. Every process must call it."""
-        loader = self.loader_state and asdict(self.loader_state)
-        streams: list[Any] = [(self.generator.get_state(), loader)] * self.size
-        if self.size > 1:
-            dist.gather_object(streams[0], None if self.rank else streams)
-        if self.rank:
-            return
+        """Write all that `resume` needs, in 8 bytes a weight."""
         content = {
             "config": asdict(self.config),
             "network": _halved(self.network.state_dict()),
             "average": _halved(self.average.state_dict()),
             "optimizers": [_halved(optimizer.state_dict()) for optimizer in self.optimizers],
             "progress": asdict(self.progress),
-            "streams": streams,
+            "streams": (self.generator.get_state(), self.loader_state and asdict(self.loader_state)),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.path) as partial:
@@ -239,16 +226,14 @@ class Trainer:
         end, first_step = before + length, 0.0
         last_step = progress.step + max_steps if max_steps else None
         next_save, reported = before + config.checkpoint_minutes * 60, before
-        seed = config.seed * 1000 + self.rank * 100
-        loader = BatchLoader(self.root, self.rows, seed, config.loader_processes, self.loader_state)
+        loader = BatchLoader(self.root, self.rows, config.seed * 1000, config.loader_processes, self.loader_state)
         with closing(iter(loader)) as batches:
             for batch in batches:
                 now = before + time.monotonic() - started
                 reserve = self.validation_seconds or min(first_step, length / 4)
                 until = min(planned, end - reserve)
-                decided = now, now >= until, next_save <= now < until - reserve
-                progress.seconds, is_over, is_save_due = self._of_first_process(decided)
-                if is_over or progress.step == last_step or self.is_stopped:
+                progress.seconds = now
+                if now >= until or progress.step == last_step or self.is_stopped:
                     break
                 share = progress.seconds / planned
                 rate = learning_rate(config.optimizer, progress.step, share)
@@ -257,11 +242,11 @@ class Trainer:
                 first_step = first_step or before + time.monotonic() - started - now
                 self.loader_state = loader.state
                 progress.step += 1
-                progress.tokens += batch.tokens.size * self.size
+                progress.tokens += batch.tokens.size
                 if progress.step % REPORT_STEPS == 0:
                     self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                if is_save_due:
+                if next_save <= now < until - reserve:
                     self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
         self._checkpoint(show, on_save, is_late=before + time.monotonic() - started >= end)
@@ -273,15 +258,8 @@ class Trainer:
         if not (is_late or self.is_stopped):
             self._validate(show)
 
-    def _of_first_process(self, value: T) -> T:
-        """The first process's value in all of them, so that they stop after the same step."""
-        values = [value]
-        if self.size > 1:
-            dist.broadcast_object_list(values)
-        return values[0]
-
     def is_causal(self, share: float) -> bool:
-        """Whether this step has no canvases. Such steps are spread evenly, the same way in every process."""
+        """Whether this step has no canvases. Such steps are spread evenly."""
         before, after = (int(step * self.config.causal_share) for step in (self.progress.step, self.progress.step + 1))
         return share < self.config.causal_until and after > before
 
@@ -293,9 +271,6 @@ class Trainer:
             losses.total(self.config.objective).backward()
         pairs = zip(self.network.parameters(), self.average.parameters(), strict=True)
         weights, averages = map(list, zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True))
-        for weight in weights if self.size > 1 else ():
-            dist.all_reduce(weight.grad)
-            weight.grad /= self.size
         torch.nn.utils.clip_grad_norm_(weights, self.config.optimizer.clip)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
@@ -311,16 +286,13 @@ class Trainer:
     def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
         losses = [round(loss, 3) for loss in torch.stack(self.recent).nanmean(0).tolist()]
         self.recent.clear()
-        if self.rank == 0:
-            speed = round(REPORT_STEPS * num_tokens * self.size / seconds)
-            left = round(self.config.minutes * 60 - self.progress.seconds)
-            progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
-            show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
+        speed = round(REPORT_STEPS * num_tokens / seconds)
+        left = round(self.config.minutes * 60 - self.progress.seconds)
+        progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
+        show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
 
     def _validate(self, show: Show) -> None:
-        """Losses of the averaged weights, as a file has them. The other processes wait at their next step."""
-        if self.rank:
-            return
+        """Losses of the averaged weights, as a file has them."""
         started, progress = time.monotonic(), self.progress
         weights, averages = list(self.network.parameters()), list(self.average.parameters())
         saved = [weight.detach().clone() for weight in weights]

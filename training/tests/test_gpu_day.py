@@ -24,7 +24,7 @@ from dg_training.export import training_progress
 from dg_training.rows import RowConfig
 from dg_training.store import read_texts, write_texts
 from dg_training.tokenizer import PREFIX
-from dg_training.transfer import by_use, join_model, pack_corpus, split_model, unpack_corpus
+from dg_training.transfer import by_use, join_file, pack_run, split_file, unpack_run
 
 from .conftest import corpus_files, toy_source
 
@@ -46,61 +46,41 @@ def corpus(toy, sample_files, tmp_path_factory):
     return root
 
 
-def test_parts_are_of_use_alone_and_together_the_corpus(corpus, tmp_path):
-    files = read_texts(corpus / "train.jsonl.xz")
-    (whole,), left_out = pack_corpus(corpus, tmp_path / "whole", 60 * MIB, num_processes=1)
-    assert not left_out
-    assert whole.packages == tuple(by_use(files))
-    limit = whole.num_bytes - 100
-    parts, left_out = pack_corpus(corpus, tmp_path / "parts", limit, num_processes=1)
-    assert len(parts) > 1
-    assert not left_out
-    assert max(part.path.stat().st_size for part in parts) <= limit
-    assert parts[0].packages[0] == whole.packages[0]
-    root = tmp_path / "there"
-    assert unpack_corpus([parts[0].path], root)
-    assert {file.package for file in read_texts(root / "train.jsonl.xz")} == set(parts[0].packages)
-    assert (root / "val.jsonl.xz").read_bytes() == (corpus / "val.jsonl.xz").read_bytes()
-    assert unpack_corpus([part.path for part in parts], root)
-    assert not unpack_corpus([part.path for part in parts], root)
-    assert sorted(read_texts(root / "train.jsonl.xz"), key=str) == sorted(files, key=str)
+def test_a_packed_run_is_unpacked_once_all_slices_have_come(corpus, tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(bytes(200_000))
+    packed, there = tmp_path / "packed", tmp_path / "there"
+    assert pack_run(corpus, packed, 100_000, model) == []
+    slices = sorted(packed.glob("run.tar.*"))
+    first = tmp_path / "first"
+    first.mkdir()
+    slices[0].rename(first / slices[0].name)
+    assert not unpack_run([packed], there)
+    assert unpack_run([first], there)
+    assert (there / "start.gguf").read_bytes() == model.read_bytes()
+    for name in ("train.jsonl.xz", "val.jsonl.xz"):
+        assert read_texts(there / name) == read_texts(corpus / name)
 
 
-def test_a_limit_leaves_whole_packages_out(corpus, tmp_path):
-    (whole,), _ = pack_corpus(corpus, tmp_path / "whole", 60 * MIB, num_processes=1)
-    (few,), left_out = pack_corpus(corpus, tmp_path / "few", 60 * MIB, whole.num_bytes - 100, num_processes=1)
-    assert few.num_bytes < whole.num_bytes
-    assert left_out
-    assert {*few.packages, *left_out} == set(whole.packages)
-    assert unpack_corpus([few.path], tmp_path / "root")
-    with pytest.raises(InputFileError, match="another corpus"):
-        unpack_corpus([whole.path], tmp_path / "root")
-    with pytest.raises(InputFileError, match="no package fits"):
-        pack_corpus(corpus, tmp_path / "none", MIB // 64, num_processes=1)
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_damaged_part_is_refused(corpus, tmp_path, damage):
-    part = pack_corpus(corpus, tmp_path, 60 * MIB, num_processes=1)[0][0].path
-    raw = bytearray(part.read_bytes())
-    raw[len(raw) // 2] ^= 255
-    part.write_bytes(raw[: len(raw) // 2] if damage == "cut" else raw)
-    with pytest.raises(InputFileError, match=r"corpus-1\.tar is"):
-        unpack_corpus([part], tmp_path / "root")
-    assert not (tmp_path / "root" / "train.jsonl.xz").exists()
+def test_a_limit_leaves_out_the_packages_that_others_use_least(corpus, tmp_path):
+    order = by_use(read_texts(corpus / "train.jsonl.xz"))
+    most = sum(len(file.text.encode()) for file in read_texts(corpus / "train.jsonl.xz") if file.package == order[0])
+    assert pack_run(corpus, tmp_path / "packed", MIB, text_bytes=most) == sorted(order[1:])
+    assert unpack_run([tmp_path / "packed"], tmp_path / "there")
+    assert {file.package for file in read_texts(tmp_path / "there" / "train.jsonl.xz")} == {order[0]}
 
 
 def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(bytes(range(256)) * 40)
-    split_model(path, tmp_path / "export-1", 4000, {"steps": 7})
+    split_file(path, tmp_path / "export-1", 4000, {"steps": 7})
     slices = sorted((tmp_path / "export-1").glob("a.gguf.*"))
     assert [one.stat().st_size for one in slices] == [4000, 4000, 2240]
-    facts, content = join_model([tmp_path / "export-1"])
+    facts, content = join_file([tmp_path / "export-1"])
     assert (facts["steps"], content) == (7, path.read_bytes())
     slices[1].write_bytes(b"x" * 4000)
     with pytest.raises(InputFileError, match="damaged"):
-        join_model([tmp_path / "export-1"])
+        join_file([tmp_path / "export-1"])
 
 
 def test_a_suffix_has_up_to_a_third_of_the_prompt(toy):
@@ -154,7 +134,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(corpus, toy, tmp_path,
     write(tmp_path / "tiny", "llama", toy.texts[:50])
     first = tmp_path / "first.gguf"
     adapt(tmp_path / "tiny", corpus, first, replace(OPTIONS, max_steps=0), lambda _: None)
-    output = invoke("gpu-day", "pack", "--root", corpus, "--to", tmp_path / "parts", "--start", first, "--size", 8)
+    output = invoke("gpu-day", "pack", "--root", corpus, "--to", tmp_path / "packed", "--start", first, "--size", 8)
     assert "tokenizers==" in output
     (tmp_path / "run.py").write_text(RUN)
     there, homes = tmp_path / "there", [tmp_path / f"home-{i}" for i in range(4)]
@@ -165,8 +145,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(corpus, toy, tmp_path,
         environment = {**os.environ, "OUT": str(home), "PYTHONPATH": f"{ROOT}:{ROOT.parent}:{carried}"}
         return subprocess.Popen(list(map(str, line)), env=environment, stdout=subprocess.PIPE, text=True)
 
-    given = ["--corpus", tmp_path / "parts" / "corpus-1.tar", "--start", tmp_path / "parts" / "start"]
-    with command(homes[0], *given, "--part", 5) as process:
+    with command(homes[0], "--pack", tmp_path / "packed", "--part", 5) as process:
         for line in process.stdout:
             if json.loads(line).get("do") == "exported":
                 break
@@ -187,7 +166,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(corpus, toy, tmp_path,
     assert lines[-1]["missing"] > 0
     assert sum(path.stat().st_size for path in homes[1].rglob("*") if path.is_file()) <= 0.4 * MIB + len(lines) * 1000
     home = tmp_path / "home.gguf"
-    with pytest.raises(InputFileError, match="no whole model file"):
+    with pytest.raises(InputFileError, match="no whole file"):
         gpu_day.collect(homes[1:2], home)
     with command(homes[2], "--part", 0) as process:
         assert json.loads(process.stdout.readlines()[-1])["missing"] == 0
@@ -209,7 +188,7 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(corpus, toy, tmp_path,
     new, parcel = tmp_path / "new", gpu_day.Parcel(homes[3], MIB)
     options = replace(OPTIONS, checkpoint_minutes=0.01)
     given = {"part_minutes": 0.02, "start": home, "is_continued": True}
-    gpu_day.run(new, [tmp_path / "parts" / "corpus-1.tar"], parcel, options, **given)
+    gpu_day.run(new, [tmp_path / "packed"], parcel, options, **given)
     lines = [json.loads(line) for line in (homes[3] / "log.jsonl").read_text().splitlines()]
     begun = next(line for line in lines if line.get("do") == "train")
     assert (begun["from"], begun["step"]) == (str(home), step)

@@ -1,11 +1,7 @@
 import json
 import os
-import pickle
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +14,6 @@ from dg_training.store import write_texts
 from dg_training.train import OptimizerConfig, Trainer, learning_rate
 
 from .conftest import corpus_files
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -124,31 +118,3 @@ def test_training_starts_from_the_weights_of_a_gguf_file(make_trainer, toy, tmp_
     assert trainer.progress.tokens == 4321
     for ours, theirs in zip(trainer.average.parameters(), network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-
-
-TWO_PROCESSES = """
-import pickle, sys, torch
-from torch import distributed
-from dg_training import train
-root, config = pickle.load(open(sys.argv[1], "rb"))
-distributed.init_process_group("gloo")
-trainer = train.Trainer(root, config)
-trainer.run(print, max_steps=3)
-sums = [None, None]
-distributed.all_gather_object(sums, sum(weight.double().sum().item() for weight in trainer.network.parameters()))
-assert sums[0] == sums[1], sums
-distributed.destroy_process_group()
-"""
-
-
-def test_several_processes_train_one_network(toy, work_folder):
-    (work_folder / "run.pickle").write_bytes(pickle.dumps((work_folder, toy.config)))
-    (work_folder / "run.py").write_text(TWO_PROCESSES)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT.parent))), "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(work_folder / "run.py"), str(work_folder / "run.pickle")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    saved = train.load_checkpoint(work_folder / "runs" / "tiny.pt")
-    assert len(saved["streams"]) == 2
-    assert saved["progress"]["tokens"] == 3 * 2 * 256

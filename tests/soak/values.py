@@ -54,22 +54,7 @@ def anything(rng, depth=3):
         return choices[kind]
     if kind < 10:
         return [anything(rng, depth - 1) for _ in range(rng.randint(0, 3))]
-    keys = (
-        "uri",
-        "line",
-        "character",
-        "range",
-        "start",
-        "text",
-        "id",
-        "method",
-        "type_name",
-        "_",
-        "1",
-        "",
-        "class",
-        "é",
-    )
+    keys = ("uri", "line", "character", "range", "start", "text", "id", "method", "type_name", "_", "1", "", "class")
     return {rng.choice(keys): anything(rng, depth - 1) for _ in range(rng.randint(0, 3))}
 
 

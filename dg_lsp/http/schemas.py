@@ -1,11 +1,15 @@
-"""JSON bodies of requests, as pydantic models.
+"""JSON bodies of requests and responses, as pydantic models, and errors.
 
-Unknown fields are ignored, since every dialect has some; known ones are strict: a number is no string.
+Requests: unknown fields are ignored, since every dialect has some; known ones are strict: a number is no string. An
+error is never an empty completion: clients cache those and do not request the same position again.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse, Response
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -18,7 +22,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.request import CHAT_MAX_TOKENS
+from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, OptionError, RemoteError, RequestError
 from dg_lsp.sampler_options import SAMPLER_BOUNDS, SamplerOptions
 
 MAX_CANDIDATES = 8
@@ -30,22 +36,19 @@ MAX_NAMES = 64
 MAX_NAME_CHARS = 1024
 UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
 
-
 # clients in JavaScript and remote models may cut a character in two; UTF-8 has no halves
 Text = Annotated[str, AfterValidator(lambda text: text.encode("utf-8", "replace").decode())]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Texts = Annotated[
-    list[Text],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
-]
 Name = Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
-Names = Annotated[
-    list[Name],
-    Field(max_length=MAX_NAMES),
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[Name]
-    ),
-]
+
+
+def _listed(schema: Any) -> BeforeValidator:
+    """A text stands for a list of it."""
+    return BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=schema)
+
+
+Texts = Annotated[list[Text], _listed(str | list[str])]
+Names = Annotated[list[Name], Field(max_length=MAX_NAMES), _listed(str | list[Name])]
 Count = Annotated[int, Field(ge=0)]
 NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
 
@@ -300,3 +303,237 @@ class FeedbackBody(RequestBody):
     """Cursortab's report of a user action."""
 
     user_action: UserAction
+
+
+# responses
+
+FinishReason = Literal["stop", "length"]
+StopType = Literal["word", "limit", "eos"]
+_OMITTED = Field(default=None, exclude_if=lambda value: value is None)
+"""Default of a field that a response leaves out."""
+
+
+class ResponseBody(BaseModel):
+    """A JSON object of a response."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ErrorObject(ResponseBody):
+    """Status, message and type of an error."""
+
+    code: Annotated[int, Field(ge=400, le=599)]
+    message: str
+    type: str
+    param: str | None = _OMITTED
+    """The invalid field, if one is invalid."""
+
+
+class ErrorResponse(ResponseBody):
+    """Every error."""
+
+    error: ErrorObject
+
+
+Timings = dict[str, int | float | dict[str, int | float]]
+"""Tokens and milliseconds under llama.cpp's names, with the object `diffusion` of its DiffusionGemma server."""
+DiffusionStats = dict[str, DecoderName | int | float]
+"""How the answer was decoded; a canvas length of 0 means without a canvas."""
+
+
+class CompletionResponse(ResponseBody):
+    """llama.cpp's completion, of a gap or of a text."""
+
+    index: Count
+    content: Text
+    tokens: list[int] = []
+    id_slot: Annotated[int, Field(ge=-1)] = -1
+    stop: bool = True
+    model: str
+    tokens_predicted: Count
+    tokens_evaluated: Count
+    generation_settings: dict[str, bool | int | float | list[str]]
+    prompt: str = ""
+    has_new_line: bool
+    truncated: bool = False
+    stop_type: StopType
+    stopping_word: str
+    tokens_cached: Count
+    timings: Timings
+    diffusion: DiffusionStats
+    dg_lsp: dict[Literal["reason"], str] | None = _OMITTED
+    """Why there is no text, as the header `Dg-Lsp-Reason`."""
+
+
+class AssistantText(ResponseBody):
+    """A message of the assistant, or a piece of one."""
+
+    role: Literal["assistant"] = "assistant"
+    content: Text
+    reasoning_content: Text | None = _OMITTED
+    """What the model wrote before its answer, with thinking on."""
+
+
+class Choice(ResponseBody):
+    """One completion or answer, or a piece of it."""
+
+    text: Text | None = _OMITTED
+    """Only in completions."""
+    logprobs: None = None
+    index: Count
+    finish_reason: FinishReason | None
+    message: AssistantText | None = _OMITTED
+    """Only in whole responses of chats and of `/v1/fim/completions`."""
+    delta: AssistantText | None = _OMITTED
+    """Only in their events."""
+
+
+class OpenAiResponse(ResponseBody):
+    """OpenAI's legacy completion or chat completion, or an event of one, which has the last three fields at the end."""
+
+    id: str
+    object: Literal["text_completion", "chat.completion", "chat.completion.chunk"]
+    created: Count
+    model: str
+    choices: list[Choice]
+    usage: dict[str, int | dict[str, int]] | None = _OMITTED
+    timings: Timings | None = _OMITTED
+    diffusion: DiffusionStats | None = _OMITTED
+    dg_lsp: dict[Literal["reason"], str] | None = _OMITTED
+    """Why there is no text, as the header `Dg-Lsp-Reason`."""
+
+
+class TabbyResponse(ResponseBody):
+    """Tabby's completion: the choices have `index` and `text`."""
+
+    id: str
+    choices: list[dict[str, Count | Text]]
+    mode: Literal["standard"] = "standard"
+
+
+class StatusResponse(ResponseBody):
+    """The server is ready, or a report was counted."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ModelObject(ResponseBody):
+    """The model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: str = "dg-lsp"
+    meta: dict[str, str | int | list[int]]
+
+
+class ModelsResponse(ResponseBody):
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class PropsResponse(ResponseBody):
+    """llama.cpp's properties of the server; the default settings have `n_ctx` and `params`."""
+
+    default_generation_settings: dict[str, int | dict[str, int | float]]
+    total_slots: Count
+    model_alias: str
+    is_sleeping: bool
+    build_info: str
+
+
+class SlotObject(ResponseBody):
+    """llama.cpp's slot: one cached prompt."""
+
+    id: Count
+    n_ctx: Count
+    is_processing: bool
+    n_prompt_tokens: Count | None = _OMITTED
+    """Tokens of the prompt that it holds; for the operator only."""
+
+
+class MemoryResponse(ResponseBody):
+    """Memory in bytes; null if the system does not report it."""
+
+    resident_bytes: Count | None
+    peak_bytes: Count | None
+    free_bytes: Count
+    weights_bytes: Count
+    cache: dict[str, Count]
+    """The prompt cache: `bytes`, `tokens` that fit, `tokens_at_most` that may fit; for the operator `tokens_used`."""
+    devices: list[dict[str, str | Count | None]]
+    """`name`, `free_bytes` and `total_bytes` of each GPU."""
+
+
+def streams(event: type[ResponseBody] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Documents the server-sent events of a response, as OpenAPI 3.2 does."""
+    schema = {"$ref": f"#/components/schemas/{event.__name__}"} if event else {"type": "object"}
+    tree = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    item = {"type": "object", "properties": {"data": {"anyOf": [{"const": "[DONE]"}, tree]}}, "required": ["data"]}
+    return {200: {"content": {"text/event-stream": {"itemSchema": item}}}}
+
+
+# errors
+
+CANCELLED = 499
+"""nginx's status for a request that its client gave up; no client retries because of it."""
+STATUSES = {
+    400: ("invalid_request_error", "A field or the body is invalid, or the model cannot take the request."),
+    401: ("authentication_error", "The key is missing or wrong."),
+    403: ("permission_error", "The Host or the Origin is not allowed."),
+    404: ("not_found_error", "The path does not exist."),
+    405: ("invalid_request_error", "The path does not support this method."),
+    408: ("timeout_error", "The body did not arrive in time."),
+    413: ("invalid_request_error", "The body is too long."),
+    415: ("invalid_request_error", "The body is compressed."),
+    431: ("invalid_request_error", "The head is too long."),
+    429: ("rate_limit_error", "This client has too many open requests."),
+    CANCELLED: ("cancelled_error", "A newer request for the same document replaced this one."),
+    500: ("server_error", "The engine failed."),
+    501: ("not_supported_error", "The model does not support this."),
+    503: ("unavailable_error", "The model is loading, or too many requests are open."),
+    504: ("timeout_error", "Nothing was finished at the deadline."),
+}
+"""Type and meaning of each status."""
+HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+    415: {"Accept-Encoding": "identity"},
+    429: {"Retry-After": "1"},
+    501: {"X-Should-Retry": "false"},  # OpenAI's client would retry twice
+    503: {"Retry-After": "1"},
+}
+
+
+class ApiError(HTTPException):
+    """A status, a message with the next step for the user, and the invalid field, if one is invalid."""
+
+    def __init__(self, status: int, message: str, *, field: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, headers or HEADERS.get(status))
+        self.field = field
+
+
+def api_error(error: BaseException) -> ApiError:
+    """The response to an error of the engine. Foreign messages are left out: they may quote a buffer."""
+    if not isinstance(error, DgLspError):
+        return ApiError(500, f"internal error: {type(error).__name__}")
+    if isinstance(error, OptionError):
+        name = SAMPLER_FIELDS.get(error.option, error.option)
+        return ApiError(400, f"Field '{name}' {error.problem}", field=name)
+    statuses = {RequestError: 400, ModelUnsupportedError: 501, ModelError: 503, RemoteError: 503}
+    return ApiError(next((status for kind, status in statuses.items() if isinstance(error, kind)), 500), str(error))
+
+
+def error_object(error: ApiError) -> dict[str, Any]:
+    """`{"error": {...}}`."""
+    kind, _ = STATUSES.get(error.status_code, ("server_error", ""))
+    fields = {"code": error.status_code, "message": error.detail, "type": kind}
+    return {"error": {**fields, "param": error.field} if error.field else fields}
+
+
+def error_response(error: ApiError) -> Response:
+    """The error as a response."""
+    return JSONResponse(error_object(error), error.status_code, error.headers)
