@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import (
-    USE_EVEN_SECRET,
     EvenSecret,
     TextOptions,
     check_decoder,
@@ -46,7 +45,7 @@ def chat(
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     from dg_lsp.canvas.chat import Role, Turn
-    from dg_lsp.cli.generation import show_text
+    from dg_lsp.cli.output import show_text
     from dg_lsp.engine.request import ChatRequest
 
     is_interactive = not messages and sys.stdin.isatty()
@@ -124,7 +123,7 @@ def generate(
     sampler: SamplerOptions,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    from dg_lsp.cli.generation import show_text
+    from dg_lsp.cli.output import show_text
     from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest
 
@@ -134,8 +133,7 @@ def generate(
     check_decoder(text.decoder, settings)
     if file is not None:
         source = SourceFile.read(file)
-        if not even_secret:
-            loading.check_allowed(source, settings, USE_EVEN_SECRET)
+        loading.check_allowed(source, settings, even_secret=even_secret)
         prompt = source.text
     if prompt is None:
         prompt = read_input()

@@ -90,8 +90,8 @@ def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
 
 def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
     yield from ((f"model {name}", value) for name, value in (checkup.model or {}).items())
-    if (other := checkup.rewrite_model) is not None:
-        yield "rewrites and chats", f"{other['name']}, {size_text(other['memory_bytes'])} of memory"
+    if (second := checkup.rewrite_model) is not None:
+        yield "rewrites and chats", f"{second['name']}, {size_text(second['memory_bytes'])} of memory"
     if checkup.threads is not None:
         yield "threads", checkup.threads
     for what, passes in (checkup.costs or {}).items():
@@ -153,13 +153,13 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.models import gpus
     from dg_lsp.system import system_free
 
-    listed, found = devices(), gpus.find_gpus()
+    listed, all_gpus = devices(), gpus.find_gpus()
     checkup.devices = [dataclasses.asdict(device) for device in listed]
     for device in checkup.devices:
         if device["kind"] == "cpu":  # llama.cpp reports all of it as free
             device["memory_free"] = system_free()
-    checkup.gpus = [dataclasses.asdict(gpu) for gpu in found]
-    if (unused := gpus.unused_gpu(found, [device.kind for device in listed])) is not None:
+    checkup.gpus = [dataclasses.asdict(gpu) for gpu in all_gpus]
+    if (unused := gpus.unused_gpu(all_gpus, [device.kind for device in listed])) is not None:
         checkup.warnings.append(unused.unused_message)
     checkup.runtime = _runtime()
     default_model.forget()

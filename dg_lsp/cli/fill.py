@@ -8,7 +8,6 @@ from typer import Option
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import (
-    USE_EVEN_SECRET,
     Deadline,
     Decoder,
     EvenSecret,
@@ -72,8 +71,7 @@ def fill(
     if write:
         source.check_writable()
     settings = loading.configure(over)
-    if not even_secret:
-        loading.check_allowed(source, settings, USE_EVEN_SECRET)
+    loading.check_allowed(source, settings, even_secret=even_secret)
     if prompt_format is not None:
         settings = attrs.evolve(
             settings, completion=attrs.evolve(settings.completion, prompt_format=prompt_format.value)

@@ -66,9 +66,14 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     return parse_settings(over, settings)
 
 
-def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") -> None:
-    """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
-    if (reason := exclusion(settings).exclusion_reason(source.snapshot())) is not None:
+def check_allowed(source: "SourceFile", settings: "Settings", *, even_secret: bool | None = None) -> None:
+    """Raises InputFileError if the settings exclude a file that would be sent to the model, unless `even_secret`.
+
+    `even_secret` is None for a command without this option.
+    """
+    reason = None if even_secret else exclusion(settings).exclusion_reason(source.snapshot())
+    if reason is not None:
+        advice = "" if even_secret is None else "; use --even-secret to send it anyway"
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 

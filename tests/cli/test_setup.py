@@ -5,6 +5,7 @@ import json
 import re
 
 import hub_server
+import presets
 import pytest
 
 from dg_lsp.cli import conversion, setup
@@ -15,18 +16,7 @@ from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.registry import BUNDLED, Preset
 
 WEIGHTS = BUNDLED[0].path.read_bytes()
-TINY = Preset(
-    name="tiny",
-    repository="somebody/Tiny-GGUF",
-    patterns=("Tiny.gguf",),
-    quantization="Q8_0",
-    size=len(WEIGHTS),
-    licence="MIT",
-    note="for tests",
-    sources=("a book",),
-    quality=0.9,
-    quality_source="estimate: for tests",
-)
+TINY = presets.make(len(WEIGHTS), quality=0.9, quality_source="estimate: for tests")
 CARD = Gpu("nvidia", "RTX 4090", 24 << 30)
 CPU = {"name": "EPYC", "kind": "cpu", "memory_free": 1 << 34, "memory_total": 1 << 34}
 USED = {"name": "RTX 4090", "kind": "gpu", "memory_free": 23 << 30, "memory_total": 24 << 30}

@@ -392,22 +392,6 @@ def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, messa
         check_tools(backend)
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("echo 'CMake Error at x:3:'\necho '  no package'\nexit 1\n", r"cmake failed: .*x:3: no package; its output"),
-        ("", "made no library"),
-    ],
-    ids=["failed", "nothing made"],
-)
-def test_a_failed_build_keeps_the_old_runtime(target, packed, tools, script, message):
-    build(BuildOptions(packed, backend="cpu"), bool)
-    tools("cmake", f"#!/bin/sh\n{script}")
-    with pytest.raises(ModelRuntimeError, match=message):
-        build(BuildOptions(packed, backend="cpu"), bool)
-    assert read_runtime(target).kind == "whole"
-
-
 def test_an_environment_without_pip_gets_it_first(monkeypatch):
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
     modules, failures = [], {}

