@@ -34,8 +34,13 @@ FILES = {
 
 
 def preset(**changes):
-    facts = {"patterns": ("Tiny-Q4_K_M.gguf",), "quantization": "Q4_K_M", "family": find_family("dream")}
-    return presets.make(len(WEIGHTS), **(facts | changes))
+    facts = {
+        "size": len(WEIGHTS),
+        "patterns": ("Tiny-Q4_K_M.gguf",),
+        "quantization": "Q4_K_M",
+        "family": find_family("dream"),
+    }
+    return presets.make(**(facts | changes))
 
 
 @pytest.fixture(autouse=True)
