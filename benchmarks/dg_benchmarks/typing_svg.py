@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dg_lsp.bench import replay, typing_model
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.cli.replay import typing_tasks
+from dg_lsp.cli.measurements import typing_tasks
 from dg_lsp.settings import Settings
 
 NUM_BEFORE = 6

@@ -139,7 +139,7 @@ def replay(
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
     from dg_lsp.bench.replay import Replay
     from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
-    from dg_lsp.cli.replay import measure_replay, typing_tasks
+    from dg_lsp.cli.measurements import measure_replay, typing_tasks
 
     typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:

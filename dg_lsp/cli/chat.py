@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import (
-    USE_EVEN_SECRET,
     EvenSecret,
     TextOptions,
     check_decoder,
@@ -46,13 +45,12 @@ def chat(
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     from dg_lsp.canvas.chat import Role, Turn
-    from dg_lsp.cli.generation import Display
+    from dg_lsp.cli.output import show_text
     from dg_lsp.engine.request import ChatRequest
 
     is_interactive = not messages and sys.stdin.isatty()
     settings = loading.configure(text.over(over)).for_rewrites
     check_decoder(text.decoder, settings)
-    display = Display(text.visual, text.as_json, hide_thinking)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -62,7 +60,7 @@ def chat(
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(tuple(turns), name="", sampler=sampler, **text.limits)
             try:
-                code, answer = display.run(engine, request, text.end(), load_ms)
+                code, answer = show_text(engine, request, text, load_ms, hides_thought=hide_thinking)
             except RequestError as error:
                 if not is_interactive:
                     raise
@@ -125,7 +123,7 @@ def generate(
     sampler: SamplerOptions,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    from dg_lsp.cli.generation import Display
+    from dg_lsp.cli.output import show_text
     from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest
 
@@ -135,8 +133,7 @@ def generate(
     check_decoder(text.decoder, settings)
     if file is not None:
         source = SourceFile.read(file)
-        if not even_secret:
-            loading.check_allowed(source, settings, USE_EVEN_SECRET)
+        loading.check_allowed(source, settings, even_secret=even_secret)
         prompt = source.text
     if prompt is None:
         prompt = read_input()
@@ -144,5 +141,5 @@ def generate(
         raise UsageError("there is no text to continue: give a prompt, --file, or standard input")
     request = ChatRequest((), name="", text=prompt, sampler=sampler, **text.limits)
     with loading.timed_engine(settings) as (engine, load_ms):
-        code, _ = Display(text.visual, text.as_json).run(engine, request, text.end(), load_ms)
+        code, _ = show_text(engine, request, text, load_ms)
     return code

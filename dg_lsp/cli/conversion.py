@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from dg_lsp.errors import ModelRuntimeError, UsageError
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import BuildOptions
-    from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.packages import ShowStep
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
@@ -35,28 +34,21 @@ def convert_model(
     A DiffusionGemma gets a second file for its self-conditioning. For other checkpoints llama.cpp's own script runs in
     a Python environment that is made once, with about 1 GB of packages.
     """
-    from dg_lsp.backends.llamacpp.quantize import file_type
-    from dg_lsp.models.convert import is_diffusion_gemma, side_path
+    from dg_lsp.backends.llamacpp.quantize import file_type, quantize
+    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+    from dg_lsp.models.convert import check_target, is_diffusion_gemma, side_path
 
     configure({})
     wanted = file_type(kind) if kind else None
-    if source.is_dir() and not is_diffusion_gemma(source):
-        return _convert_with_script(source, output, wanted, trust)
-    target = convert_diffusion_gemma(source, output, wanted)
-    print_line(f"keep {side_path(target).name} beside it", err=True)
-    print_line(target)
-    return 0
-
-
-def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
-    from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
-    from dg_lsp.models.convert import check_target
-
+    if not source.is_dir() or is_diffusion_gemma(source):
+        target = convert_diffusion_gemma(source, output, wanted)
+        print_line(f"keep {side_path(target).name} beside it", err=True)
+        print_line(target)
+        return 0
     target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
     direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
-    convert = (lambda written, new: quantize(written, new, wanted)) if wanted and direct == "auto" else None
+    convert = partial(quantize, kind=wanted) if wanted and direct == "auto" else None
     with steps() as show_step:
         convert_with_script(source, target, direct, show_step, convert, with_code=trust)
     print_line(target)
@@ -64,32 +56,28 @@ def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | 
 
 
 def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> Path:
-    """Converts a DiffusionGemma; returns the main file, whose name is made from that of the source by default."""
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    """Converts a DiffusionGemma; returns the main file.
 
+    By default it is beside a GGUF file, with its name, and in the working directory for a checkpoint.
+    """
     from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.cli.output import progress
     from dg_lsp.models.convert import check_target, read_parts, write_model
 
     parts = read_parts(source, is_quantized=wanted is not None)
-    target = output or _default_target(source, parts, wanted)
+    if output is not None:
+        target = output
+    elif source.is_dir():
+        target = Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
+    else:
+        stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
+        target = source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
     smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
-    more = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
-    check_target(target, parts.size + more)
-    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
-        task = bars.add_task(target.name, total=parts.size + (parts.main_size if smaller else 0))
-        advance = partial(bars.advance, task)
-        convert = (lambda written, new: quantize(written, new, smaller, advance)) if smaller else None
+    quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
+    check_target(target, parts.size + quantized_bytes)
+    with byte_progress(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
+        convert = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
         write_model(parts, target, advance, convert)
     return target
-
-
-def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None") -> Path:
-    """Beside a GGUF file; in the working directory for a checkpoint."""
-    if source.is_dir():
-        return Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
-    stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
-    return source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
 
 
 def build_runtime(
@@ -146,6 +134,17 @@ def steps() -> "Iterator[ShowStep]":
             bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
 
         yield show
+
+
+@contextmanager
+def byte_progress(description: str, num_bytes: int) -> Iterator[Callable[[float], None]]:
+    """A progress bar of bytes; yields the function that advances it."""
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from dg_lsp.cli.output import progress
+
+    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
+        yield partial(bars.advance, bars.add_task(description, total=num_bytes))
 
 
 def supports_bidirectional(folder: Path | None) -> bool:

@@ -1,6 +1,5 @@
 """`dg-lsp daemon`."""
 
-import json
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from typer import Option
 
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.options import Json
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import plural, print_json, print_line, print_lines
 from dg_lsp.daemon.client import READY, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
@@ -64,7 +63,7 @@ def stop() -> int:
     """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
     loading.configure_user({})
     endpoint = Endpoint.of_user()
-    versions = {endpoint.version, *(other.version for other in endpoint.all_versions())}
+    versions = {endpoint.version, *(running.version for running in endpoint.all_versions())}
     stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
     print_line("stopped" if any(stopped) else "no daemon runs", err=True)
     return 0 if any(stopped) else 1
@@ -104,16 +103,13 @@ def status(as_json: Json = False) -> int:
     endpoint = Endpoint.of_user()
     facts = ask(endpoint, "status")
     if as_json:
-        typer.echo(json.dumps({"running": facts is not None, **(facts or {})}, indent=2))
+        print_json({"running": facts is not None, **(facts or {})})
     else:
-        for line in _lines(endpoint, facts):
-            print_line(line)
+        print_lines(_lines(endpoint, facts))
     return 1 if facts is None else 0
 
 
 def _lines(endpoint: Endpoint, facts: dict[str, Any] | None) -> list[str]:
-    from dg_lsp.cli.output import plural
-
     if facts is not None:
         memory = facts["memory_bytes"] / (1 << 20)
         lines = [
@@ -126,8 +122,8 @@ def _lines(endpoint: Endpoint, facts: dict[str, Any] | None) -> list[str]:
         lines = ["no daemon runs", f"process {record.pid} crashed: see {endpoint.log}"]
     else:
         lines = ["no daemon runs"]
-    others = [other.version for other in endpoint.all_versions() if other.version != endpoint.version]
-    return lines + [f"dg-lsp {version} has a daemon too: dg-lsp daemon stop ends both" for version in others]
+    versions = [running.version for running in endpoint.all_versions() if running.version != endpoint.version]
+    return lines + [f"dg-lsp {version} has a daemon too: dg-lsp daemon stop ends both" for version in versions]
 
 
 def _print_address(endpoint: Endpoint, what: str) -> None:

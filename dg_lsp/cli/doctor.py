@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,18 +27,6 @@ REMOTE_SECONDS = 30.0
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
 _EXTRAS = ("torch", "transformers")
 """Optional packages, listed if they are installed: checkpoints need them."""
-
-_BEFORE = """class Circle:
-    def __init__(self, radius):
-        self.radius = radius
-
-    def diameter(self):
-        return 2 * """
-_AFTER = """
-
-    def area(self):
-        return 3.14159 * self.radius * self.radius
-"""
 
 
 @dataclass(slots=True)
@@ -101,10 +89,9 @@ def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
 
 
 def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    for name, value in (checkup.model or {}).items():
-        yield f"model {name}", value
-    if (other := checkup.rewrite_model) is not None:
-        yield "rewrites and chats", f"{other['name']}, {size_text(other['memory_bytes'])} of memory"
+    yield from ((f"model {name}", value) for name, value in (checkup.model or {}).items())
+    if (second := checkup.rewrite_model) is not None:
+        yield "rewrites and chats", f"{second['name']}, {size_text(second['memory_bytes'])} of memory"
     if checkup.threads is not None:
         yield "threads", checkup.threads
     for what, passes in (checkup.costs or {}).items():
@@ -144,15 +131,16 @@ def examine(over: Mapping[str, Any]) -> Checkup:
 
 
 def _software() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version(), "platform": platform.platform()}
-    found["dg-lsp"] = __version__
+    versions: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "dg-lsp": __version__,
+        **dict.fromkeys(_PACKAGES),
+    }
     for name in (*_PACKAGES, *_EXTRAS):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            if name in _PACKAGES:
-                found[name] = None
-    return found
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def _try_model(checkup: Checkup, settings: "Settings") -> None:
@@ -161,19 +149,18 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         return
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli import default_model
-    from dg_lsp.cli.recommend import unused_message
     from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
     from dg_lsp.models import gpus
     from dg_lsp.system import system_free
 
-    listed, found = devices(), gpus.find_gpus()
+    listed, all_gpus = devices(), gpus.find_gpus()
     checkup.devices = [dataclasses.asdict(device) for device in listed]
     for device in checkup.devices:
         if device["kind"] == "cpu":  # llama.cpp reports all of it as free
             device["memory_free"] = system_free()
-    checkup.gpus = [dataclasses.asdict(gpu) for gpu in found]
-    if (unused := gpus.unused_gpu(found, [device.kind for device in listed])) is not None:
-        checkup.warnings.append(unused_message(unused))
+    checkup.gpus = [dataclasses.asdict(gpu) for gpu in all_gpus]
+    if (unused := gpus.unused_gpu(all_gpus, [device.kind for device in listed])) is not None:
+        checkup.warnings.append(unused.unused_message)
     checkup.runtime = _runtime()
     default_model.forget()
     start = time.perf_counter()
@@ -248,10 +235,9 @@ def _runtime() -> dict[str, Any]:
 
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest, Priority
+    from dg_lsp.engine.request import Priority
 
-    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
+    request = dataclasses.replace(loading.test_request("doctor.py"), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

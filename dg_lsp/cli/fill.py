@@ -1,7 +1,6 @@
 """`dg-lsp fill`: completes code at one position of a file, or fills the gaps of its lines."""
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -9,7 +8,6 @@ from typer import Option
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import (
-    USE_EVEN_SECRET,
     Deadline,
     Decoder,
     EvenSecret,
@@ -24,14 +22,15 @@ from dg_lsp.cli.options import (
     with_sampler_options,
 )
 from dg_lsp.cli.printing import print_json, print_line
+from dg_lsp.cli.rewrite import introduce, run_rewrite
 from dg_lsp.sampler_options import SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.engine.request import FillRequest, RewriteRequest
     from dg_lsp.engine.result import FillResult
-    from dg_lsp.settings import Settings
+    from dg_lsp.settings import CompletionSettings, Settings
 
 
 @with_sampler_options
@@ -59,6 +58,7 @@ def fill(
     import attrs
 
     from dg_lsp.cli.source import SourceFile, parse_position, parse_range
+    from dg_lsp.engine.request import FillRequest, Priority
 
     path, first, second = parse_range(position) if gaps else parse_position(position)
     source = SourceFile.read(path)
@@ -71,154 +71,94 @@ def fill(
     if write:
         source.check_writable()
     settings = loading.configure(over)
-    if not even_secret:
-        loading.check_allowed(source, settings, USE_EVEN_SECRET)
+    loading.check_allowed(source, settings, even_secret=even_secret)
     if prompt_format is not None:
-        completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
-        settings = attrs.evolve(settings, completion=completion)
-    how = {"visual": visual, "as_json": as_json, "write": write}
-    command = _Command(source, settings, decoder, deadline, seed, sampler, **how)
-    return command.fill_gaps(start, end) if gaps else command.fill(start, candidates, suffix_lines)
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """What the fill of a position and of gaps have in common."""
-
-    source: "SourceFile"
-    settings: "Settings"
-    decoder: DecoderName | None
-    deadline: float | None
-    seed: int
-    sampler: SamplerOptions
-    visual: bool
-    as_json: bool
-    write: bool
-
-    def fill(self, offset: int, candidates: int, suffix_lines: int | None) -> int:
-        """Completes the code at an offset; returns the exit code."""
-        from dg_lsp.cli.output import fill_object, timing_line
-        from dg_lsp.context.eligibility import Eligibility
-        from dg_lsp.engine.request import FillRequest, Priority
-        from dg_lsp.server.explanation import Explanation, Visibility, explain
-
-        request = FillRequest(
-            self.source.snapshot(),
-            offset,
-            num_candidates=candidates,
-            max_lines=self.settings.completion.max_lines,
-            suffix_lines=suffix_lines,
-            deadline_ms=self.deadline,
-            seed=self.seed,
-            decoder=self.decoder,
-            priority=Priority.INVOKED,
-            sampler=self.sampler,
+        settings = attrs.evolve(
+            settings, completion=attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         )
-        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
-            result = self._run(engine, request)
-            completion, exclusion = self.settings.completion, loading.exclusion(self.settings)
-            problem = engine.spec.language_problem(self.source.language)
-            eligibility = Eligibility.of_typing(request.snapshot, offset, exclusion, completion.trigger, problem)
-            typed = Explanation.of(eligibility) or explain(
-                result.confident(completion.min_confidence), completion, engine
-            )
-        if self.write and result.candidates:
-            self.source.replace(offset, offset, result.text)
-        if self.as_json:
-            print_json(fill_object(result, load_ms))
-        else:
-            if not result.candidates:
-                print_line(f"no completion: the result {result.problem}")
-            elif typed.outcome is not Visibility.SHOWN:
-                print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
-            if self.write and result.candidates:
-                print_line(f"wrote {self.source.path}")
-            print_line(timing_line(result, load_ms))
-        return 0 if result.candidates else 1
+    common: dict[str, Any] = {"seed": seed, "decoder": decoder, "sampler": sampler}
+    if gaps:
+        request = _gaps_request(source, start, end, math.inf if deadline is None else deadline, common)
+        return run_rewrite(request, source, settings, as_json=as_json, write=write, visual=visual)
+    fill_request = FillRequest(
+        source.snapshot(),
+        start,
+        num_candidates=candidates,
+        max_lines=settings.completion.max_lines,
+        suffix_lines=suffix_lines,
+        deadline_ms=deadline,
+        priority=Priority.INVOKED,
+        **common,
+    )
+    return _fill_position(fill_request, source, settings, visual=visual, as_json=as_json, write=write)
 
-    def fill_gaps(self, start: int, end: int) -> int:
-        """Fills the gaps between two offsets; returns the exit code.
 
-        Raises:
-            RequestError: there is none.
-        """
-        from dg_lsp.cli.output import times, watch_gaps
-        from dg_lsp.cli.rewrite import finish
-        from dg_lsp.context.gaps import find_gaps
-        from dg_lsp.engine.engine import drain
-        from dg_lsp.engine.request import RewriteRequest
-        from dg_lsp.errors import RequestError
+def _gaps_request(
+    source: "SourceFile", start: int, end: int, deadline_ms: float, common: dict[str, Any]
+) -> "RewriteRequest":
+    """The gaps between two offsets. Raises RequestError if there is none."""
+    from dg_lsp.context.gaps import find_gaps
+    from dg_lsp.engine.request import RewriteRequest
+    from dg_lsp.errors import RequestError
 
-        snapshot = self.source.snapshot()
-        gaps = find_gaps(snapshot, start, end)
-        wait_ms = math.inf if self.deadline is None else self.deadline
-        if not gaps:
-            raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
-        request = RewriteRequest(
-            snapshot,
-            start,
-            end,
-            deadline_ms=wait_ms,
-            seed=self.seed,
-            gaps=gaps,
-            decoder=self.decoder,
-            sampler=self.sampler,
+    snapshot = source.snapshot()
+    gaps = find_gaps(snapshot, start, end)
+    if not gaps:
+        raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
+    return RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, gaps=gaps, **common)
+
+
+def _fill_position(
+    request: "FillRequest", source: "SourceFile", settings: "Settings", *, visual: bool, as_json: bool, write: bool
+) -> int:
+    """Completes the code at an offset; returns the exit code."""
+    from dg_lsp.cli.output import fill_object, timing_line
+    from dg_lsp.context.eligibility import Eligibility
+    from dg_lsp.server.explanation import Explanation, Visibility, explain
+
+    completion = settings.completion
+    with loading.timed_engine(settings, source.language) as (engine, load_ms):
+        result = _run(engine, request, completion, visual=visual, as_json=as_json)
+        problem = engine.spec.language_problem(source.language)
+        eligibility = Eligibility.of_typing(
+            request.snapshot, request.offset, loading.exclusion(settings), completion.trigger, problem
         )
-        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
-            if not self.as_json:
-                loading.show_instruction_note(request, engine)
-            steps = engine.rewrite(request)
-            result = watch_gaps(steps, engine.frame, is_json=self.as_json) if self.visual else drain(steps)
-            self._introduce(engine)
-        missing = [
-            f"line {self.source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}"
-            for gap in result.gaps
-            if gap.rejection
-        ]
-        filled_gaps = [
-            {
-                "line": self.source.line_of(gap.start),
-                "placeholder": self.source.text[gap.start : gap.end],
-                "text": gap.text,
-                "rejected": gap.rejection.reason.value if gap.rejection else None,
-                "confidence": round(gap.confidence, 4),
-            }
-            for gap in result.gaps
-        ]
-        tree = {
-            "text": result.text,
-            "model": result.model,
-            "gaps": filled_gaps,
-            "rejected": result.rejection.reason.value if result.rejection else None,
-            "steps": result.steps,
-            "timings_ms": times(result.timings, load_ms),
-        }
-        return finish(result, self.source, load_ms, missing, tree if self.as_json else None, write=self.write)
+        typed = Explanation.of(eligibility) or explain(result.confident(completion.min_confidence), completion, engine)
+    write = write and bool(result.candidates)
+    if write:
+        source.replace(request.offset, request.offset, result.text)
+    if as_json:
+        print_json(fill_object(result, load_ms))
+    else:
+        if not result.candidates:
+            print_line(f"no completion: the result {result.problem}")
+        elif typed.outcome is not Visibility.SHOWN:
+            print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
+        if write:
+            print_line(f"wrote {source.path}")
+        print_line(timing_line(result, load_ms))
+    return 0 if result.candidates else 1
 
-    def _introduce(self, engine: "Engine") -> None:
-        """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
-        if not self.as_json:
-            languages = ", ".join(engine.spec.languages) or "all languages"
-            follows = "instructions" if engine.follows_instructions else "no instructions"
-            print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
-    def _run(self, engine: "Engine", request: "FillRequest") -> "FillResult":
-        """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
-        from rich.console import Console
+def _run(
+    engine: "Engine", request: "FillRequest", completion: "CompletionSettings", *, visual: bool, as_json: bool
+) -> "FillResult":
+    """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
+    from rich.console import Console
 
-        from dg_lsp.cli.output import show_fill, watch
+    from dg_lsp.cli.output import show_fill, watch
 
-        until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
-        console = Console(highlight=False, stderr=self.as_json)
-        if self.visual:
-            self._introduce(engine)
-            result = watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
-            if request.decoder is None and not result.canvas_length and engine.spec.canvas_lengths:
-                reason = ", which is faster here" if self.settings.completion.decoder == DecoderName.AUTO else ""
-                console.print(f"decoded token by token{reason}: --decoder diffusion shows a canvas", soft_wrap=True)
-            return result
+    until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
+    console = Console(highlight=False, stderr=as_json)
+    if not visual:
         result = engine.fill(request, deadline=until)
-        self._introduce(engine)
-        if not self.as_json:
-            show_fill(result, request.snapshot, request.offset, console)
-        return result
+    if not as_json:
+        introduce(engine)
+    if visual:
+        result = watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+        if request.decoder is None and not result.canvas_length and engine.spec.canvas_lengths:
+            reason = ", which is faster here" if completion.decoder == DecoderName.AUTO else ""
+            console.print(f"decoded token by token{reason}: --decoder diffusion shows a canvas", soft_wrap=True)
+    elif not as_json:
+        show_fill(result, request.snapshot, request.offset, console)
+    return result

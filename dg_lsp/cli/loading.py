@@ -6,14 +6,14 @@ Importing this module loads no runtime and no engine, so that `--help` is fast.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import note, warn
-from dg_lsp.errors import InputFileError, ModelError, RequestError, SettingsError, escaped
+from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
 from dg_lsp.sampler_options import SAMPLER_NAMES
 
 if TYPE_CHECKING:
@@ -23,12 +23,20 @@ if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.engine.engine import Engine, LocalEngine
-    from dg_lsp.engine.request import RewriteRequest
+    from dg_lsp.engine.request import FillRequest, RewriteRequest
     from dg_lsp.models.selection import Machine, Selection
     from dg_lsp.settings import ModelSettings, Settings
 
-TEST_CODE = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
-"""Text before and after the cursor of a test fill."""
+_TEST_BEFORE = "def area(width, height):\n    return "
+_TEST_AFTER = "\n\n\nprint(area(2, 3))\n"
+
+
+def test_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
+    """A fill that every trained model completes, in a file of this name."""
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+
+    return FillRequest(Snapshot(name, 0, _TEST_BEFORE + _TEST_AFTER), len(_TEST_BEFORE), deadline_ms=deadline_ms)
 
 
 def configure_user(over: Mapping[str, Any]) -> "Settings":
@@ -58,9 +66,14 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     return parse_settings(over, settings)
 
 
-def check_allowed(source: "SourceFile", settings: "Settings", advice: str = "") -> None:
-    """Raises InputFileError, with the advice, if the settings exclude a file that would be sent to the model."""
-    if (reason := exclusion(settings).exclusion_reason(source.snapshot())) is not None:
+def check_allowed(source: "SourceFile", settings: "Settings", *, even_secret: bool | None = None) -> None:
+    """Raises InputFileError if the settings exclude a file that would be sent to the model, unless `even_secret`.
+
+    `even_secret` is None for a command without this option.
+    """
+    reason = None if even_secret else exclusion(settings).exclusion_reason(source.snapshot())
+    if reason is not None:
+        advice = "" if even_secret is None else "; use --even-secret to send it anyway"
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
@@ -79,8 +92,6 @@ class LoadedModel:
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
     settings: "ModelSettings"  # with which it was loaded
-    identities: Mapping[Path, str] = field(default_factory=dict)
-    """Of the files that were tested, see `trial.check_model`."""
 
     @property
     def is_on_gpu(self) -> bool:
@@ -199,25 +210,36 @@ def _with_name(settings: "Settings", name: str) -> "Settings":
 
 def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings; it is tested in a child first. Raises as `open_engine` does."""
+    with _tested_model(settings) as (model, _):
+        return model
+
+
+def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
+    """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
+    with _tested_model(settings) as (model, on_failure):
+        denoiser = open_denoiser(model)
+        on_failure.callback(denoiser.close)
+    return model, denoiser
+
+
+@contextmanager
+def _tested_model(settings: "Settings") -> Iterator[tuple[LoadedModel, ExitStack]]:
+    """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
     import attrs
 
-    from dg_lsp.cli.trial import check_model, check_unchanged, opened
+    from dg_lsp.cli.trial import tested
     from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
     if wanted := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
         settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=wanted))
-    identities = check_model(path, settings.model)
-    with opened(path, identities) as source:
-        model = replace(load_file(path, settings, source=source), identities=identities)
-    if not isinstance(model.weights, Checkpoint):
-        try:
-            check_unchanged(path, identities)
-        except ModelError:
-            model.weights.close()
-            raise
-    return model
+    with ExitStack() as on_failure:
+        with tested(path, settings.model) as source:
+            model = load_file(path, settings, source=source)
+            on_failure.callback(model.weights.close)
+            yield model, on_failure
+        on_failure.pop_all()
 
 
 def load_file(
@@ -269,15 +291,8 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
-        from dg_lsp.cli.trial import check_unchanged
 
-        denoiser = open_checkpoint(model.weights, model.spec, model.settings, note)
-        try:
-            check_unchanged(model.path, model.identities)
-        except ModelError:
-            denoiser.close()
-            raise
-        return denoiser
+        return open_checkpoint(model.weights, model.spec, model.settings, note)
     from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
@@ -285,12 +300,6 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     except BaseException:
         model.weights.close()
         raise
-
-
-def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
-    """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
-    model = load_model(settings)
-    return model, open_denoiser(model)
 
 
 def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":

@@ -1,6 +1,6 @@
 """`dg-lsp models`: list, show and remove models. The other commands are in pull.py and conversion.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +16,9 @@ from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
     from dg_lsp.canvas.fim import FimFamily
-    from dg_lsp.models.registry import Family, Preset
-    from dg_lsp.models.selection import Machine
+    from dg_lsp.models.registry import Preset
 
+_HEADER = ("model", "here", "fits here", "kind", "size", "memory", "made for", "licence", "description")
 app = typer.Typer(help="List, recommend, show, pull, remove and convert models.")
 
 
@@ -26,23 +26,33 @@ app = typer.Typer(help="List, recommend, show, pull, remove and convert models."
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, kind, size, memory, hardware, licence and description."""
     from dg_lsp.models import registry
+    from dg_lsp.models.selection import fit
 
     configure({})
     try:
         machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
         machine = loading.this_machine(with_gpu=False)
-    models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
+    models = [
+        {
+            "name": preset.name,
+            "kind": "diffusion" if preset.is_diffusion else "autoregressive",
+            "path": str(preset.path) if preset.path else None,
+            "is_begun": registry.is_begun(preset),
+            "fit": fit(preset, machine),
+            "size_bytes": preset.size,
+            "memory_bytes": preset.memory_bytes,
+            "quantization": preset.quantization,
+            "hardware": preset.hardware,
+            "licence": preset.licence,
+            "note": preset.note,
+        }
+        for preset in (*registry.BUNDLED, *registry.PRESETS)
+    ]
     if as_json:
         print_json(models)
         return 0
-    rows = [("model", "here", "fits here", "kind", "size", "memory", "made for", "licence", "description")]
-    for facts in models:
-        sizes = (size_text(facts["size_bytes"]), size_text(facts["memory_bytes"]))
-        here = "yes" if facts["path"] else "in part" if facts["is_begun"] else "no"
-        uses = (facts["hardware"].removesuffix(" of memory"), facts["licence"].partition(" (")[0], facts["note"])
-        rows.append((facts["name"], here, facts["fit"], facts["kind"], *sizes, *uses))
-    left_out = print_table(rows, spare=("description", "kind", "memory"))
+    left_out = print_table([_HEADER, *map(_row, models)], spare=("description", "kind", "memory"))
     hint = f" A wider terminal, or --json, shows {', '.join(left_out)}." if left_out else ""
     print_lines(
         f"\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.{hint}"
@@ -50,43 +60,24 @@ def list_models(as_json: Json = False) -> int:
     return 0
 
 
-def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
-    """Keys in the documented order."""
-    from dg_lsp.models.selection import fit
-
-    path = preset.path
-    return {
-        "name": preset.name,
-        "kind": "diffusion" if preset.is_diffusion else "autoregressive",
-        "path": str(path) if path else None,
-        "is_begun": path is None and _is_begun(preset),
-        "fit": fit(preset, machine),
-        "size_bytes": preset.size,
-        "memory_bytes": preset.memory_bytes,
-        "quantization": preset.quantization,
-        "hardware": preset.hardware,
-        "licence": preset.licence,
-        "note": preset.note,
-    }
-
-
-def _is_begun(preset: "Preset") -> bool:
-    from dg_lsp.models import registry
-
-    return registry.fetched_path(preset) is not None or preset.unquantized_path.is_file()
-
-
-def _location(preset: "Preset") -> str:
-    """The path of the preset's model, or the command that gets it."""
-    if (ready := preset.path) is not None:
-        return str(ready)
-    return f"{'not complete' if _is_begun(preset) else 'not here'} yet: dg-lsp models pull {preset.name}"
+def _row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        facts["name"],
+        "yes" if facts["path"] else "in part" if facts["is_begun"] else "no",
+        facts["fit"],
+        facts["kind"],
+        size_text(facts["size_bytes"]),
+        size_text(facts["memory_bytes"]),
+        facts["hardware"].removesuffix(" of memory"),
+        facts["licence"].partition(" (")[0],
+        facts["note"],
+    )
 
 
 @app.command("recommend", epilog="Example: dg-lsp models recommend")
 def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
-    from dg_lsp.cli.recommend import show_recommendation
+    from dg_lsp.cli.setup import show_recommendation
 
     configure({})
     show_recommendation(as_json=as_json)
@@ -163,45 +154,40 @@ def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
 
 
 def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
-    yield "name", preset.name
-    yield "description", preset.note
-    yield "location", _location(preset)
-    if preset.repository:
-        moving = ", whose commit is recorded at the first download" if preset.revision == "main" else ""
-        yield "repository", f"{preset.repository} at {preset.revision}{moving}"
-    yield "files", ", ".join(preset.patterns)
-    yield "sha256", preset.sha256 or _pinned(preset)
-    yield "quantization", preset.quantization
-    yield "size_bytes", preset.size
-    if preset.download_size:
-        yield "download", f"{preset.download_size / 1e9:.2f} GB, converted and quantized here"
-    yield "memory", f"{size_text(preset.memory_bytes)} with the prompt's cache"
-    yield "hardware", preset.hardware
-    if preset.quality:
-        yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"
-    yield "licence", preset.licence
-    if preset.terms:
-        yield "terms", preset.terms
-    yield "noise", preset.noise
-    if preset.family is not None:
-        yield from _family_facts(preset.family)
-    for source in (*preset.sources, *(preset.family.sources if preset.family else ())):
-        yield "source", source
-
-
-def _pinned(preset: "Preset") -> str:
     from dg_lsp.models import registry
 
-    pin = registry.read_pin(preset)
-    return f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
-
-
-def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
-    yield "architecture", family.architecture
-    if family.mask_id is not None:
-        yield "mask id", family.mask_id
-    yield "prompt format", family.prompt_format.value
-    yield "canvas lengths", ", ".join(map(str, family.canvas_lengths))
-    if family.gap_lengths:
-        yield "gap lengths", ", ".join(map(str, family.gap_lengths))
-    yield "steps", f"{family.sampling.max_denoising_steps} at most"
+    family, pin = preset.family, registry.read_pin(preset)
+    recorded = (
+        f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
+    )
+    begun = "not complete" if registry.is_begun(preset) else "not here"
+    moving = ", whose commit is recorded at the first download" if preset.revision == "main" else ""
+    facts: dict[str, object] = {
+        "name": preset.name,
+        "description": preset.note,
+        "location": preset.path or f"{begun} yet: dg-lsp models pull {preset.name}",
+        "repository": preset.repository and f"{preset.repository} at {preset.revision}{moving}",
+        "files": ", ".join(preset.patterns),
+        "sha256": preset.sha256 or recorded,
+        "quantization": preset.quantization,
+        "size_bytes": preset.size,
+        "download": preset.download_size and f"{preset.download_size / 1e9:.2f} GB, converted and quantized here",
+        "memory": f"{size_text(preset.memory_bytes)} with the prompt's cache",
+        "hardware": preset.hardware,
+        "right lines": preset.quality and f"{100 * preset.quality:g}%, {preset.quality_source}",
+        "licence": preset.licence,
+        "terms": preset.terms,
+        "noise": preset.noise,
+    }
+    if family is not None:
+        facts |= {
+            "architecture": family.architecture,
+            "mask id": family.mask_id,
+            "prompt format": family.prompt_format.value,
+            "canvas lengths": ", ".join(map(str, family.canvas_lengths)),
+            "gap lengths": ", ".join(map(str, family.gap_lengths)),
+            "steps": f"{family.sampling.max_denoising_steps} at most",
+        }
+    yield from ((name, value) for name, value in facts.items() if value)
+    for source in (*preset.sources, *(family.sources if family else ())):
+        yield "source", source

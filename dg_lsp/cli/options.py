@@ -31,21 +31,23 @@ def with_group(
 
     An option is its annotation and its default.
     """
-    annotations = {name: annotation for name, (annotation, _) in options.items()}
     keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, keyword, default=one[1], annotation=one[0]) for name, one in options.items()]
+    added = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
 
     def decorate(command: Command) -> Command:
-        own = [one for one in inspect.signature(command).parameters.values() if one.name != parameter]
+        own = [given for given in inspect.signature(command).parameters.values() if given.name != parameter]
+        parameters = [*(given.replace(kind=keyword) for given in own), *added]
 
         @functools.wraps(command)
         def called(**given: Any) -> int:
             values = {name: given.pop(name) for name in options}
             return command(**given, **{parameter: build(values)})
 
-        parameters = [*(one.replace(kind=keyword) for one in own), *added]
         called.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
-        called.__annotations__ = {**{one.name: one.annotation for one in own}, **annotations, "return": int}
+        called.__annotations__ = {**{given.name: given.annotation for given in parameters}, "return": int}
         return called
 
     return decorate
@@ -67,7 +69,6 @@ SuffixLines = Annotated[
 Deadline = Annotated[
     float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; the load does not count.")
 ]
-USE_EVEN_SECRET = "; use --even-secret to send it anyway"
 EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
 Visual = Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")]

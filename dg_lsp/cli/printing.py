@@ -61,6 +61,11 @@ def size_text(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
+def plural(num: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{num} {noun}{'s' * (num != 1)}"
+
+
 def print_table(rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> list[str]:
     """Prints rows with aligned columns; the first one names the columns. Returns the names that are left out.
 

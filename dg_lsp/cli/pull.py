@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import os
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
 from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text, warn
 from dg_lsp.errors import DgLspError, ModelError, UsageError
@@ -26,17 +25,11 @@ if TYPE_CHECKING:
 
 _BITS_PER_SECOND = 100e6
 """Of the connection that the time of a download is given for."""
-_CORE_SECONDS = {"Q4_0": 12, "Q8_0": 12, "Q4_K_M": 113}
-"""Of quantizing 10^9 weights: a Qwen2.5 1.5B on two AVX2 cores takes 9 s (Q4_0) and 85 s (Q4_K_M)."""
-_CONVERSION_SECONDS = 14e-9
-"""Core seconds of a byte of a checkpoint: 13.6 s for 988 MB on the same machine."""
 _TEST_MS = 20_000
 """Limit of the test fill: an unfinished one shows as well that the model runs."""
 _QUANTIZING_MEMORY = 2_500_000_000
 _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
-_ENVIRONMENT_SECONDS = 47
-"""Core seconds of pip and the script for a tiny checkpoint on two AVX2 cores; the download comes on top of it."""
 
 
 def pull_model(
@@ -52,7 +45,7 @@ def pull_model(
     """
     from dg_lsp.models import registry
 
-    configure({})
+    loading.configure({})
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
     is_other = file is not None or revision is not None
@@ -69,13 +62,13 @@ def pull_model(
         patterns = (file,) if file is not None else preset.patterns
         # the checksum of one version does not apply to another
         preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
-    pull = Pull(preset, is_other=is_other)
+    pull = Pull(preset, source, is_other=is_other)
     if pull.stages:
         if "download" in pull.stages:
             agree(preset, accepted=accept_licence)
         if file is None:  # the size of another file is known only to the hub
             print_lines(pull.announcement(), err=True)
-        pull.run(source)
+        pull.run()
     print_line(preset.path)
     return 0
 
@@ -85,6 +78,7 @@ class Pull:
     """The remaining stages of one model."""
 
     preset: "Preset"
+    source: Path | None = None  # a folder with the files, instead of the hub
     is_other: bool = False  # another file or version, which replaces the present one
 
     @property
@@ -92,19 +86,19 @@ class Pull:
         """The names of the stages that are not done yet, in order."""
         from dg_lsp.models import registry
 
-        preset, is_quantized, needs_runtime = self.preset, self._is_quantized, self._needs_runtime
+        preset = self.preset
         is_ready = preset.path is not None and not self.is_other
         is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
-        is_fetched = registry.fetched_path(preset) is not None and not self.is_other
+        is_fetched = is_converted or (registry.fetched_path(preset) is not None and not self.is_other)
         is_tested = is_ready and (preset.folder / registry.TESTED).is_file()
-        done = {
-            "download": is_fetched or is_converted,
-            "convert": is_converted or not preset.needs_conversion,
-            "quantize": is_ready or not is_quantized,
-            "build": is_tested or not needs_runtime,
-            "test": is_tested,
+        is_needed = {
+            "download": not is_fetched,
+            "convert": preset.needs_conversion and not is_converted,
+            "quantize": not is_ready and self._is_quantized,
+            "build": not is_tested and self._needs_runtime,
+            "test": not is_tested,
         }
-        return tuple(stage for stage, is_done in done.items() if not is_done)
+        return tuple(stage for stage, is_left in is_needed.items() if is_left)
 
     @property
     def _is_quantized(self) -> bool:
@@ -118,43 +112,41 @@ class Pull:
     @property
     def _needs_runtime(self) -> bool:
         """Whether the model runs only on a changed llama.cpp that is not there yet."""
-        family, search = self.preset.family, find_runtime()
-        if family is None or family.name != "diffusiongemma" or not self.preset.needs_conversion:
+        if not (self.preset.needs_conversion and self.preset.needs_runtime):
             return False
+        search = find_runtime()
         return search.runtime is None and (not search.note or COMMAND in search.note)
 
     def disk_bytes(self) -> int:
         """The largest number of bytes that the remaining stages write before they remove others."""
-        num_copies = len({"download", "convert"}.intersection(self.stages))
-        model = num_copies * self.preset.fetched_size or ("quantize" in self.stages) * self.preset.size
-        return model + self._needs_environment * _ENVIRONMENT_SIZE
+        stages = self.stages
+        num_copies = len({"download", "convert"}.intersection(stages))
+        model = num_copies * self.preset.fetched_size or ("quantize" in stages) * self.preset.size
+        return model + self._needs_environment(stages) * _ENVIRONMENT_SIZE
 
-    @property
-    def _needs_environment(self) -> bool:
-        if "convert" not in self.stages or not self.preset.is_checkpoint:
+    def _needs_environment(self, stages: tuple[str, ...]) -> bool:
+        if "convert" not in stages or not self.preset.is_checkpoint:
             return False
         from dg_lsp.models.conversion_script import has_environment
 
         return not has_environment()
 
     def announcement(self) -> Iterator[str]:
-        """What is done, and which time, disk and memory it takes."""
+        """What is done, the time of the download, and the disk and memory that it takes."""
         from dg_lsp.system import free_disk, system_free
 
         preset, stages = self.preset, self.stages
         size, last = preset.fetched_size, size_text(preset.size)
-        seconds = _CORE_SECONDS.get(preset.quantization, 113) * size / 2e9 / (os.cpu_count() or 1)
+        minutes = math.ceil(8 * size / _BITS_PER_SECOND / 60)
         texts = {
-            "download": f"download {size_text(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
-            "convert": f"convert it (about {_duration(_CONVERSION_SECONDS * size)})",
-            "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
+            "download": f"download {size_text(size)} ({minutes} min at 100 Mbit/s)",
+            "convert": "convert it",
+            "quantize": f"quantize it to {preset.quantization}, {last}",
             "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
             "test": "test it with one fill",
         }
-        if self._needs_environment:
-            fetching = _duration(8 * _ENVIRONMENT_SIZE / _BITS_PER_SECOND)
-            times = f"{fetching} and {_duration(_ENVIRONMENT_SECONDS)} of work"
-            texts["convert"] += f" with Python packages of 1 GB or more, fetched once ({times})"
+        if self._needs_environment(stages):
+            texts["convert"] += " with Python packages of 1 GB or more, fetched once"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
         free = size_text(free_disk(preset.folder))
         yield f"disk: {size_text(self.disk_bytes())} at most, {last} afterwards; {free} free"
@@ -162,7 +154,7 @@ class Pull:
         memory = size_text(preset.memory_bytes)
         yield f"memory: {memory} to use it{quantizing}; {size_text(system_free())} free; made for: {preset.hardware}"
 
-    def run(self, source: Path | None) -> None:
+    def run(self) -> None:
         """Runs the remaining stages."""
         from dg_lsp.models import registry
         from dg_lsp.models.build_runtime import BuildOptions
@@ -170,7 +162,7 @@ class Pull:
 
         preset, stages = self.preset, self.stages
         runs: dict[str, Callable[[], object]] = {
-            "download": partial(fetch, preset, source, is_other=self.is_other),
+            "download": partial(fetch, preset, self.source, is_other=self.is_other),
             "convert": self._convert,
             "quantize": self._quantize,
             "build": partial(conversion.make_runtime, BuildOptions()),
@@ -182,15 +174,11 @@ class Pull:
                 shutil.rmtree(left, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
         if not self.is_other:
-            check_space(preset.folder, self.disk_bytes() - self._present_bytes())
+            present = [path for path in preset.folder.rglob("*") if path.is_file()] if "download" in stages else []
+            check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
         for number, stage in enumerate(stages, 1):
             print_line(f"[{number}/{len(stages)}] {stage}", err=True)
             runs[stage]()
-
-    def _present_bytes(self) -> int:
-        """Bytes of an interrupted download."""
-        paths = [path for path in self.preset.folder.rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in paths) if "download" in self.stages else 0
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
@@ -213,18 +201,16 @@ class Pull:
         registry.forget(preset)
 
     def _quantize(self) -> None:
-        from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
-
         from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-        from dg_lsp.cli.output import progress
         from dg_lsp.models.convert import new_file
 
         preset, kind = self.preset, file_type(self.preset.quantization)
-        with progress(BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bars:
-            task = bars.add_task(f"quantizing to {kind.name}", total=preset.unquantized_path.stat().st_size)
-            advance = partial(bars.advance, task)
-            with new_file(preset.converted_path) as new:
-                quantize(preset.unquantized_path, new, kind, advance)
+        num_bytes = preset.unquantized_path.stat().st_size
+        with (
+            conversion.byte_progress(f"quantizing to {kind.name}", num_bytes) as advance,
+            new_file(preset.converted_path) as new,
+        ):
+            quantize(preset.unquantized_path, new, kind, advance)
         preset.unquantized_path.unlink()
 
     def _test(self) -> None:
@@ -241,13 +227,11 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
     from dg_lsp.postprocess.validate import Reason
 
-    before, after = loading.TEST_CODE
-    request = FillRequest(Snapshot("pull.py", 0, before + after), len(before), deadline_ms=_TEST_MS)
-    settings = configure(overrides(model=name), lambda _: None)  # the command has reported what is ignored of the files
+    request = loading.test_request("pull.py", _TEST_MS)
+    # the command has reported what is ignored of the files
+    settings = loading.configure(overrides(model=name), lambda _: None)
     try:
         with loading.timed_engine(settings, request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)
@@ -255,14 +239,14 @@ def try_model(name: str) -> None:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
     text = repr(result.text) if result.candidates else f"no completion: the result {result.problem}"
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-    print_line(f"{before.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+    print_line(f"return -> {text} ({times})", err=True)
     if result.candidates:
         return
     if result.reason == Reason.UNFINISHED:
-        problem = f"needs more than {_TEST_MS / 1e3:.0f} s for a line here: dg-lsp models list has smaller models"
+        warn(f"{name} needs more than {_TEST_MS / 1e3:.0f} s for a line here: dg-lsp models list has smaller models")
     else:
-        problem = f"did not complete a simple line: its weights or prompt may be wrong, see dg-lsp models show {name}"
-    warn(f"{name} {problem}")
+        problem = "did not complete a simple line: its weights or prompt may be wrong"
+        warn(f"{name} {problem}, see dg-lsp models show {name}")
 
 
 def agree(preset: "Preset", *, accepted: bool) -> None:
@@ -277,7 +261,3 @@ def agree(preset: "Preset", *, accepted: bool) -> None:
         )
     if not agrees(f"Do you accept the terms at {preset.terms}?", by_default=False):
         raise UsageError("nothing was fetched: the model may be used only under its licence")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, seconds):.0f} s"

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.cli.printing import plural
 from dg_lsp.context.document import Encoding, LineIndex, Snapshot
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.errors import InputFileError, PositionError, UsageError
@@ -64,16 +65,13 @@ class SourceFile:
         """Code-point offset of a 1-based line and column, which must exist; without a column the end of the line."""
         lines = LineIndex.of(self.text)
         if not 1 <= line <= lines.num_lines:
-            raise PositionError(
-                f"{self.path} has {lines.num_lines} line{'s' * (lines.num_lines != 1)}: there is no line {line}"
-            )
+            raise PositionError(f"{self.path} has {plural(lines.num_lines, 'line')}: there is no line {line}")
         start, end = lines.span(line - 1)
         if column is None:
             return end
         if not 1 <= column <= end - start + 1:
-            characters = f"{end - start} character{'s' * (end - start != 1)}"
-            last = end - start + 1
-            raise PositionError(f"line {line} of {self.path} has {characters}: its last column is {last}, not {column}")
+            problem = f"its last column is {end - start + 1}, not {column}"
+            raise PositionError(f"line {line} of {self.path} has {plural(end - start, 'character')}: {problem}")
         return start + column - 1
 
     def line_of(self, offset: int) -> int:

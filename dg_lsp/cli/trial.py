@@ -5,6 +5,7 @@ and completes one line. A model that passed is recorded by the numbers and times
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,16 +44,34 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
-def check_model(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
+@contextlib.contextmanager
+def tested(path: Path, settings: "ModelSettings") -> Iterator[Path]:
     """Tests a model that is not bundled, unless it has passed unchanged with this runtime and prompt attention.
 
-    Returns what identifies its files, for `opened` and `check_unchanged`; nothing for a model that needs no test.
+    Yields the path with which llama.cpp reads the tested file even if another file takes its place meanwhile. Where
+    there is no such path, and for a model of several files, a change is found at the end of the `with` block.
 
     Raises:
         ModelCrashedError: the child died, or was not ready in time.
         ModelError: the model was replaced meanwhile.
         DgLspError: the error of the child.
     """
+    identities = _test(path, settings)
+    with contextlib.ExitStack() as stack:
+        source = path
+        if [*identities] == [path] and _DESCRIPTORS.exists():
+            with map_file_errors(path):
+                file = stack.enter_context(path.open("rb"))
+            if _identity(os.fstat(file.fileno())) != identities[path]:
+                raise _replaced(path)
+            source = _DESCRIPTORS / str(file.fileno())
+        yield source
+    if identities:
+        _check_unchanged(path, identities)
+
+
+def _test(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
+    """Returns what identifies the tested files; nothing for a model that needs no test. Raises as `tested` does."""
     from dg_lsp.backends.llamacpp.model import checked_header
     from dg_lsp.models.metadata import read_folder
     from dg_lsp.models.registry import BUNDLED
@@ -73,38 +92,22 @@ def check_model(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
         if size >= _ANNOUNCED_BYTES:
             note(f"{path.name} is new here: it is tested once in a process of its own")
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        check_unchanged(path, identities)
-        _write_record([*passed, key])
+        _check_unchanged(path, identities)
+        with contextlib.suppress(OSError):
+            data_folder().mkdir(parents=True, exist_ok=True)
+            write_private(data_folder() / RECORD, {"passed": [*passed, key][-_MAX_RECORDED:]})
     return identities
 
 
-def check_unchanged(path: Path, identities: Mapping[Path, str]) -> None:
-    """Raises ModelError if the files of a model are not those that `check_model` tested."""
+def _check_unchanged(path: Path, identities: Mapping[Path, str]) -> None:
     with map_file_errors(path):
-        is_replaced = bool(identities) and identities != _identities(path)
+        is_replaced = identities != _identities(path)
     if is_replaced:
         raise _replaced(path)
 
 
 def _replaced(path: Path) -> ModelError:
     return ModelError(f"{path} was replaced while it was tested or opened: try it again")
-
-
-@contextlib.contextmanager
-def opened(path: Path, identities: Mapping[Path, str]) -> Iterator[Path]:
-    """The path with which llama.cpp reads the tested file, even if another file takes its place meanwhile.
-
-    Where there is no such path, and for the files of a split model, it is the given one.
-    """
-    if [*identities] != [path] or not _DESCRIPTORS.exists():
-        yield path
-        return
-    with map_file_errors(path):
-        file = path.open("rb")
-    with file:
-        if _identity(os.fstat(file.fileno())) != identities[path]:
-            raise _replaced(path)
-        yield _DESCRIPTORS / str(file.fileno())
 
 
 def _identities(path: Path) -> dict[Path, str]:
@@ -127,12 +130,7 @@ def _parts(path: Path) -> list[Path]:
     match = _PART.search(path.stem)
     if match is None:
         return [path]
-    stem = path.stem[: match.start()]
-    return [
-        part
-        for number in range(1, min(int(match[1]), 999) + 1)
-        if (part := path.with_name(f"{stem}-{number:05}-of-{match[1]}.gguf")).is_file()
-    ]
+    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf"))
 
 
 def _llama_cpp() -> str:
@@ -160,14 +158,8 @@ def _read_record() -> list[str]:
         return []
 
 
-def _write_record(passed: Sequence[str]) -> None:
-    with contextlib.suppress(OSError):
-        data_folder().mkdir(parents=True, exist_ok=True)
-        write_private(data_folder() / RECORD, {"passed": passed[-_MAX_RECORDED:]})
-
-
 def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
-    """Runs the child; raises as `check_model` does."""
+    """Runs the child; raises as `tested` does."""
     import attrs
 
     advice = "it is damaged, or made to do harm: use another file"
@@ -188,17 +180,12 @@ def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
     except subprocess.TimeoutExpired as error:
         raise ModelCrashedError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
     except ValueError as error:
-        raise ModelCrashedError(f"{path} ends its process ({_ending(done.returncode)}); {advice}") from error
+        code = -done.returncode
+        ending = signal.Signals(code).name if code in [*signal.Signals] else f"exit code {done.returncode}"
+        raise ModelCrashedError(f"{path} ends its process ({ending}); {advice}") from error
     if problem:
         kind = getattr(errors, problem["error"])
         raise kind(problem["message"])
-
-
-def _ending(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"exit code {code}"
 
 
 def main() -> int:
@@ -233,19 +220,15 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import TEST_CODE, load_file, measured_engine, open_denoiser
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser, test_request
     from dg_lsp.settings import ModelSettings, Settings
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
     _try_tokenizer(denoiser.tokenizer)
-    before, after = TEST_CODE
-    request = FillRequest(Snapshot("trial.py", 0, before + after), len(before))
     with contextlib.suppress(RequestError):  # a context that is too short for the line
         engine = measured_engine(denoiser, settings)
-        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
+        engine.fill(test_request("trial.py"), deadline=time.monotonic() + _FILL_SECONDS)
 
 
 def _try_tokenizer(tokenizer: "Tokenizer") -> None:

@@ -8,10 +8,12 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dg_lsp import runtime
 from dg_lsp.errors import ModelError, ModelRuntimeError, UsageError
@@ -207,20 +209,7 @@ _CMAKE_OPTIONS = (
     "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
     *(f"-DLLAMA_BUILD_{name}=OFF" for name in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")),
 )
-_SWITCHES = {
-    "cpu": "",
-    "cuda": "GGML_CUDA",
-    "metal": "GGML_METAL",
-    "vulkan": "GGML_VULKAN",
-    "hip": "GGML_HIP",
-    "sycl": "GGML_SYCL",
-}
-_TOOLS = {
-    "cuda": (("nvcc", "/usr/local/cuda/bin/nvcc"), "install the CUDA toolkit, or put its bin folder on PATH"),
-    "vulkan": (("glslc",), "install the Vulkan SDK: on Debian and Ubuntu sudo apt-get install libvulkan-dev glslc"),
-    "hip": (("hipcc", "/opt/rocm/bin/hipcc"), "install ROCm with its developer packages"),
-    "sycl": (("icpx",), "install Intel's oneAPI and run its setvars.sh first"),
-}
+BACKENDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("backends.toml").read_text("utf-8"))
 _PROGRESS = re.compile(r"\[\s*(\d+)(?:%|/(\d+))\]")
 """`[ 50%]` of Make or `[3/4]` of Ninja."""
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
@@ -236,14 +225,14 @@ def check_tools(backend: str) -> str:
         UsageError: the backend does not exist on this system.
         ModelRuntimeError: a tool is missing; the message names it and how to install it.
     """
-    if backend not in _SWITCHES:
-        raise UsageError(f"no backend {backend!r}: use {', '.join(_SWITCHES)}")
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
     if backend == "metal" and sys.platform != "darwin":
         raise UsageError("Metal exists only on macOS: use another --backend")
     if sys.platform != "win32":  # there CMake finds Visual Studio
         _find_compiler()
-    if backend in _TOOLS:
-        _find_program(*_TOOLS[backend])
+    if tools := BACKENDS[backend].get("tools"):
+        _find_program(tools, BACKENDS[backend]["advice"])
     return _find_program(["cmake"], f"run {sys.executable} -m pip install cmake, or your system's package of it")
 
 
@@ -313,7 +302,9 @@ def _compile_whole(source: Path, backend: str, folder: Path, log: Path, show_ste
 def _cmake_options(backend: str) -> list[str]:
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     # CMake would enable some backends by itself, such as Metal on a Mac
-    switches = [f"-D{switch}={'ON' if name == backend else 'OFF'}" for name, switch in _SWITCHES.items() if switch]
+    switches = [
+        f"-D{facts['switch']}={'ON' if name == backend else 'OFF'}" for name, facts in BACKENDS.items() if facts
+    ]
     if backend == "sycl":  # only Intel's compilers have it
         names = ("cl", "icx") if sys.platform == "win32" else ("icx", "icpx")
         switches += [f"-DCMAKE_{language}_COMPILER={name}" for language, name in zip(("C", "CXX"), names, strict=True)]

@@ -1,8 +1,10 @@
 """A checkpoint folder of a DiffusionGemma as GGUF metadata: sizes, tensor names, vocabulary and sampler."""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,10 @@ SIDE_ARCHITECTURE = "dg-selfcond"
 """The architecture of the side file with the weights of the self-conditioning."""
 SIDE_SUFFIX = ".selfcond.gguf"
 
-PRE_NORM, GATE, UP, DOWN = (f"self_cond.{part}" for part in ("pre_norm", "gate", "up", "down"))
-SELF_CONDITIONING = (PRE_NORM, GATE, UP, DOWN)
+_NAMES = tomllib.loads((resources.files(__package__) / "diffusiongemma.toml").read_text(encoding="utf-8"))
+SELF_CONDITIONING = tuple(f"self_cond.{part}" for part in ("pre_norm", "gate", "up", "down"))
 """The tensors of the side file, shapes (H,), (M, H), (M, H), (H, M)."""
-
-GGUF_SELF_CONDITIONING = {
-    "self_cond_pre_norm": PRE_NORM,  # 24423 and the published files
-    "self_cond_norm": PRE_NORM,  # 24427
-    "self_cond_gate": GATE,
-    "self_cond_up": UP,
-    "self_cond_down": DOWN,
-}
+GGUF_SELF_CONDITIONING: Mapping[str, str] = _NAMES["self_conditioning"]
 DECODER_SCALE = "layer_output_scale"
 ENCODER_SCALE = "enc_layer_output_scale"
 """The encoder shares the weights of the decoder, but has its own copy of this number per layer (24423 only)."""
@@ -42,42 +37,9 @@ ENCODER_SCALE = "enc_layer_output_scale"
 DECODER = "model.decoder."
 ENCODER = "model.encoder.language_model."
 EMBEDDING = f"{DECODER}embed_tokens.weight"
-LAYER_SCALAR = "layer_scalar"
 
-_TOP = {
-    "embed_tokens.weight": "token_embd.weight",
-    "norm.weight": "output_norm.weight",
-    "self_conditioning.pre_norm.weight": PRE_NORM,
-    "self_conditioning.gate_proj.weight": GATE,
-    "self_conditioning.up_proj.weight": UP,
-    "self_conditioning.down_proj.weight": DOWN,
-}
-_LAYER = {
-    "input_layernorm.weight": "attn_norm.weight",
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "self_attn.q_norm.weight": "attn_q_norm.weight",
-    "self_attn.k_norm.weight": "attn_k_norm.weight",
-    "post_attention_layernorm.weight": "post_attention_norm.weight",
-    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
-    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
-    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
-    "router.proj.weight": "ffn_gate_inp.weight",
-    "router.scale": "ffn_gate_inp.scale",
-    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
-    "experts.down_proj": "ffn_down_exps.weight",
-    "router.per_expert_scale": "ffn_down_exps.scale",
-    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
-    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
-    LAYER_SCALAR: f"{DECODER_SCALE}.weight",
-}
 _NUMBERED = re.compile(r"layers\.(\d+)\.(.+)")
-LAYER_TENSORS = tuple(_LAYER.values())
+LAYER_TENSORS = tuple(_NAMES["layer"].values())
 """Names in each layer, without `blk.N.`; layers with full attention have no `attn_v.weight`."""
 
 
@@ -87,9 +49,10 @@ def gguf_name(name: str) -> str | None:
         return None
     rest = name.removeprefix(DECODER)
     if match := _NUMBERED.fullmatch(rest):
-        layer = _LAYER.get(match[2])
+        layer = _NAMES["layer"].get(match[2])
         return f"blk.{int(match[1])}.{layer}" if layer else None
-    return _TOP.get(rest)
+    name_outside: str | None = _NAMES["tensors"].get(rest)
+    return name_outside
 
 
 MODEL_TYPE = "diffusion_gemma"
@@ -147,32 +110,21 @@ class Geometry:
         """The `gemma4.*` metadata."""
         text, full = self._text, self.full_head_width
         full_kv = self._full_layer_size("num_key_value_heads", "num_global_key_value_heads")
-        swa, sliding_kv = int(text["head_dim"]), int(text["num_key_value_heads"])
+        sliding_kv = int(text["num_key_value_heads"])
         softcap = text.get("final_logit_softcapping", _SOFTCAP)
         values = {
+            **{name: v.uint32(text[key]) for name, key in _NAMES["sizes"].items()},
             "block_count": v.uint32(len(self.sliding)),
-            "context_length": v.uint32(self.context_length),
-            "embedding_length": v.uint32(text["hidden_size"]),
-            "feed_forward_length": v.uint32(text["intermediate_size"]),
-            "attention.head_count": v.uint32(text["num_attention_heads"]),
             "attention.head_count_kv": v.int32s([sliding_kv if s else full_kv for s in self.sliding]),
             "rope.freq_base": v.float32(self._rope[_FULL]["rope_theta"]),
             "rope.freq_base_swa": v.float32(self._rope[_SLIDING]["rope_theta"]),
             "attention.layer_norm_rms_epsilon": v.float32(text["rms_norm_eps"]),
-            "expert_count": v.uint32(text["num_experts"]),
-            "expert_used_count": v.uint32(text["top_k_experts"]),
             "attention.key_length": v.uint32(full),
             "attention.value_length": v.uint32(full),
-            "attention.sliding_window": v.uint32(text["sliding_window"]),
             "attention.shared_kv_layers": v.uint32(0),
             "embedding_length_per_layer_input": v.uint32(0),
             "attention.sliding_window_pattern": v.flags(self.sliding),
-            "attention.key_length_swa": v.uint32(swa),
-            "attention.value_length_swa": v.uint32(swa),
-            "expert_feed_forward_length": v.uint32(text["moe_intermediate_size"]),
             "rope.dimension_count": v.uint32(full),
-            "rope.dimension_count_swa": v.uint32(swa),
-            "vocab_size": v.uint32(self.vocab_size),
         }
         if softcap:
             values["final_logit_softcapping"] = v.float32(softcap)

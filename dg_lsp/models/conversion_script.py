@@ -17,7 +17,7 @@ from pathlib import Path
 from dg_lsp import errors, gguf
 from dg_lsp.models import download, packages, saved_tensors
 from dg_lsp.models.convert import Quantize, new_file
-from dg_lsp.models.registry import CONFIGURATION
+from dg_lsp.models.registry import CONFIGURATION, STANDARD_NAMES
 from dg_lsp.runtime import require_library
 from dg_lsp.system import data_folder
 
@@ -32,21 +32,6 @@ SCRIPT_TYPES = ("F32", "F16", "BF16")
 """Number formats that the script writes; llama.cpp quantizes to the others afterwards."""
 _WRITTEN = re.compile(r"Writing: +(\d+)%")
 
-
-_STANDARD_NAMES = {
-    "DreamTokenizer": "Qwen2Tokenizer",  # a copy of it (tokenization_dream.py)
-    "StableDiffcoderForCausalLM": "LlamaForCausalLM",  # the same layers and names of tensors
-    "SDARForCausalLM": "Qwen3ForCausalLM",  # the same, with other attention
-    "SDARMoeForCausalLM": "Qwen3MoeForCausalLM",
-    "sdar": "qwen3",
-    "sdar_moe": "qwen3_moe",
-    "Fast_dLLM_QwenForCausalLM": "Qwen2ForCausalLM",
-    "Fast_dLLM_Qwen": "qwen2",
-    "LLaDA2MoeModelLM": "BailingMoeV2ForCausalLM",  # the layers of Ling 2.0
-    "NemotronLabsDiffusionModel": "Ministral3ForCausalLM",  # the same layers, see _RENAMING
-    "nemotron_labs_diffusion": "ministral3",
-}
-"""Names from models' own Python files, and those of transformers and of the script for the same layers and files."""
 _RENAMING = """
 import runpy, sys
 from conversion.base import ModelBase
@@ -74,7 +59,7 @@ def _without_code(source: Path, place: Path) -> Iterator[Path]:
                 values = saved_tensors.read_json(path)
                 values.pop("auto_map", None)
                 text = json.dumps(values)
-                for own, standard in _STANDARD_NAMES.items():
+                for own, standard in STANDARD_NAMES.items():
                     text = text.replace(f'"{own}"', f'"{standard}"')
                 (folder / path.name).write_text(text, encoding="utf-8")
             elif path.is_file() and not lower.endswith(download.CODE):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NVIDIA, AMD, INTEL, APPLE, OTHER = "nvidia", "amd", "intel", "apple", "other"
@@ -45,6 +45,11 @@ class Gpu:
         """Backends of llama.cpp that use it, the fastest first."""
         return _BACKENDS[self.kind]
 
+    @property
+    def unused_message(self) -> str:
+        """The warning if the installed llama.cpp cannot use it."""
+        return f"{self} IS NOT USED: this llama.cpp was built without {self.backends[0]}; run dg-lsp setup"
+
     def __str__(self) -> str:
         return f"{self.name} ({self.memory / 1e9:.1f} GB)" if self.memory else self.name
 
@@ -70,29 +75,19 @@ def find_gpus(run: RunProgram = run_program, pci: Path = _PCI, platform: str = s
     """
     if platform == "darwin":
         return tuple(_from_system_profiler(run(("system_profiler", "SPDisplaysDataType", "-json"))))
-    on_bus = tuple(_from_pci(pci))
-    sources = (
-        _from_nvidia_smi(run(("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"))),
-        _from_vulkaninfo(run(("vulkaninfo", "--summary"))),
-        on_bus,
-    )
-    listed: dict[str, list[Gpu]] = {}
-    for source in map(tuple, sources):
-        for kind in dict.fromkeys(gpu.kind for gpu in source if gpu.kind not in listed):
-            listed[kind] = [gpu for gpu in source if gpu.kind == kind]
-    gpus = [
-        gpu
-        for kind, same_kind in listed.items()
-        for gpu in _with_memory(same_kind, [gpu for gpu in on_bus if gpu.kind == kind])
+    on_bus = [*_from_pci(pci)]
+    listed = [
+        *_from_nvidia_smi(run(("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"))),
+        *_from_vulkaninfo(run(("vulkaninfo", "--summary"))),
     ]
+    gpus: list[Gpu] = []
+    for kind in dict.fromkeys(gpu.kind for gpu in (*listed, *on_bus)):
+        named = [gpu for gpu in listed if gpu.kind == kind]
+        sized = [gpu for gpu in on_bus if gpu.kind == kind]
+        if len(named) == len(sized) and not any(gpu.memory for gpu in named):
+            named = [replace(gpu, memory=same.memory) for gpu, same in zip(named, sized, strict=True)]
+        gpus += named or sized
     return tuple(sorted(gpus, key=lambda gpu: -gpu.memory))
-
-
-def _with_memory(gpus: Sequence[Gpu], on_bus: Sequence[Gpu]) -> Iterator[Gpu]:
-    """The same GPUs, with the sizes of the bus if the source reported none."""
-    is_known = any(gpu.memory for gpu in gpus) or len(gpus) != len(on_bus)
-    for gpu, sized in zip(gpus, gpus if is_known else on_bus, strict=True):
-        yield Gpu(gpu.kind, gpu.name, gpu.memory or sized.memory)
 
 
 def _from_nvidia_smi(output: str) -> Iterator[Gpu]:

@@ -4,12 +4,11 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any
 
@@ -55,8 +54,10 @@ def unpack_llama_cpp(
     needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
     try:
         with tarfile.open(packed) as archive:
-            members = (member for member in archive if member.name.startswith(needed))
-            _unpack_files(archive, (member for member in members if not member.name.startswith(unused)), folder)
+            # missing before Python 3.11.4
+            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
+            names = [name for name in archive.getnames() if name.startswith(needed) and not name.startswith(unused)]
+            archive.extractall(folder, map(archive.getmember, names))
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
@@ -64,20 +65,6 @@ def unpack_llama_cpp(
             f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
         )
     return folder / root
-
-
-def _unpack_files(archive: tarfile.TarFile, members: Iterable[tarfile.TarInfo], folder: Path) -> None:
-    """Unpacks regular files inside the folder, and nothing else: tarfile has filters only since Python 3.11.4."""
-    for member in members:
-        path = PurePosixPath(member.name)
-        if not member.isfile() or path.is_absolute() or ".." in path.parts:
-            continue
-        target, content = folder / path, archive.extractfile(member)
-        assert content is not None
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            shutil.copyfileobj(content, file)
-        target.chmod(0o644 | (member.mode & 0o111))
 
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:

@@ -7,7 +7,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Family:
     is_shifted: bool = False  # logits at a position predict the token after it
     is_drafter: bool = False  # see `ModelSpec.is_drafter`
     template: str = ""
+    needs_runtime: bool = False  # runs only on the llama.cpp of `models build-runtime`
     name_parts: tuple[str, ...] = ()
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
@@ -81,6 +82,7 @@ def _family(entry: Mapping[str, Any]) -> Family:
 
 
 _CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
+STANDARD_NAMES: Mapping[str, str] = _CATALOG["standard_names"]
 FAMILIES = tuple(_family(entry) for entry in _CATALOG["family"])
 
 
@@ -152,8 +154,8 @@ class Preset:
         return fetched_path(self)
 
     @property
-    def pin_path(self) -> Path:
-        """The record of its first download, beside its folder."""
+    def record_path(self) -> Path:
+        """The record of its last download, beside its folder: it stays after `rm`."""
         return self.folder.with_name(f"{self.name}.pin.json")
 
     @property
@@ -204,6 +206,11 @@ class Preset:
         return self.family is not None or self.name == MINI
 
     @property
+    def needs_runtime(self) -> bool:
+        """Whether it runs only on the llama.cpp of `models build-runtime`."""
+        return self.family is not None and self.family.needs_runtime
+
+    @property
     def follows_instructions(self) -> bool:
         """Whether its family has a chat template."""
         return self.family is not None and bool(self.family.template)
@@ -228,6 +235,10 @@ def preset_named(name: str) -> Preset | None:
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
+def _known_model(name: str) -> Preset | None:
+    return next((preset for preset in BUNDLED if preset.name == name), None) or preset_named(name)
+
+
 def suggestion(name: str) -> str:
     """The known name that a misspelled one is probably meant to be, as a question in parentheses; empty without any."""
     near = [] if name in known_names() else difflib.get_close_matches(name, known_names(), 1)
@@ -236,7 +247,8 @@ def suggestion(name: str) -> str:
 
 def memory_bytes(name: str, held: int) -> int:
     """The memory of a model: of a known one as `models list` prints it, else what it holds now."""
-    return next((preset.memory_bytes for preset in (*BUNDLED, *PRESETS) if preset.name == name), held)
+    preset = _known_model(name)
+    return held if preset is None else preset.memory_bytes
 
 
 def instruction_model() -> str:
@@ -247,8 +259,8 @@ def instruction_model() -> str:
 
 # files on this machine
 
-RECORD = "fetched.json"
-"""Name of the record in a preset's folder."""
+_OLD_RECORD = "fetched.json"
+"""Name of a record in a preset's folder, of an earlier version."""
 TESTED = ".tested"
 """Name of an empty file in a preset's folder after a test fill."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -270,35 +282,28 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The files of a complete download."""
+    """The files of a complete download, and its commit; empty if it was a copy of a folder."""
 
     repository: str
     commit: str
     files: tuple[RemoteFile, ...]
 
-    def write(self, path: Path) -> None:
-        """Writes the record; an interruption leaves the old one."""
-        part = path.with_name(f".{path.name}")
-        part.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
-
-
-def read_record(preset: Preset) -> Record | None:
-    """The record of the last complete download, or None."""
-    return _read_record(preset.folder / RECORD)
-
 
 def read_pin(preset: Preset) -> Record | None:
-    """The commit and the checksums of the first download; they stay after `rm`. None if the preset is another one."""
-    pin = _read_record(preset.pin_path)
-    if pin is None or pin.repository != preset.repository:
+    """The commit and the checksums that a download from the hub has to have: those of the first one.
+
+    None if there was none, or if it was one of another preset or commit.
+    """
+    pin = _read_record(preset)
+    if pin is None or pin.repository != preset.repository or not pin.commit:
         return None
     return None if _COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
 
 
-def _read_record(path: Path) -> Record | None:
+def _read_record(preset: Preset) -> Record | None:
+    is_new = preset.record_path.exists()
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads((preset.record_path if is_new else preset.folder / _OLD_RECORD).read_text(encoding="utf-8"))
         files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
         return Record(tree["repository"], tree["commit"], files) if files else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -307,7 +312,7 @@ def _read_record(path: Path) -> Record | None:
 
 def fetched_path(preset: Preset) -> Path | None:
     """The preset's GGUF file, or its folder if it has several files; None unless all of them are complete."""
-    record = read_record(preset)
+    record = _read_record(preset)
     if record is None or not all(file.is_complete(preset.folder) for file in record.files):
         return None
     weights = [file.path for file in record.files if file.path.endswith(".gguf")]
@@ -319,10 +324,14 @@ def is_tested(preset: Preset) -> bool:
     return preset in BUNDLED or (preset.path is not None and (preset.folder / TESTED).is_file())
 
 
+def is_begun(preset: Preset) -> bool:
+    """Whether the preset is fetched, but not usable yet."""
+    return preset.path is None and (fetched_path(preset) is not None or preset.unquantized_path.is_file())
+
+
 def forget(preset: Preset) -> None:
     """Removes the downloaded files, after another model was made from them."""
-    record = read_record(preset)
-    (preset.folder / RECORD).unlink(missing_ok=True)
+    record = _read_record(preset)
     for file in record.files if record is not None else ():
         (preset.folder / file.path).unlink(missing_ok=True)
 
@@ -347,23 +356,19 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
-    return _given_path(name) if preset is None else _preset_path(preset)
-
-
-def _preset_path(preset: Preset) -> Path:
+    preset = _known_model(name)
+    if preset is None:
+        return _given_path(name)
     path = preset.path
-    if path is not None and preset in BUNDLED and not path.is_file():
-        raise ModelNotFoundError(
-            f"the bundled model {preset.name} is missing from this installation ({path}): "
-            "install dg-lsp again, or pass --model FILE.gguf"
-        )
-    if path is not None:
+    if path is not None and (preset not in BUNDLED or path.is_file()):
         return path
-    if fetched_path(preset) is not None or preset.unquantized_path.is_file():
-        raise ModelNotFoundError(f"{preset.name} is fetched, but not converted: run dg-lsp models pull {preset.name}")
-    size = _gigabytes(preset.fetched_size)
-    raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")
+    if path is not None:
+        advice = "install dg-lsp again, or pass --model FILE.gguf"
+        raise ModelNotFoundError(f"the bundled model {name} is missing from this installation ({path}): {advice}")
+    if is_begun(preset):
+        raise ModelNotFoundError(f"{name} is fetched, but not converted: run dg-lsp models pull {name}")
+    size = f"{preset.fetched_size / 1e9:.1f} GB"
+    raise ModelNotFoundError(f"{name} is not on this machine yet: run dg-lsp models pull {name} ({size})")
 
 
 def _given_path(name: str) -> Path:
@@ -386,7 +391,3 @@ def _given_path(name: str) -> Path:
         kind = f"a directory without {CONFIGURATION}" if is_folder else "not a regular file"
         raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     return path
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"

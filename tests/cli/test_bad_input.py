@@ -72,23 +72,6 @@ def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("toml", "message"),
-    [
-        ("model = ", "dg-lsp.toml"),
-        ("modell = 'x'", "modell"),
-        ("[model]\nthreads = 'two'", "threads"),
-        ("[completion]\ndeadline_ms = -1", "deadline_ms"),
-        (b"\xff\xfe", "dg-lsp.toml"),
-    ],
-)
-def test_an_invalid_settings_file_is_reported_and_ignored(dg_lsp, script, folder, toml, message):
-    Path("dg-lsp.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
-    outcome = dg_lsp("fill", "good.py:1")
-    assert message in outcome.err
-    assert outcome.out.startswith("scripted answers: ")
-
-
-@pytest.mark.parametrize(
     ("name", "message"),
     [("dg-maxi", "dg-mini"), ("gone.gguf", "dg-mini"), ("models/gone.gguf", "dg-mini"), ("good.py", "good.py"),
      (".", "directory")],
@@ -104,14 +87,6 @@ def test_a_truncated_model_is_exit_code_3(dg_lsp, folder):
         assert "half.gguf" in dg_lsp("fill", "good.py:1", "--model", "half.gguf").error(3)
 
 
-def test_a_stock_gguf_without_a_description_is_exit_code_3(dg_lsp, folder):
-    """The bundled file with one `dg.*` key spelled otherwise: same architecture, same tensors."""
-    data = BUNDLED[0].path.read_bytes()
-    assert data.count(b"dg.mask_token_id") == 1
-    Path("stock.gguf").write_bytes(data.replace(b"dg.mask_token_id", b"xy.mask_token_id"))
-    assert "dg.mask_token_id is missing" in dg_lsp("fill", "good.py:1", "--model", "stock.gguf").error(3)
-
-
 @pytest.mark.parametrize("command", [("fill", "a.py:1"), ("doctor",)], ids=lambda command: command[0])
 def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, user_settings, command):
     (tmp_path / "a.py").write_text("x = \n")
@@ -121,13 +96,6 @@ def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, u
     message = next(line for line in f"{outcome.err}\n{outcome.out}".splitlines() if "dg-mini.gguf needs" in line)
     assert "GB of memory including a reserve (prompts" in message
     assert "set context_length" in message
-
-
-@pytest.mark.parametrize(
-    "command", [["nonsense"], ["fill", "a.py:1", "b.py:2"], ["models", "nonsense"], ["--nonsense"]]
-)
-def test_unknown_commands_are_exit_code_2(dg_lsp, command):
-    dg_lsp(*command).error(2)
 
 
 def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
@@ -155,14 +123,6 @@ def test_the_options_of_the_sampler_are_shown_on_request(dg_lsp, command):
     outcome = dg_lsp(*command.split(), "--help-all")
     assert outcome.code == 0
     assert "canvas-length" in outcome.out
-
-
-@pytest.mark.parametrize("text", ["", "\n", " \n\n"])
-def test_an_empty_file_is_not_filled_with_a_guess(dg_lsp, folder, text):
-    (folder / "empty.py").write_text(text)
-    outcome = dg_lsp("fill", "empty.py:1")
-    assert outcome.code == 1
-    assert "no completion" in outcome.out
 
 
 def test_a_folder_of_models_that_cannot_be_made_is_named(dg_lsp, folder, monkeypatch):

@@ -69,14 +69,6 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
         assert case.kind != "block" or case.reference.count("{") == case.reference.count("}")
 
 
-def test_the_seed_decides_which_cases_are_cut(dg_lsp, project):
-    files = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        dg_lsp("bench", "cut", project, "-o", f"{name}.jsonl", "--seed", seed)
-        files.append(Path(f"{name}.jsonl").read_bytes())
-    assert files[0] == files[1] != files[2]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -89,7 +81,3 @@ def test_the_seed_decides_which_cases_are_cut(dg_lsp, project):
 def test_wrong_use_is_one_line_and_writes_nothing(dg_lsp, project, arguments, message):
     assert message in dg_lsp("bench", "cut", *arguments, "-o", "cases.jsonl").error(2)
     assert not Path("cases.jsonl").exists()
-
-
-def test_an_output_that_cannot_be_written_is_reported(dg_lsp, project):
-    assert "cannot write gone/cases.jsonl" in dg_lsp("bench", "cut", project, "-o", "gone/cases.jsonl").error(2)

@@ -78,27 +78,11 @@ def test_several_languages_are_reported_one_by_one(dg_lsp, data, model):
     assert "By language:" not in dg_lsp("bench", "infill", data).out
 
 
-def test_a_terminal_gets_a_progress_bar(dg_lsp, data, model, monkeypatch):
-    for name, value in (("TTY_COMPATIBLE", "1"), ("TTY_INTERACTIVE", "1"), ("COLUMNS", "100")):
-        monkeypatch.setenv(name, value)
-    dg_lsp("bench", "infill", data, "--limit", "3", "--output", "run.jsonl")
-    outcome = dg_lsp("bench", "infill", data, "--output", "run.jsonl", "--json")
-    assert outcome.json["num"] == 5
-    assert "3/5" in outcome.err  # from the earlier session
-    assert "5/5" in outcome.err
-
-
 def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bwrap):
     outcome = dg_lsp("bench", "infill", data, "--execute", "--max-lines", "9", "--json")
     assert outcome.code == 0
     assert outcome.err == "dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox\n"
     assert (outcome.json["pass_at_1"], outcome.json["length_knowledge"]) == (1.0, "given")
-
-
-def test_missing_bubblewrap_is_reported_before_the_model_is_opened(dg_lsp, data, model, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert "apt-get install bubblewrap" in dg_lsp("bench", "infill", data, "--execute").error(2)
-    assert model.denoiser is None
 
 
 def test_a_run_is_resumed_and_a_complete_one_needs_no_fills(dg_lsp, data, model):
@@ -111,19 +95,6 @@ def test_a_run_is_resumed_and_a_complete_one_needs_no_fills(dg_lsp, data, model)
     assert dg_lsp(*command).json["num"] == 5
     assert model.filled == []
     assert Path("run.jsonl").read_bytes() == first
-
-
-@pytest.mark.parametrize(
-    "option", ["--execute", "--warm", "--length=oracle", "--decoder=diffusion", "--suffix-lines=1"]
-)
-def test_a_run_with_other_options_is_not_resumed(dg_lsp, data, model, option, bwrap):
-    command = ("bench", "infill", data, "--output", "run.jsonl")
-    dg_lsp(*command, "--limit", "1")
-    before = Path("run.jsonl").read_bytes()
-    outcome = dg_lsp(*command, option)
-    assert outcome.code == 2
-    assert "holds a different run" in outcome.err
-    assert Path("run.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("num", [0, 2])

@@ -7,7 +7,7 @@ from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
-from dg_lsp.cli import replay as command
+from dg_lsp.cli import measurements as command
 from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
@@ -91,15 +91,6 @@ def test_bodies_and_start_select_the_typed_text(dg_lsp, model, code):
     assert onwards["keys_by_hand"] == len("print(area(1, 2))\n")
 
 
-def test_the_limit_applies_to_each_file(dg_lsp, model, code, tmp_path):
-    other = tmp_path / "other.py"
-    other.write_text("x = 1\n")
-    tree = dg_lsp("bench", "replay", code, other, other, "--limit", 2, "--json", "--decoder", "diffusion").json
-    assert tree["num"] == 4
-    assert tree["decoder"] == "diffusion"
-    assert [name.rsplit("/", 1)[-1] for name in tree["files"]] == ["area.py", "other.py"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -138,11 +129,3 @@ def test_an_interrupted_replay_is_resumed(dg_lsp, model, code, tmp_path):
     again = dg_lsp("bench", "replay", code, "--start", 6, "--json", "--output", output)
     assert again.json == resumed.json
     assert model.num_steps == sum(attempt.steps for attempt in attempts)
-
-
-def test_the_bundled_model_completes(dg_lsp, code):
-    tree = dg_lsp(
-        "bench", "replay", code, "--region", "3-3", "--limit", 3, "--json", "--threads", 1, "--gpu-layers", 0
-    ).json
-    assert (tree["model"], tree["num"]) == ("dg-mini", 3)
-    assert tree["model_ms"] > 0

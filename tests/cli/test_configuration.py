@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import daemon, loading, recommend, setup
+from dg_lsp.cli import daemon, loading, setup
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import overrides
 from dg_lsp.errors import BackendError
@@ -23,19 +23,6 @@ def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
     assert configure(NOTHING).completion.max_tokens == 7
     (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
     assert configure(NOTHING).completion.max_tokens == 8
-
-
-def test_a_directory_with_the_name_of_the_file_is_ignored(tmp_path):
-    (tmp_path / "dg-lsp.toml").mkdir()
-    assert configure(NOTHING) == Settings()
-
-
-def test_an_unreadable_directory_is_ignored(monkeypatch):
-    def refuse(self):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "is_file", refuse)
-    assert workspace_file(Path("/a/b")) is None
 
 
 def test_later_sources_override_earlier_ones(tmp_path, user_settings):
@@ -84,18 +71,6 @@ def test_every_bad_key_of_a_file_is_reported_and_all_others_count(tmp_path, user
     ]
 
 
-@pytest.mark.parametrize("text", [BAD, "model = ", "a." * 9999])
-def test_every_command_continues_despite_a_bad_settings_file(dg_lsp, script, user_settings, tmp_path, text):
-    user_settings(text)
-    (tmp_path / "a.py").write_text("x = \n")
-    for command in (["fill", "a.py:1"], ["rewrite", "a.py:1"], ["why", "a.py:1"], ["generate", "x"]):
-        outcome = dg_lsp(*command)
-        assert script.settings is not None, command
-        assert outcome.err.startswith(f"dg-lsp: warning: {tmp_path.parent}"[:17]), command
-        assert outcome.code in (0, 1), command
-        script.settings = None
-
-
 COMMANDS = {
     "setup": "",
     "fill": "a.py:1",
@@ -124,17 +99,12 @@ COMMANDS = {
 """Arguments for each command that end it soon."""
 
 
-def test_the_table_has_every_command(commands):
-    assert sorted(COMMANDS) == sorted(commands)
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_settings, tmp_path, monkeypatch):
     def fail():
         raise BackendError("the machine is not measured in this test")
 
-    for module in (setup, recommend):
-        monkeypatch.setattr(module, "measure", fail)
+    monkeypatch.setattr(setup, "measure", fail)
     monkeypatch.setattr(app, "serve_stdio", lambda *_: 0)
     monkeypatch.setattr(daemon, "start_daemon", lambda *_: None)
     monkeypatch.setattr(daemon, "_print_address", lambda *_: None)
@@ -163,14 +133,6 @@ def test_a_relative_model_path_is_relative_to_the_file(user_settings):
     assert configure(NOTHING).model.name == "/models/a.gguf"
     user_settings("[model]\nname = 'dg-mini'\n")
     assert configure(NOTHING).model.name == "dg-mini"
-
-
-def test_ignored_keys_of_a_folder_are_printed_in_one_line(tmp_path, capsys):
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'a.gguf'\nthreads = 1\n")
-    assert configure(NOTHING) == Settings()
-    [line] = capsys.readouterr().err.splitlines()
-    assert "ignored model.name, model.threads" in line
-    assert f"add {tmp_path} to privacy.trusted_folders" in line
 
 
 def test_a_model_whose_costs_cannot_be_measured_is_closed(monkeypatch):

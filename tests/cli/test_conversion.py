@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -59,14 +58,6 @@ def test_all_sources_give_the_same_quantized_weights(dg_lsp, tiny_checkpoint, pu
     assert "is quantized already, and another type would lose accuracy: leave out --type" in dg_lsp(
         "models", "convert", target, "--type", "Q4_0"
     ).error(2)
-
-
-def test_too_little_disk_space_is_reported_before_writing(dg_lsp, tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
-    assert "MB of free space and has 68: free some, or pass another name with -o" in dg_lsp(
-        "models", "convert", tiny_checkpoint
-    ).error(3)
-    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tmp_path):
@@ -161,14 +152,6 @@ def test_a_failed_conversion_leaves_no_file(dg_lsp, script, checkpoint, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"Coder", "data"}
 
 
-def test_an_environment_that_cannot_be_installed_is_reported_and_removed(dg_lsp, script, checkpoint, tmp_path):
-    script.reason = "no matching distribution"
-    assert "pip reports: no matching distribution; check the network and pip's settings (pip config list)" in dg_lsp(
-        "models", "convert", checkpoint
-    ).error(3)
-    assert not list((tmp_path / "data" / "conversion").iterdir())
-
-
 def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoint):
     (checkpoint / "config.json").write_text('{"auto_map": {}, "architectures": ["StableDiffcoderForCausalLM"]}')
     (checkpoint / "tokenizer_config.json").write_text('{"auto_map": {}, "tokenizer_class": "DreamTokenizer"}')
@@ -219,15 +202,6 @@ def test_the_folder_of_the_runtime_is_printed(dg_lsp, built, monkeypatch):
     assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime").err
 
 
-def test_the_options_are_passed_on(dg_lsp, built, tmp_path):
-    dg_lsp("models", "build-runtime", "--backend", "cuda", "--from", tmp_path)
-    dg_lsp("models", "build-runtime", "--whole")
-    assert built.options == [
-        build_runtime.BuildOptions(tmp_path, "cuda", False),
-        build_runtime.BuildOptions(None, None, True),
-    ]
-
-
 def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, built):
     built.is_supported = True
     outcome = dg_lsp("models", "build-runtime")
@@ -237,10 +211,6 @@ def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, b
     outcome = dg_lsp("models", "build-runtime")
     assert (outcome.code, outcome.out) == (0, "")
     assert "has the change already" in outcome.err
-
-
-def test_a_missing_source_is_wrong_use(dg_lsp, built):
-    assert "gone does not exist" in dg_lsp("models", "build-runtime", "--from", "gone").error(2)
 
 
 def test_the_installed_library_is_tested_in_a_child_process():

@@ -89,11 +89,6 @@ def test_a_second_daemon_in_the_foreground_is_an_error(dg_lsp, running):
     assert "a daemon runs already" in dg_lsp("daemon", "start", "--foreground").error(2)
 
 
-@pytest.mark.parametrize("arguments", ["--nonsense", "nonsense"])
-def test_wrong_use_is_one_line(dg_lsp, arguments):
-    dg_lsp("daemon", "start", *arguments.split()).error(2)
-
-
 @pytest.fixture
 def sessions(monkeypatch):
     """What `dg-lsp lsp` requested from daemons; a model of its own is never opened."""

@@ -98,12 +98,3 @@ def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp,
     model, engine, _ = loading.open_measured(Settings(model=RUNTIME))
     engine.close()
     assert model.spec.name == BASE
-
-
-def test_doctor_measures_again_and_says_why(dg_lsp, monkeypatch):
-    judged(RUNTIME, 1.0)
-    monkeypatch.setattr(default_model, "MAX_LINE_MS", 0.1)
-    found = dg_lsp("doctor", "--gpu-layers", 0, "--threads", 1, "--json").json
-    assert found["model"]["name"] == MINI
-    assert found["model"]["selected"].startswith("by auto: a line by dg-base takes ")
-    assert " 1 ms" not in found["model"]["selected"]

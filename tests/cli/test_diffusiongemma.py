@@ -7,7 +7,6 @@ import pytest
 import tiny_diffusiongemma as tiny
 
 from dg_lsp.backends.llamacpp import diffusiongemma
-from dg_lsp.gguf import copied, read_header, write_gguf
 
 BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
@@ -66,14 +65,3 @@ def test_an_unchanged_llama_cpp_is_refused_with_the_build_command(dg_lsp, positi
 def test_a_file_of_the_pull_requests_is_refused_with_the_convert_command(dg_lsp, position, tiny_repacked, tmp_path):
     raw = tiny.write_diffusion_gguf(tiny_repacked, tmp_path / "raw.gguf")
     assert f"dg-lsp models convert {raw}" in dg_lsp("fill", position, "--model", raw).error(3)
-
-
-def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, position, tiny_repacked, tmp_path):
-    """Its file has no key of a diffusion model."""
-    header = read_header(tiny_repacked)
-    values = {key: value for key, value in header.values.items() if not key.startswith("dg.")}
-    with (tmp_path / "gemma.gguf").open("wb") as file:
-        write_gguf(file, values, [copied(tiny_repacked, tensor) for tensor in header.tensors.values()])
-    outcome = dg_lsp("fill", position, "--model", tmp_path / "gemma.gguf", *QUICK)
-    assert outcome.code in (0, 1), outcome.err
-    assert outcome.json["decoder"] in ("autoregressive", "prompt-lookup")

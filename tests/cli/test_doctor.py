@@ -1,19 +1,12 @@
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 import tiny_masked
 
 from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
-from dg_lsp.backends.llamacpp import device_reduction, diffusiongemma
-from dg_lsp.backends.llamacpp import library as library_module
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli.doctor import Checkup, _runtime, machine_facts
-from dg_lsp.context import languages
+from dg_lsp.cli.doctor import Checkup, machine_facts
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.runtime import COMMAND, Runtime
 
 KEYS = [
     *("software", "settings_files", "devices", "gpus", "runtime", "model", "rewrite_model", "threads", "costs"),
@@ -55,13 +48,6 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block", "text"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
-
-
-def test_missing_grammars_are_no_warning_for_a_model_that_knows_python_only(dg_lsp, monkeypatch):
-    monkeypatch.setattr(languages, "missing_grammars", lambda: ("tree-sitter-lua",))
-    assert dg_lsp("doctor", "--json", "--gpu-layers", 0, "--threads", 1).json["warnings"] == []
-    [warning] = dg_lsp("doctor", "--json", "--model", "gone.gguf").json["warnings"]
-    assert "tree-sitter-lua" in warning
 
 
 def test_a_gpu_that_llama_cpp_cannot_use_is_a_warning(dg_lsp, monkeypatch):
@@ -142,7 +128,7 @@ def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp,
         raise BackendError("llama-cpp-python cannot be loaded; reinstall llama-cpp-python")
 
     monkeypatch.setattr(importlib.metadata, "version", gone)
-    monkeypatch.setattr(loading, "load_model", broken)
+    monkeypatch.setattr(loading, "open_local", broken)
     outcome = dg_lsp("doctor", "--json")
     assert outcome.code == 3
     package, runtime = outcome.json["problems"]
@@ -161,16 +147,6 @@ def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp,
 def test_the_llama_cpp_library_is_reported(runtime, text):
     whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
     assert text in dict(machine_facts(Checkup(runtime=whole)))["runtime"]
-
-
-def test_a_changed_llama_cpp_of_an_earlier_version_is_reported(monkeypatch):
-    old = Runtime(Path("/r"), "overlay", "", "0.3.36", "/lib/libllama.so", "0" * 64)
-    monkeypatch.setattr(library_module, "library", lambda: SimpleNamespace(runtime=old, note=""))
-    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: True)
-    monkeypatch.setattr(device_reduction, "functions", lambda: None)
-    line = dict(machine_facts(Checkup(runtime=_runtime())))["runtime"]
-    assert "DiffusionGemma runs; an earlier version built it" in line
-    assert line.endswith(f"run {COMMAND} again")
 
 
 def test_the_model_of_rewrites_is_loaded_beside_the_other_one(dg_lsp, user_settings, tmp_path):

@@ -5,14 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
-from dg_lsp import __version__
-from dg_lsp.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
@@ -75,15 +71,6 @@ def test_a_shell_completes_commands():
     assert dg_lsp(env=words).stdout == "models\n"
 
 
-def test_version():
-    assert dg_lsp("--version").stdout == f"dg-lsp {__version__}\n"
-
-
-def test_the_installed_command_is_the_main_function():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"dg-lsp": f"{main.__module__}:{main.__name__}"}
-
-
 def test_the_bundled_model_completes_a_sample_and_the_same_seed_gives_the_same_completion(tmp_path):
     # the deadline and the fastest decoder would depend on the load of the machine
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nearly_stop_ms = 0\n")
@@ -97,13 +84,6 @@ def test_the_bundled_model_completes_a_sample_and_the_same_seed_gives_the_same_c
     assert answer["prompt_tokens"] > 10
     assert answer["timings_ms"]["load"] > 0
     assert bool(answer["candidates"]) == (first.returncode == 0)
-
-
-def test_visual_frames_are_printed_in_any_encoding():
-    process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
-    assert process.returncode in (0, 1), process.stderr
-    assert process.stdout.splitlines()[1].startswith("   1  ")
-    assert process.stderr == ""
 
 
 def test_a_closed_pipe_prints_no_traceback():
@@ -177,3 +157,10 @@ def test_on_a_terminal_the_canvas_is_shown_live():
     assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1, "the cursor is hidden and shown again"
     assert b"\x1b[2K" in out
     assert b"prefill" in out
+
+
+def test_visual_frames_are_printed_in_any_encoding():
+    process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert process.returncode in (0, 1), process.stderr
+    assert process.stdout.splitlines()[1].startswith("   1  ")
+    assert process.stderr == ""

@@ -45,17 +45,6 @@ def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source
     assert dg_lsp("fill", f"{source}:4").code == 0
 
 
-@pytest.mark.parametrize("pattern", ["sub/c.py", "/sub/", "sub/**", "s*/*.py"])
-def test_a_pattern_is_relative_to_the_folder_of_its_file(pattern, dg_lsp, script, source, tmp_path, monkeypatch):
-    (tmp_path / "dg-lsp.toml").write_text(f'[privacy]\nexclude_patterns = ["{pattern}"]\n')
-    (tmp_path / "sub/inner").mkdir(parents=True)
-    (tmp_path / "sub/c.py").write_text("x = 1\n")
-    for folder in (tmp_path, tmp_path / "sub", tmp_path / "sub/inner"):
-        monkeypatch.chdir(folder)
-        assert "pattern" in dg_lsp("fill", f"{tmp_path}/sub/c.py:1").error(2)
-        assert dg_lsp("fill", f"{source}:4").code == 0
-
-
 def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, source, tree):
     script.fill = "self.x"
     before = tree()
@@ -156,16 +145,6 @@ def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standa
     assert "   1  self····" in outcome.err
 
 
-def test_visual_names_the_option_that_shows_a_canvas_where_auto_decodes_token_by_token(dg_lsp, script, source):
-    for more, is_named in (("autoregressive", False), ("diffusion", False), (None, True)):
-        (source.parent / "dg-lsp.toml").write_text('[completion]\ndecoder = "autoregressive"\n')
-        chosen = [] if more is None else ["--decoder", more]
-        outcome = dg_lsp("fill", f"{source}:4:16", "--visual", *chosen)
-        assert ("--decoder diffusion shows a canvas" in outcome.out) is is_named
-    outcome = dg_lsp("fill", f"{source}:4:16", "--visual", "--json")
-    assert (list(outcome.json), "--decoder diffusion" in outcome.err) == (KEYS, True)
-
-
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("indent", ["    ", "\t"])
@@ -249,18 +228,6 @@ def test_a_file_that_changes_during_the_run_is_not_written(dg_lsp, script, sourc
     assert "changed while" in outcome.err
     assert outcome.out == "" or "wrote" not in outcome.out
     assert source.read_text() == "another program\n"
-
-
-def test_an_unsupported_prompt_format_is_reported_in_one_line(dg_lsp, script, source):
-    assert "choose fim, infill, prefix" in dg_lsp("fill", f"{source}:4:16", "--prompt-format", "instruct").error(2)
-
-
-def test_the_bundled_model_between_frozen_text(dg_lsp, source):
-    outcome = dg_lsp("fill", f"{source}:4:16", "--prompt-format", "infill", "--json", "--threads", "1")
-    assert outcome.code in (0, 1)
-    assert outcome.json["decoder"] == "infill"
-    assert outcome.json["canvas_length"] == 64
-    assert outcome.json["steps"] >= 2
 
 
 GAPS = "a = ...\nb = 2\nc = f(, b)\nd = 4\n# é\ne = ...\n"

@@ -15,7 +15,6 @@ from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDe
 from dg_lsp.cli import loading
 from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.gguf import copied, read_header, write_gguf
 from dg_lsp.models import selection
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
@@ -130,19 +129,6 @@ def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
     monkeypatch.setattr("dg_lsp.cli.options.time", clock)
     outcome = dg_lsp("generate", "a = ", "--deadline", "3000", "--json")
     assert (outcome.code, outcome.json["text"], outcome.json["ended_by"]) == (0, LONG[:3], "deadline")
-
-
-def test_nothing_settled_is_no_result(dg_lsp, opens):
-    opens(ScriptedDenoiser("", tokens_per_step=1))
-    assert dg_lsp("generate", "a = ").code == 1
-
-
-def test_options_that_do_not_apply_are_refused(dg_lsp, opens):
-    opens(ScriptedDenoiser("x"))
-    assert "thinking does not apply" in dg_lsp("generate", "a", "--thinking").error(2)
-    assert "entropy_bound does not apply" in dg_lsp("generate", "a", "--entropy-bound", "1").error(2)
-    opens(ScriptedDenoiser("x", spec=CAUSAL_SPEC))
-    assert "canvas_length does not apply" in dg_lsp("generate", "a", "--canvas-length", "8").error(2)
 
 
 # chat
@@ -261,6 +247,22 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     assert "dg-mini follows no instructions, and dg-lsp generate continues" in dg_lsp("chat", "-m", "hi").error(3)
 
 
+def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
+    options = ("--model", tiny_checkpoint, "-n", "40", "--max-denoising-steps", "4", "--threads", "1", "--json")
+    outcome = dg_lsp("chat", "-m", "hi", "--thinking", *options)
+    assert outcome.code in (0, 1), outcome.err
+    assert outcome.json["decoder"] == "diffusion"
+    assert outcome.json["canvas_length"] == 32
+    assert outcome.json["blocks"] >= 1
+
+
+def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, monkeypatch):
+    opens(ScriptedDenoiser("a\x1b[2Jb"))
+    assert dg_lsp("generate", "a = ").out == "a\x1b[2Jb\n"
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    assert "\x1b[2J" not in dg_lsp("generate", "a = ").out
+
+
 @pytest.mark.parametrize(
     ("free", "gpu", "advice"),
     [
@@ -282,31 +284,3 @@ def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypa
     machine = selection.Machine(2, 20e9, gpus, free * 10**9, 10**12)
     monkeypatch.setattr(loading, "this_machine", lambda: machine)
     assert advice in dg_lsp("chat", "-m", "hi").error(3)
-
-
-def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
-    options = ("--model", tiny_checkpoint, "-n", "40", "--max-denoising-steps", "4", "--threads", "1", "--json")
-    outcome = dg_lsp("chat", "-m", "hi", "--thinking", *options)
-    assert outcome.code in (0, 1), outcome.err
-    assert outcome.json["decoder"] == "diffusion"
-    assert outcome.json["canvas_length"] == 32
-    assert outcome.json["blocks"] >= 1
-
-
-def test_a_causal_gguf_writes_more_than_the_prompt_of_a_fill(dg_lsp, tiny_repacked, tmp_path):
-    header = read_header(tiny_repacked)
-    values = {key: value for key, value in header.values.items() if not key.startswith("dg.")}
-    with (tmp_path / "gemma.gguf").open("wb") as file:
-        write_gguf(file, values, [copied(tiny_repacked, tensor) for tensor in header.tensors.values()])
-    prompt = "value " * 1100
-    outcome = dg_lsp("generate", prompt, "--model", "gemma.gguf", "-n", "4", "--threads", "1", "--json")
-    assert outcome.code in (0, 1), outcome.err
-    assert outcome.json["prompt_tokens"] > 1024
-    assert (outcome.json["canvas_length"], outcome.json["tokens"]) == (0, 4)
-
-
-def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, monkeypatch):
-    opens(ScriptedDenoiser("a\x1b[2Jb"))
-    assert dg_lsp("generate", "a = ").out == "a\x1b[2Jb\n"
-    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
-    assert "\x1b[2J" not in dg_lsp("generate", "a = ").out

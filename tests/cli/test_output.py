@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.output import coloured_row, excerpt, plain_row, printable, watch
+from dg_lsp.cli.output import coloured_row, excerpt, printable, watch
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.sampler_options import SamplerOptions
@@ -57,27 +57,11 @@ def test_without_a_completion_the_cursors_line_is_marked():
     assert shown("", 0, "") == ["> 1 │ "]
 
 
-def test_carets_account_for_wide_characters():
-    assert shown("s = '😋é' + ", 11, "x")[1] == "    │             ^"
-
-
-@pytest.mark.parametrize("newline", ["\r\n", "\r", "\n"])
-def test_all_line_ends_are_counted(newline):
-    lines = shown(newline.join(["a", "b", "c = "]), len(f"a{newline}b{newline}c = "), "1", with_carets=False)
-    assert lines == ["  1 │ a", "  2 │ b", "> 3 │ c = 1"]
-
-
 def test_long_lines_are_cut_around_the_completion():
     lines = shown("x" * 10_000 + "y" * 10_000, 10_000, "FILL", with_carets=False)
     assert len(lines) == 1
     assert "x" * 300 + "FILL" + "y" * 300 in lines[0]
     assert len(lines[0]) < 700
-
-
-def test_the_completion_is_highlighted():
-    text = excerpt(Snapshot("a.py", 0, "x = \n"), 4, Text("1 + 2", style="bold"), with_carets=False)
-    bold = [text.plain[span.start : span.end] for span in text.spans if "bold" in str(span.style)]
-    assert bold == ["1 + 2"]
 
 
 def test_control_characters_are_replaced_by_symbols():
@@ -135,22 +119,6 @@ FRAME = Frame(
 )
 
 
-def test_a_plain_row_shows_masks_line_ends_and_the_end():
-    assert plain_row(FRAME).plain == "  12  return↵··∎"
-
-
-def test_committed_tokens_and_drafts_have_different_styles():
-    row = coloured_row(FRAME, 80)
-    assert row.plain == "  12  return↵    ·∎"
-    assert [str(span.style) for span in row.spans[1:]] == [
-        "bold green",
-        "bold green",
-        "dim dark_orange",
-        "dim red",
-        "bold green",
-    ]
-
-
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_a_coloured_row_fits_into_the_width(width):
     wide = Frame(0, 1, tuple(Cell("long_name", 0.5, False, False) for _ in range(64)), "")
@@ -175,16 +143,3 @@ def test_a_low_terminal_does_not_scroll():
     assert result.steps > 12
     live = next(part for part in parts if "\x1b[?25h" in part)
     assert re.search(rf"\n +{result.steps}  ", live), "the newest step is not on the screen"
-
-
-def test_the_text_of_earlier_canvases_is_kept():
-    fill = "if x:\n        return 'a long text'\n    return 'another long text'\n"
-    result, out = watched(fill, terminal=True, height=200, canvas_length=8, max_tokens=200)
-    assert result.text.startswith("if x:")
-    frames = []
-    assert drain(frames_of(fill, canvas_length=8, max_tokens=200), frames.append).text == result.text
-    assert frames[-1].block > 0
-    live = re.sub(r"\x1b\[[0-9;]*m", "", out.partition("\x1b[?25h")[0])
-    last = live[live.rindex("def f(x)") :]
-    assert "return 'a long text'\n" in last
-    assert "return 'another long text'\n" in last

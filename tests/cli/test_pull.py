@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import hub_server
+import presets
 import pytest
 import tiny_checkpoint
 from huggingface_hub import constants
@@ -14,20 +15,15 @@ from dg_lsp.backends.llamacpp import quantize
 from dg_lsp.errors import ModelDownloadError, ModelUnsupportedError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import packages, registry
-from dg_lsp.models.registry import Preset
 from dg_lsp.runtime import installed_library
 
-TINY = Preset(
+TINY = presets.make(
+    300_000,
     name="tiny-dream",
     repository="somebody/Tiny",
     patterns=("*.safetensors", "*.json", "*.txt", "*.py"),
-    quantization="Q8_0",
-    size=300_000,
     download_size=600_000,
-    licence="MIT",
-    note="for tests",
     needs_conversion=True,
-    sources=("a book",),
 )
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="the Python that runs the script is a shell script")
 YARN = {
@@ -193,8 +189,8 @@ def test_time_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, mon
     outcome = dg_lsp("models", "pull", TINY.name)
     assert (outcome.code, hub.requests) == (3, [])
     lines = outcome.err.splitlines()
-    assert lines[1].startswith("tiny-dream: download 15200000.0 GB (20266667 min at 100 Mbit/s), convert it (about")
-    assert " of 1 GB or more, fetched once (88 s and 47 s of work), quantize it to Q8_0, 8.1 GB (about" in lines[1]
+    assert lines[1].startswith("tiny-dream: download 15200000.0 GB (20266667 min at 100 Mbit/s), convert it")
+    assert " of 1 GB or more, fetched once, quantize it to Q8_0, 8.1 GB, test it with one fill" in lines[1]
     assert lines[2].startswith("disk: 30400001.1 GB at most, 8.1 GB afterwards; ")
     assert lines[3].startswith("memory: 9.7 GB to use it, 2.5 GB to quantize it; ")
     assert "MB of free space and has" in lines[-1]

@@ -3,9 +3,6 @@ import sys
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.errors import BackendError
-
 SOURCE = "def f(a):\r\n\ttotal = a + 1\r\n\treturn total  # é😋\r\n"
 KEYS = ["text", "model", "first", "last", "rejected", "follows_instructions", "score", "steps", "timings_ms"]
 
@@ -58,46 +55,12 @@ def test_json_has_the_documented_keys_and_an_ignored_instruction_is_reported(dg_
     assert "follows no instructions" in dg_lsp("rewrite", f"{file}:2-2", "double it").err
 
 
-@pytest.mark.parametrize("command", ["rewrite FILE:2-2 double", "fill FILE --gaps"])
-def test_an_instruction_that_the_model_does_not_follow_is_reported_before_the_result(
-    dg_lsp, script, file, monkeypatch, command
-):
-    file.write_bytes(SOURCE.replace("total = a + 1", "# TODO: double a").encode())
-
-    def fail(*_, **__):
-        raise BackendError("the step failed")
-
-    monkeypatch.setattr(ScriptedDenoiser, "predict", fail)
-    outcome = dg_lsp(*command.replace("FILE", str(file)).split())
-    note, error = outcome.err.splitlines()
-    assert note.startswith("dg-lsp: scripted follows no instructions: it ")
-    assert error == "dg-lsp: the step failed"
-
-
 def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, script, file):
     script.fill = "total = a + 1"
     outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", "0.4", "--write")
     assert outcome.code == 1
     assert "no rewrite: the result equals the text that it would replace" in outcome.out
     assert file.read_bytes() == SOURCE.encode()
-
-
-@pytest.mark.parametrize("strength", ["0.3", "1"])
-def test_a_file_that_parses_is_not_overwritten_by_one_that_does_not(dg_lsp, script, file, strength):
-    # CPython refuses the leading zero, which tree-sitter accepts
-    source, script.fill = "x = [\n    1111,\n]\n", "0111,"
-    file.write_text(source)
-    for seed in range(5):
-        outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", strength, "--seed", seed, "--write")
-        assert (outcome.code, file.read_text()) == (1, source)
-
-
-def test_a_rewrite_that_the_model_is_unsure_of_is_not_shown(dg_lsp, script, file, monkeypatch):
-    assert dg_lsp("rewrite", f"{file}:2-2").code == 0
-    (file.parent / "dg-lsp.toml").write_text("[completion]\nmin_confidence = 1.0\n")
-    outcome = dg_lsp("rewrite", f"{file}:2-2", "--write")
-    assert (outcome.code, file.read_bytes()) == (1, SOURCE.encode())
-    assert "has a low probability of being right" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp import settings_files
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.cli import loading, measurements
+from dg_lsp.cli import loading
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models.registry import MINI
 from dg_lsp.sampler_options import SamplerOptions
@@ -139,31 +139,3 @@ def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
     assert merged == parse_settings({})
     assert ["model.sampler.a.t_max is not used" in one for one in errors] == [True]
-
-
-@pytest.fixture
-def bench(dg_lsp, data, monkeypatch, tmp_path):
-    """Runs `bench infill` with a scripted model; returns the outcome and the number of fills."""
-    (tmp_path / "weights").write_bytes(b"0")
-    prompts, opened = [], []
-
-    def script(prefix, _suffix):
-        prompts.append(prefix)
-        return "x\n"
-
-    def open_model(settings):
-        denoiser = ScriptedDenoiser(script)
-        opened.append(denoiser)
-        return measurements.BenchModel(
-            LocalEngine(denoiser, denoiser.tokenizer, settings.completion), tmp_path / "weights", threads=1
-        )
-
-    monkeypatch.setattr(measurements, "open_model", open_model)
-
-    def call(*options):
-        prompts.clear()
-        outcome = dg_lsp("bench", "infill", data, *options)
-        call.num_prefilled = opened[-1].num_prefilled if opened else 0
-        return outcome, len(set(prompts))
-
-    return call

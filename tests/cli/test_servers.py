@@ -8,7 +8,6 @@ import pytest
 from dg_lsp.cli.servers import parse_address
 from dg_lsp.errors import UsageError
 from dg_lsp.http import app as http
-from dg_lsp.http.auth import LOOPBACK
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import GPU_VARIABLES
@@ -69,26 +68,10 @@ def test_options_of_the_command_line_override_the_clients_options(dg_lsp, langua
     assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
 
 
-def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server, user_settings):
-    user_settings("nonsense = 1\n")
-    assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
-    [(_, (_, settings, _))] = language_server
-    assert settings.model == parse_settings({"model": {"threads": 1}}).model
-    assert settings.privacy.is_incomplete
-
-
 @pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])
 def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments):
     dg_lsp("lsp", *arguments).error(2)
     assert not language_server
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("localhost:0", ("localhost", 0)), ("0.0.0.0:65535", ("0.0.0.0", 65535)), ("[::1]:80", ("::1", 80))],
-)
-def test_addresses_are_parsed(text, address):
-    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
@@ -114,22 +97,6 @@ def http_server(monkeypatch):
     monkeypatch.setattr(http, "HttpServer", Server)
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
     return calls
-
-
-def test_the_number_of_waiting_requests_is_an_option(dg_lsp, http_server):
-    for arguments in ([], ["--max-queued", 2]):
-        assert dg_lsp("serve", *arguments).code == 0
-    assert [rules.max_queued for *_, rules in http_server] == [32, 2]
-    assert "--max-queued" in dg_lsp("serve", "--max-queued", 0).error(2)
-
-
-def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
-    assert dg_lsp("serve").code == 0
-    [(address, _, settings, rules)] = http_server
-    assert address == ("127.0.0.1", 8012)
-    assert settings == Settings()
-    assert (rules.keys, rules.origins) == ({}, ())
-    assert set(rules.hosts) == set(LOOPBACK)
 
 
 def test_options_reach_the_server(dg_lsp, http_server, script):

@@ -5,9 +5,10 @@ import json
 import re
 
 import hub_server
+import presets
 import pytest
 
-from dg_lsp.cli import conversion, recommend, setup
+from dg_lsp.cli import conversion, setup
 from dg_lsp.cli.pull import Pull
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import build_runtime, gpus, registry
@@ -15,18 +16,7 @@ from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.registry import BUNDLED, Preset
 
 WEIGHTS = BUNDLED[0].path.read_bytes()
-TINY = Preset(
-    name="tiny",
-    repository="somebody/Tiny-GGUF",
-    patterns=("Tiny.gguf",),
-    quantization="Q8_0",
-    size=len(WEIGHTS),
-    licence="MIT",
-    note="for tests",
-    sources=("a book",),
-    quality=0.9,
-    quality_source="estimate: for tests",
-)
+TINY = presets.make(len(WEIGHTS), quality=0.9, quality_source="estimate: for tests")
 CARD = Gpu("nvidia", "RTX 4090", 24 << 30)
 CPU = {"name": "EPYC", "kind": "cpu", "memory_free": 1 << 34, "memory_total": 1 << 34}
 USED = {"name": "RTX 4090", "kind": "gpu", "memory_free": 23 << 30, "memory_total": 24 << 30}
@@ -39,8 +29,7 @@ def machine(tmp_path, monkeypatch):
     """llama.cpp with a processor; `machine["gpu"] = ...` gives it a GPU."""
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     listed = {"devices": [CPU], "cpu": CPU_SPEED, "gpu": None}
-    for module in (recommend, setup):
-        monkeypatch.setattr(module, "llama_devices", lambda *_, **__: listed)
+    monkeypatch.setattr(setup, "llama_devices", lambda *_, **__: listed)
     return listed
 
 
@@ -156,10 +145,10 @@ def test_setup_sets_a_deadline_that_the_model_keeps_by_its_own_estimate(dg_lsp, 
 
 def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeypatch):
     pulled = []
-    monkeypatch.setattr(Pull, "run", lambda pull, _: pulled.append(pull.preset.name))
+    monkeypatch.setattr(Pull, "run", lambda pull: pulled.append(pull.preset.name))
     outcome = dg_lsp("setup", "--yes")
     assert (outcome.code, card) == (0, ["cuda"])
-    assert pulled == [recommend.recommended(recommend.measure().machine).best.name]
+    assert pulled == [setup.best_model(setup.measure().machine).name]
     assert pulled[0] != "qwen2.5-coder-0.5b"
     assert "compiled here for cuda" in outcome.out
     assert f'"dg-lsp.model.name": "{pulled[0]}"' in outcome.out
@@ -167,11 +156,11 @@ def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeyp
 
 def test_a_card_with_room_for_two_models_gets_the_second_for_rewrites(machine):
     machine.update(devices=[CPU, {**USED, "memory_free": 46 << 30}], gpu=GPU_SPEED)
-    lines = "\n".join(setup.Plan.make(recommend.measure()).lines())
+    lines = "\n".join(setup.plan(setup.measure()))
     assert "there is room for diffusiongemma-q8 beside it, 28.5 GB, for rewrites and chats" in lines
     assert 'set rewrite.model = "diffusiongemma-q8"' in lines
     machine["devices"] = [CPU, {**USED, "memory_free": 20 << 30}]
-    assert "for rewrites" not in "\n".join(setup.Plan.make(recommend.measure()).lines())
+    assert "for rewrites" not in "\n".join(setup.plan(setup.measure()))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +173,9 @@ def test_the_backend_is_the_fastest_whose_tools_are_here(card, monkeypatch, miss
             raise ModelRuntimeError(f"{name} is missing: install it")
 
     monkeypatch.setattr(build_runtime, "check_tools", check)
-    plan = setup.Plan.make(recommend.measure())
-    assert plan.backend == backend
-    assert plan.problem.startswith(named)
+    chosen, problem = setup.choose_backend(CARD)
+    assert chosen == backend
+    assert problem.startswith(named)
 
 
 def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
@@ -201,6 +190,6 @@ def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp
 
 def test_the_devices_come_from_a_child_process(monkeypatch):
     monkeypatch.undo()
-    assert {device["kind"] for device in recommend.llama_devices()["devices"]} >= {"cpu"}
+    assert {device["kind"] for device in setup.llama_devices()["devices"]} >= {"cpu"}
     with pytest.raises(ModelRuntimeError, match=r"llama\.cpp does not run: "):
-        recommend.llama_devices(folder="/no/library")
+        setup.llama_devices(folder="/no/library")

@@ -35,33 +35,6 @@ def test_an_insert_keeps_every_other_byte(tmp_path, text, has_bom, fill, at):
     assert path.read_bytes() == head + fill.encode() + before[len(head) :]
 
 
-def test_an_unreadable_file_is_rejected(tmp_path, monkeypatch):
-    def refuse(self):
-        raise PermissionError(13, "Permission denied")
-
-    path = tmp_path / "a.py"
-    path.write_text("x")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(InputFileError, match=r"cannot read .*a\.py: Permission denied"):
-        SourceFile.read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "language"),
-    [
-        ("a.py", "", "python"),
-        ("a.PYI", "", "python"),
-        ("tool", "#!/usr/bin/env python3\n", "python"),
-        ("tool", "#!/bin/sh\n# python", "shellscript"),
-        ("a.ts", "", "typescript"),
-        ("a.txt", "", "plaintext"),
-    ],
-)
-def test_language_comes_from_the_name_or_the_first_line(name, text, language):
-    assert SourceFile(Path(name), b"", text).language == language
-    assert SourceFile(Path(name), b"", text).snapshot().language == language
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664, 0o4755])
 def test_mode_owner_and_group_are_kept(tmp_path, mode):
     path = tmp_path / "a.py"
@@ -118,15 +91,6 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
         assert "No space left on device (it is unchanged)" in str(caught.value)
     assert path.read_bytes() == b"x"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_new_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
-    calls = []
-    fsync, rename = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda number: (calls.append("fsync"), fsync(number))[1])
-    monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append(self.read_bytes()), rename(self, to))[1])
-    source_of(tmp_path / "a.py", b"x").replace(1, 1, "y")
-    assert calls == ["fsync", b"xy", "fsync"]  # the file, its name, the directory
 
 
 @pytest.mark.parametrize(

@@ -101,17 +101,6 @@ def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, tiny
     assert len(children) == 2
 
 
-def test_a_checkpoint_that_ends_its_process_is_refused(dg_lsp, tiny_checkpoint, monkeypatch):
-    monkeypatch.setattr(trial, "_SECONDS", 0.01)
-    assert f"{tiny_checkpoint} ends its process (exit code 1)" in show(dg_lsp, tiny_checkpoint, code=3).error(3)
-
-
-def test_a_checkpoint_that_vanishes_while_it_is_tested_is_reported(dg_lsp, tiny_checkpoint, monkeypatch, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
-    monkeypatch.setattr(trial, "_try", lambda *_: shutil.rmtree(folder))
-    assert "copied does not exist" in show(dg_lsp, folder, code=3).error(3)
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8")
 def test_a_checkpoint_may_contain_pipes_links_and_names_that_are_no_utf_8(dg_lsp, tiny_checkpoint, children, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
@@ -122,15 +111,6 @@ def test_a_checkpoint_may_contain_pipes_links_and_names_that_are_no_utf_8(dg_lsp
     show(dg_lsp, folder)
     show(dg_lsp, folder)
     assert len(children) == 1
-
-
-def test_a_checkpoint_is_shown_without_torch(dg_lsp, tiny_checkpoint, children, monkeypatch):
-    def version(name):
-        raise trial.PackageNotFoundError(name)
-
-    monkeypatch.setattr(trial, "version", version)
-    assert "tiny" in show(dg_lsp, tiny_checkpoint).out
-    assert children == []
 
 
 def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):
@@ -191,19 +171,6 @@ def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(tiny_checkpoi
     monkeypatch.setattr(transformers, "open_checkpoint", open_checkpoint)
     with pytest.raises(ModelError, match="copied was replaced while it was tested or opened"):
         loading.open_local(settings_for(folder))
-
-
-def test_a_child_may_start_slowly(dg_lsp, model, monkeypatch):
-    original, limits = subprocess.run, []
-
-    def run(command, *, timeout, **options):
-        limits.append((timeout, json.loads(options["input"])["seconds"]))
-        return original(command, timeout=timeout, **options)
-
-    monkeypatch.setattr(trial.subprocess, "run", run)
-    show(dg_lsp, model)
-    [(of_parent, of_child)] = limits
-    assert of_parent >= of_child + 60
 
 
 def test_without_a_folder_for_the_record_files_are_tested_each_time(dg_lsp, model, children, data_folder):

@@ -57,25 +57,12 @@ def test_tokens_have_llama_cpps_types():
     assert "<table>" in of_kind(values, USER_DEFINED)
 
 
-def test_merges_are_read_in_both_formats():
-    tokenizer = tiny_diffusiongemma.tokenizer_json()
-    pairs = vocabulary(tokenizer, SIZE)["tokenizer.ggml.merges"]
-    tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
-    assert vocabulary(tokenizer, SIZE)["tokenizer.ggml.merges"] == pairs
-    assert pairs.read()
-
-
 @pytest.mark.parametrize("change", [{"type": "Unigram"}, {"byte_fallback": False}, {"vocab": {"a": SIZE}}])
 def test_another_tokenizer_is_refused(change):
     tokenizer = tiny_diffusiongemma.tokenizer_json()
     tokenizer["model"] |= change
     with pytest.raises(ValueError, match=r"not a BPE|token 512 of 512"):
         vocabulary(tokenizer, SIZE)
-
-
-def test_a_configuration_cannot_claim_more_tokens_than_memory_has_room_for():
-    with pytest.raises(ValueError, match="16777216 tokens"):
-        vocabulary(tiny_diffusiongemma.tokenizer_json(), 1 << 24)
 
 
 @given(

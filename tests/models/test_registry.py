@@ -1,7 +1,5 @@
 """Families, presets, and models by name or path."""
 
-import dataclasses
-import os
 import re
 from pathlib import Path
 
@@ -11,18 +9,15 @@ from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
 from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import (
     AUTO,
-    AUTO_DIFFUSION,
     BASE,
     BUNDLED,
     FAMILIES,
     MINI,
     PRESETS,
     find_family,
-    known_names,
     locate,
 )
 from dg_lsp.settings import Settings
@@ -70,20 +65,6 @@ def test_an_unknown_name_lists_the_known_ones(name):
         locate(name)
 
 
-def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
-    file = tmp_path / "m.gguf"
-    file.write_bytes(b"GGUF")
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(ModelNotFoundError, match="cannot be read"):
-        locate(str(file))
-
-
-def test_a_missing_bundled_file_is_reported(monkeypatch):
-    monkeypatch.setattr(registry, "BUNDLED", (dataclasses.replace(BUNDLED[0], patterns=("gone.gguf",)),))
-    with pytest.raises(ModelNotFoundError, match="install dg-lsp again"):
-        locate("dg-mini")
-
-
 # families and presets
 
 
@@ -107,11 +88,6 @@ def test_a_family_is_found_by_architecture_and_name(architecture, name, family):
     assert (found.name, found.architecture) == (family, architecture)
 
 
-@pytest.mark.parametrize(("architecture", "name"), [("qwen2", "Qwen2.5 Coder 0.5B"), ("qwen2", ""), ("llama", "llada")])
-def test_causal_models_have_no_family(architecture, name):
-    assert find_family(architecture, name) is None
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_family_is_consistent(family):
     assert family.sources
@@ -120,12 +96,6 @@ def test_a_family_is_consistent(family):
     assert list(family.gap_lengths) == sorted(set(family.gap_lengths))
     assert bool(family.gap_lengths) == (family.prompt_format is PromptFormat.INFILL)
     assert family.mask_id not in family.end_ids
-
-
-def test_names_are_different():
-    names = known_names()
-    assert len(set(names)) == len(names)
-    assert {BASE, MINI, AUTO, AUTO_DIFFUSION} < set(names)
 
 
 @each_preset
