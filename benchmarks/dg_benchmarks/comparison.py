@@ -54,7 +54,7 @@ class PairedComparison:
 
     def cells(self) -> tuple[str, ...]:
         """Row of the table."""
-        intervals = [_cell(one, MEASURES[name][1] is mean_difference) for name, one in self.intervals.items()]
+        intervals = [_cell(interval, MEASURES[name][1] is mean_difference) for name, interval in self.intervals.items()]
         return (f"{self.contender}, {self.kind}", str(self.num), *intervals)
 
 
@@ -87,7 +87,7 @@ def compare_with_baseline(attempts: Iterable[metrics.Attempt], *, seed: int = 0)
     """Compares every other contender over all cases and by kind; empty without the baseline."""
     groups = metrics.by_contender(attempts)
     base = {attempt.case: attempt for attempt in groups.pop(BASELINE, ())}
-    found = []
+    comparisons = []
     for contender, listed in groups.items():
         kinds = metrics.by_kind(attempt for attempt in listed if attempt.case in base)
         for kind in sorted(kinds, key=lambda kind: (kind != metrics.ALL, kind)):
@@ -95,8 +95,8 @@ def compare_with_baseline(attempts: Iterable[metrics.Attempt], *, seed: int = 0)
             intervals = {name: _interval(name, pairs, seed) for name in MEASURES}
             if pairs:
                 label = kind if len(kinds) > 1 else metrics.ALL
-                found.append(PairedComparison(contender, BASELINE, label, len(pairs), intervals))
-    return tuple(found)
+                comparisons.append(PairedComparison(contender, BASELINE, label, len(pairs), intervals))
+    return tuple(comparisons)
 
 
 def bootstrap(ours: Values, theirs: Values, statistic: Statistic, *, seed: int) -> Interval | None:
@@ -131,7 +131,7 @@ def compare_json(run: Run, seed: int) -> dict[str, Any]:
             for name, listed in metrics.by_contender(run.attempts).items()
         },
         "baseline": BASELINE,
-        "comparisons": [one.json() for one in compare_with_baseline(run.attempts, seed=seed)],
+        "comparisons": [comparison.json() for comparison in compare_with_baseline(run.attempts, seed=seed)],
         "length_knowledge": options["length"],
         "options": options,
         "notes": list(run.notes),
@@ -143,7 +143,7 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
     """Summaries by contender, for all kinds and each kind, and the comparisons with the baseline."""
     kinds = metrics.by_kind(run.attempts)
     every = kinds.pop(metrics.ALL) if metrics.ALL in kinds else kinds.popitem()[1]
-    rows = [one.cells() for one in compare_with_baseline(run.attempts, seed=seed)]
+    rows = [comparison.cells() for comparison in compare_with_baseline(run.attempts, seed=seed)]
     caption = f"Times faster than {BASELINE} (95 % interval); exact match in points"
     columns = ("contender", "cases", *(column for column, _, _ in MEASURES.values()))
     return [
@@ -156,7 +156,9 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
 
 def _interval(name: str, pairs: Iterable[tuple[metrics.Attempt, metrics.Attempt]], seed: int) -> Interval | None:
     _, statistic, value = MEASURES[name]
-    table = np.array([[np.nan if (found := value(one)) is None else found for one in pair] for pair in pairs])
+    table = np.array(
+        [[np.nan if (measured := value(attempt)) is None else measured for attempt in pair] for pair in pairs]
+    )
     table = table.reshape(-1, 2)
     if name.endswith("both_useful"):
         table = table[~np.isnan(table).any(axis=1)]
@@ -167,5 +169,5 @@ def _cell(interval: Interval | None, in_points: bool) -> str:
     if interval is None:
         return "-"
     numbers = (interval.value, interval.low, interval.high)
-    value, low, high = (f"{100 * one:+.1f}" if in_points else f"{one:.2f}" for one in numbers)
+    value, low, high = (f"{100 * number:+.1f}" if in_points else f"{number:.2f}" for number in numbers)
     return f"{value} ({low} to {high})"

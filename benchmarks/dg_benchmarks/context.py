@@ -55,15 +55,18 @@ class Sources:
         """Signatures of imported definitions."""
         language_id = language_id_of(case.path)
         snapshot = Snapshot((self._root / case.path).as_uri(), 0, case.prefix, language_id)
-        found = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
-        return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
+        definitions = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
+        return tuple(
+            Snippet(SnippetSource.IMPORTS, _shown(definition.path, self._root), definition.lines)
+            for definition in definitions
+        )
 
     def open_files(self, case: TestCase) -> tuple[Snippet, ...]:
         """The most similar parts of some files of the package."""
         words = words_of(_near(case))
-        found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(case)]
-        found.sort(key=lambda one: -one[1])
-        return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
+        windows = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(case)]
+        windows.sort(key=lambda window: -window[1])
+        return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in windows)
 
     def anywhere(self, case: TestCase) -> tuple[Snippet, ...]:
         """Arbitrary parts of the same files, to measure the effect of similarity."""
@@ -77,8 +80,8 @@ class Sources:
 
     def _open(self, case: TestCase) -> list[str]:
         package = case.path.split("/")[0]
-        others = sorted(path for path in self._files if path.split("/")[0] == package and path != case.path)
-        return random.Random(case.id).sample(others, min(NUM_OPEN, len(others)))
+        siblings = sorted(path for path in self._files if path.split("/")[0] == package and path != case.path)
+        return random.Random(case.id).sample(siblings, min(NUM_OPEN, len(siblings)))
 
 
 def _near(case: TestCase) -> str:
@@ -136,8 +139,8 @@ def main() -> None:
         for collect in (sources.none, sources.imports, sources.open_files, sources.anywhere, sources.all):
             counts, rights = measure(engine, cases, collect, options.share)
             before = before or rights
-            gained = sum(now and not then for now, then in zip(rights, before, strict=True))
-            lost = sum(then and not now for now, then in zip(rights, before, strict=True))
+            gained = sum(is_right and not then for is_right, then in zip(rights, before, strict=True))
+            lost = sum(then and not is_right for is_right, then in zip(rights, before, strict=True))
             num = len(cases)
             cells = (
                 collect.__name__,

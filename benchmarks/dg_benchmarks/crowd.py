@@ -128,7 +128,7 @@ class Crowd:
 
     def __init__(self, port: int, num_clients: int, seed: int) -> None:
         self.port = port
-        self.names = [f"{one}_{other}" for one, other in itertools.permutations(WORDS, 2)][:num_clients]
+        self.names = [f"{first}_{second}" for first, second in itertools.permutations(WORDS, 2)][:num_clients]
         self.first_answers: dict[str, str] = {}
         """By prompt, without other requests at the same time."""
         self.tally = Tally()
@@ -185,7 +185,7 @@ class Crowd:
         if status == 200:
             text = _text(body)
             self.tally.milliseconds.append(1e3 * (time.monotonic() - start))
-            self.tally.crossed += any(found != name for found in self._any_name.findall(text))
+            self.tally.crossed += any(written != name for written in self._any_name.findall(text))
             self.tally.changed += text != self.first_answers[prompt]
         elif status in REFUSED and seconds:
             await asyncio.sleep(max(0.0, min(seconds, until - time.monotonic())))
@@ -308,12 +308,12 @@ def main() -> int:
             if server.poll() is not None:
                 raise SystemExit("".join(lines))
             port = int(re.findall(r":(\d+)$", lines[0].strip())[0])
-            found = asyncio.run(measure(port, psutil.Process(server.pid), options))
+            measured = asyncio.run(measure(port, psutil.Process(server.pid), options))
         finally:
             server.terminate()
             server.wait()
-    print(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
-    return int(bool(found["lost"] or found["crossed"] or found["unexpected"]))
+    print(json.dumps(measured) if options.json else "\n".join(f"{name}: {value}" for name, value in measured.items()))
+    return int(bool(measured["lost"] or measured["crossed"] or measured["unexpected"]))
 
 
 if __name__ == "__main__":

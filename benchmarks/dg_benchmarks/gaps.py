@@ -67,21 +67,18 @@ def cuts_of(text: str) -> Iterator[Cut]:
             elif isinstance(part, ast.Expr | ast.AugAssign) and not isinstance(part.value, ast.Constant):
                 placeholders = [(part, "pass")]
             elif isinstance(part, ast.Call) and len(part.args) > 1:
-                placeholders = [(one, "") for one in part.args[:-1] if not isinstance(one, ast.Starred)]
-            for one, placeholder in placeholders:
-                if one is not None and one.lineno == one.end_lineno and one.end_col_offset is not None:
-                    yield (
-                        starts[one.lineno - 1] + one.col_offset,
-                        starts[one.lineno - 1] + one.end_col_offset,
-                        placeholder,
-                    )
+                placeholders = [(argument, "") for argument in part.args[:-1] if not isinstance(argument, ast.Starred)]
+            for missing, placeholder in placeholders:
+                if missing is not None and missing.lineno == missing.end_lineno and missing.end_col_offset is not None:
+                    line_start = starts[missing.lineno - 1]
+                    yield line_start + missing.col_offset, line_start + missing.end_col_offset, placeholder
 
 
 def cases(folders: Sequence[Path], number: int) -> Iterator[Case]:
     """Seeded selections of files that Python compiles."""
     draw = random.Random(0)
-    found = (case_of(uri, text, draw) for uri, text in drawn_files(folders, draw))
-    return islice((case for case in found if case is not None), number)
+    cases = (case_of(uri, text, draw) for uri, text in drawn_files(folders, draw))
+    return islice((case for case in cases if case is not None), number)
 
 
 def drawn_files(folders: Sequence[Path], draw: random.Random) -> Iterator[tuple[str, str]]:
@@ -106,7 +103,7 @@ def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
     wanted, chosen = draw.randint(2, 5), list[Cut]()
     for cut in nearby:
         # at most one on a line
-        lines = {text.count("\n", 0, other[0]) for other in chosen}
+        lines = {text.count("\n", 0, span[0]) for span in chosen}
         if len(chosen) < wanted and text.count("\n", 0, cut[0]) not in lines:
             chosen.append(cut)
     chosen.sort()
@@ -135,14 +132,14 @@ def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:
 
 def row(decoder: DecoderName, outcomes: Sequence[Outcome]) -> str:
     """A line of the table."""
-    num_gaps = sum(len(one.result.gaps) for one in outcomes)
-    num_filled = sum(gap.rejection is None for one in outcomes for gap in one.result.gaps)
-    num_right, num_parsed = sum(one.num_right for one in outcomes), sum(one.parses for one in outcomes)
-    passes = sum(one.result.steps for one in outcomes) / len(outcomes)
-    milliseconds = 1e3 * sum(one.seconds for one in outcomes) / len(outcomes)
+    num_gaps = sum(len(outcome.result.gaps) for outcome in outcomes)
+    num_filled = sum(gap.rejection is None for outcome in outcomes for gap in outcome.result.gaps)
+    num_right, num_parsed = sum(outcome.num_right for outcome in outcomes), sum(outcome.parses for outcome in outcomes)
+    passes = sum(outcome.result.steps for outcome in outcomes) / len(outcomes)
+    milliseconds = 1e3 * sum(outcome.seconds for outcome in outcomes) / len(outcomes)
     return (
         f"| {NAMES[decoder]} | {passes:.1f} | {milliseconds:.0f} ms | {num_filled} of {num_gaps} | {num_right}"
-        f" | {num_parsed} of {len(outcomes)} | {sum(one.is_broken for one in outcomes)} |"
+        f" | {num_parsed} of {len(outcomes)} | {sum(outcome.is_broken for outcome in outcomes)} |"
     )
 
 

@@ -213,8 +213,8 @@ def _run_parts(parts: Sequence[Part], options: argparse.Namespace, end: float) -
                 _write(options.output, _begun(part, options), {"ending": f"failed: {error}"})
             return
         for part in parts:
-            if (now := time.monotonic()) < last_start:
-                _run_part(part, path, options, min(PART_SECONDS, end - now))
+            if (moment := time.monotonic()) < last_start:
+                _run_part(part, path, options, min(PART_SECONDS, end - moment))
                 result = _results(options.output)[part]
                 print(f"## {part}, {result.device}: {result.ending}\n")
                 print("\n".join(line for table in tables(result.rows) for line in table.markdown()), flush=True)
@@ -252,18 +252,18 @@ def _write(path: Path, *trees: dict[str, Any]) -> None:
 
 def _results(path: Path) -> defaultdict[Part, Result]:
     """The last run of each part in a file of results."""
-    found: defaultdict[Part, Result] = defaultdict(Result)
+    results: defaultdict[Part, Result] = defaultdict(Result)
     result = Result()
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         match json.loads(line):
             case {"part": names, "measured": measured}:
-                found[Part(*names)] = result = Result(measured)
+                results[Part(*names)] = result = Result(measured)
             case {"device": device, "kind": kind, "row": row}:
                 result.device = device
                 result.rows.append(KINDS[kind](**row))
             case {"ending": ending}:
                 result.ending = ending
-    return found
+    return results
 
 
 def _overview(results: Mapping[Part, Result]) -> Table:
@@ -306,8 +306,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="ends after this time")
     parser.add_argument("--output", type=Path, default=Path("gpu.jsonl"), help="results, to which parts are added")
     parser.add_argument("--folder", type=Path, help="directory for the GGUF, which is removed afterwards")
-    for name, more in (("--part", {"nargs": 3}), ("--gguf", {"type": Path}), ("--seconds", {"type": float})):
-        parser.add_argument(name, help=argparse.SUPPRESS, **more)  # of the process of a part
+    for name, options in (("--part", {"nargs": 3}), ("--gguf", {"type": Path}), ("--seconds", {"type": float})):
+        parser.add_argument(name, help=argparse.SUPPRESS, **options)  # of the process of a part
     return parser
 
 
@@ -462,11 +462,11 @@ def _causal_times(
             (partial(denoiser.prefill, 0, ids[:prompt]), partial(denoiser.extend, 0, ids[prompt : prompt + size]))
             for size in CAUSAL_SIZES
         ]
-        found = dict(zip(CAUSAL_SIZES, medians(jobs, rounds), strict=True))
+        causal_ms = dict(zip(CAUSAL_SIZES, medians(jobs, rounds), strict=True))
     finally:
         denoiser.spec = spec
-    for size, ms in found.items():
-        yield CausalTime(prompt, size, ms, {str(n): step / ms for n, step in steps.items()}, ms / found[1])
+    for size, ms in causal_ms.items():
+        yield CausalTime(prompt, size, ms, {str(n): step / ms for n, step in steps.items()}, ms / causal_ms[1])
 
 
 def _prefill(

@@ -104,7 +104,7 @@ def _download(registry: str, package: str, folder: Path) -> None:
 
 def sources_of(language_id: str, cache: Path, folder: str | None) -> list[Source]:
     """The language's files, each text once."""
-    found: dict[str, Source] = {}
+    by_text: dict[str, Source] = {}
     if folder:
         paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
         files: Iterator[tuple[str, str]] = ((str(path), path.read_text(errors="replace")) for path in paths)
@@ -113,8 +113,8 @@ def sources_of(language_id: str, cache: Path, folder: str | None) -> list[Source
     for name, text in files:
         if language_id_of(name, text) == language_id and "/vendor" not in name and is_source(text):
             source = Source(name, text.replace("\r\n", "\n"), language_id)
-            found.setdefault(source.text, source)
-    sources = list(found.values())
+            by_text.setdefault(source.text, source)
+    sources = list(by_text.values())
     random.Random(0).shuffle(sources)
     return sources[:MAX_FILES]
 
@@ -168,13 +168,13 @@ def outcome(result: Candidate | Rejection, expected: str) -> str:
 
 def measure(language_id: str, sources: list[Source], num: int, seed: int, show: int) -> list[str]:
     """The language's cells of the table."""
-    found, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
+    outcomes, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
     rng = random.Random(1)
     middles = list(cuts(sources, num, seed))
     for middle in middles:
         result, _ = judged(middle, middle.text, language_id)
         name = outcome(result, middle.text)
-        found[name] += 1
+        outcomes[name] += 1
         hidden += isinstance(result, Candidate) and result.fault is not None
         if name != "unchanged" and shown < show:
             shown += 1
@@ -196,8 +196,8 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
             _print(middle, text, result)
     times = _times([_longer(middle) for middle in middles[:NUM_TIMED]], language_id)
     p99 = sorted(times)[len(times) * 99 // 100]
-    total, num_harm = sum(found.values()), sum(harm.values())
-    shares = [f"{100 * found[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
+    total, num_harm = sum(outcomes.values()), sum(harm.values())
+    shares = [f"{100 * outcomes[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
     damage = [f"{100 * harm[name] / num_harm:.1f} %" if num_harm else "-" for name in ("refused", "mended", "shown")]
     cells = [language_id, f"{len(sources)}", f"{total}", *shares, f"{100 * hidden / total:.2f} %", f"{num_harm}"]
     return [*cells, *damage, f"{p99:.1f}"]
@@ -214,10 +214,10 @@ def _longer(middle: Middle) -> Middle:
     whole = middle.prefix + middle.text + middle.suffix + "\n"
     start = max((match.end() for match in _FILE_HEADER.finditer(whole)), default=0)
     body = whole[start:]
-    more = body * (LONG_FILE // (2 * max(1, body.count("\n"))) + 1)
+    repeated = body * (LONG_FILE // (2 * max(1, body.count("\n"))) + 1)
     is_in_header = len(middle.prefix) < start
-    prefix = middle.prefix if is_in_header else whole[:start] + more + middle.prefix[start:]
-    return Middle(prefix, middle.text, middle.suffix + "\n" + more * (1 + is_in_header), middle.kind, middle.source)
+    prefix = middle.prefix if is_in_header else whole[:start] + repeated + middle.prefix[start:]
+    return Middle(prefix, middle.text, middle.suffix + "\n" + repeated * (1 + is_in_header), middle.kind, middle.source)
 
 
 def _print(middle: Middle, text: str, result: Candidate | Rejection) -> None:

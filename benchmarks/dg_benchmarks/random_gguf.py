@@ -161,5 +161,5 @@ def _vocabulary(shape: Shape) -> dict[str, Value]:
     added = [{"id": i, "content": text, "special": True} for i, text in _SPECIALS.items() if text != "\n"]
     model = {"type": "BPE", "byte_fallback": True, "vocab": words, "merges": [["\u2581", "\u2581"]]}
     words["\u2581\u2581"] = _FIRST_LETTER + 95
-    found = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
-    return found | diffusion_metadata(UniformSampling(), found, shape.canvas, shape.context)
+    tokenizer_values = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
+    return tokenizer_values | diffusion_metadata(UniformSampling(), tokenizer_values, shape.canvas, shape.context)

@@ -85,19 +85,19 @@ class StepReport:
         columns = ["prompt", "prefill", f"{NUM_EXTENDED} more tokens"]
         columns += [f"step at {length}" for length in first.steps] + [f"causal pass of {size}" for size in first.causal]
         rows = []
-        for num, one in self.times.items():
-            times = (one.prefill, one.extend, *one.steps.values(), *one.causal.values())
-            rows.append((str(num), *(f"{ms:.2f}" for ms in times)))
+        for num, times in self.times.items():
+            listed = (times.prefill, times.extend, *times.steps.values(), *times.causal.values())
+            rows.append((str(num), *(f"{ms:.2f}" for ms in listed)))
         yield Table("by prompt length", columns, {"": rows})
         if steps := self.times[longest].one_token_steps:
-            rows = [(str(n), *(f"{x:.1f}" for x in one.one_token_steps.values())) for n, one in self.times.items()]
+            rows = [(str(n), *(f"{x:.1f}" for x in times.one_token_steps.values())) for n, times in self.times.items()]
             columns = ["prompt", *(f"canvas {length}" for length in steps)]
             yield Table("a step over a canvas, in causal passes of one token", columns, {"": rows})
         if self.batches:
             rows = []
             for length, steps in self.batches.items():
-                each = {num: f"{ms:.2f} ({ms / steps[1] / num:.2f} each)" for num, ms in steps.items()}
-                rows.append((str(length), *(each.get(num, "–") for num in BATCH_SIZES)))
+                per_canvas = {num: f"{ms:.2f} ({ms / steps[1] / num:.2f} each)" for num, ms in steps.items()}
+                rows.append((str(length), *(per_canvas.get(num, "–") for num in BATCH_SIZES)))
             caption = f"several canvases in one pass, prompt of {longest} tokens"
             yield Table(caption, ("canvas", *map(str, BATCH_SIZES)), {"": rows})
         if self.overhead:
@@ -153,15 +153,15 @@ def measure_steps(
     def prefill(ids: TokenIds) -> Job:
         return partial(denoiser.prefill, 0, ids)
 
-    other = token_ids([(int(prompt[0]) + 1) % spec.vocab_size])
-    jobs = [(prefill(other), prefill(prompt)), (prefill(prompt[:-NUM_EXTENDED]), prefill(prompt))]
+    other_prompt = token_ids([(int(prompt[0]) + 1) % spec.vocab_size])
+    jobs = [(prefill(other_prompt), prefill(prompt)), (prefill(prompt[:-NUM_EXTENDED]), prefill(prompt))]
     for length in lengths:
         canvas = open_canvas(prompt, spec, length, rng).canvas_ids
         jobs.append((nothing, partial(denoiser.predict, 0, [canvas], 0.0, rng)))
     jobs += [(prefill(prompt[:-size]), partial(denoiser.extend, 0, prompt[-size:])) for size in sizes]
-    whole, extended, *others = medians(jobs, rounds)
-    steps = dict(zip(lengths, others, strict=False))
-    causal = dict(zip(sizes, others[len(lengths) :], strict=True))
+    whole, extended, *joined_ms = medians(jobs, rounds)
+    steps = dict(zip(lengths, joined_ms, strict=False))
+    causal = dict(zip(sizes, joined_ms[len(lengths) :], strict=True))
     one_token_steps = {length: ms / causal[1] for length, ms in steps.items()} if causal else {}
     return StepTimes(whole, extended, steps, causal, one_token_steps)
 

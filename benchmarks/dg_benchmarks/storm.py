@@ -37,8 +37,8 @@ def storm(text: str, number: int, rate: float) -> None:
         change = {"range": {"start": at, "end": at}, "text": char}
         editor.send("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
         after = (line + 1, 0) if char == "\n" else (line, column + 1)
-        now = time.perf_counter()
-        sent[editor.complete(uri, *after, trigger=2)] = now
+        moment = time.perf_counter()
+        sent[editor.complete(uri, *after, trigger=2)] = moment
     for request in sent:
         editor.answer(request)
     report(editor, sent, editor.request("dg-lsp/stats", {}))

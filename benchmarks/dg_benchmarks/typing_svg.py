@@ -67,12 +67,12 @@ def frames(task: typing_model.TypingTask, events: Iterable[replay.Event]) -> Ite
 def draw(screens: Sequence[Frame], caption: str) -> str:
     """The animation as SVG; where nothing moves, the last frame is shown."""
     total_ms = screens[-1].at_ms + PAUSE_MS
-    rows = max(len(one.lines) for one in screens)
-    columns = max(one.column + len(one.ghost) for one in screens)
-    columns = max(columns, *(len(line) for one in screens for line in one.lines), len(caption) * 6 // 7)
+    rows = max(len(frame.lines) for frame in screens)
+    columns = max(frame.column + len(frame.ghost) for frame in screens)
+    columns = max(columns, *(len(line) for frame in screens for line in frame.lines), len(caption) * 6 // 7)
     names: dict[str, str] = {}
-    drawn = [_frame(one, names) for one in screens]
-    times = [*(one.at_ms / total_ms for one in screens), 1.0]
+    drawn = [_frame(frame, names) for frame in screens]
+    times = [*(frame.at_ms / total_ms for frame in screens), 1.0]
     width, height = round(columns * CHAR + 2 * MARGIN), (rows + 1) * LINE + 2 * MARGIN
     lines = "".join(
         f'<text id="{name}" x="{MARGIN}" textLength="{CHAR * len(line):.1f}">{html.escape(line)}</text>'
@@ -91,16 +91,16 @@ def draw(screens: Sequence[Frame], caption: str) -> str:
     )
 
 
-def _frame(one: Frame, names: dict[str, str]) -> str:
+def _frame(frame: Frame, names: dict[str, str]) -> str:
     """Lines by reference, the cursor and the ghost text."""
     used = "".join(
         f'<use href="#{names.setdefault(line, f"l{len(names)}")}" y="{_y(row)}"/>'
-        for row, line in enumerate(one.lines)
+        for row, line in enumerate(frame.lines)
         if line.strip()
     )
-    x = MARGIN + one.column * CHAR
-    cursor = f'<rect class="c" x="{x:.1f}" y="{_y(one.row) - 14}" width="2" height="18"/>'
-    ghost = f'<text class="g" x="{x:.1f}" y="{_y(one.row)}">{html.escape(one.ghost)}</text>' if one.ghost else ""
+    x = MARGIN + frame.column * CHAR
+    cursor = f'<rect class="c" x="{x:.1f}" y="{_y(frame.row) - 14}" width="2" height="18"/>'
+    ghost = f'<text class="g" x="{x:.1f}" y="{_y(frame.row)}">{html.escape(frame.ghost)}</text>' if frame.ghost else ""
     return used + ghost + cursor
 
 

@@ -193,29 +193,29 @@ class _Session:
     def run(self) -> Iterator[Event]:
         """Events in the order of the virtual clock."""
         debounce_ms = self._replay.editor.debounce_ms
-        now, done, wait = 0.0, 0, debounce_ms
+        at_ms, done, wait = 0.0, 0, debounce_ms
         item: _Item | None = None
         while done < len(self._keys):
-            key_ms = now + self._delays[done]
+            key_ms = at_ms + self._delays[done]
             if item is None or self._matching is not typing_model.MatchingKey.KEEP:
                 accepted = self._accepted(item, done)
                 stale_ms = min(key_ms, accepted.at_ms) if accepted else key_ms
-                if now + wait < stale_ms:
-                    event = self._request(done, now + wait, stale_ms, item)
+                if at_ms + wait < stale_ms:
+                    event = self._request(done, at_ms + wait, stale_ms, item)
                     yield event
                     if event.is_displayed:
-                        readable_ms = now + wait + event.attempt.latency_ms + self._replay.typing.reaction_ms
+                        readable_ms = at_ms + wait + event.attempt.latency_ms + self._replay.typing.reaction_ms
                         item = _Item(event.attempt.case, event.attempt.text, readable_ms)
             accepted = self._accepted(item, done)
             if accepted and accepted.at_ms <= key_ms:
                 yield accepted
-                now, done, wait, item = accepted.at_ms, done + accepted.num_keys, 0.0, None
+                at_ms, done, wait, item = accepted.at_ms, done + accepted.num_keys, 0.0, None
             else:
                 key = self._keys[done]
                 completes = item.case if item and item.text == key else None
                 item = self._after_key(item, key)
                 yield KeyEvent(key, key_ms, item.text if item and item.is_visible else "", completes)
-                now, done, wait = key_ms, done + 1, debounce_ms
+                at_ms, done, wait = key_ms, done + 1, debounce_ms
 
     def _request(self, done: int, at_ms: float, stale_ms: float, item: _Item | None) -> RequestEvent:
         task, start = self._task, self._starts[done]

@@ -181,11 +181,11 @@ class TextStyle:
         own = indentation_of(line_prefix)
         uses_tabs = "\t" in own if own else self.uses_tabs
         width = len(own.expandtabs(TAB_WIDTH))
-        first, *others = text.split("\n")
+        first, *further = text.split("\n")
         lines = [_indented(first, width, "", uses_tabs) if own == line_prefix else first]
         if not line_prefix and (known := blanks_of.get(depth_of(first))):
             lines = [known + first.lstrip(" ")]
-        for line in others:
+        for line in further:
             if (known := blanks_of.get(depth_of(line))) and depth_of(line) != width:
                 lines.append(known + line.lstrip(" "))
                 continue

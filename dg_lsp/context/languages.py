@@ -124,8 +124,8 @@ _BY_NAME, _BY_SUFFIX, _BY_INTERPRETER = map(_ids_by, ("names", "suffixes", "inte
 
 def language_of(language_id: str) -> Language:
     """The language with this id; plain text for unknown ids."""
-    found = _BY_ID.get(language_id.lower())
-    return _language(found) if found else PLAIN
+    known_id = _BY_ID.get(language_id.lower())
+    return _language(known_id) if known_id else PLAIN
 
 
 def language_id_of(path: str, text: str = "") -> str:
@@ -135,14 +135,14 @@ def language_id_of(path: str, text: str = "") -> str:
     """
     name = re.split(r"[/\\]", path)[-1].lower()
     suffix = name.rpartition(".")[2] if "." in name else ""
-    found = _BY_NAME.get(name) or _BY_SUFFIX.get(suffix)
+    language_id = _BY_NAME.get(name) or _BY_SUFFIX.get(suffix)
     # a suffix before the language, as in Dockerfile.dev
-    found = found or _BY_NAME.get(name.partition(".")[0])
+    language_id = language_id or _BY_NAME.get(name.partition(".")[0])
     if suffix == "h" and _OBJECTIVE_C.search(text, 0, MAX_HEADER):
         return "objective-c"
-    if found is None and (line := _INTERPRETER.match(text[:MAX_FIRST_LINE])):
-        found = _BY_INTERPRETER.get(line[1].lower())
-    return found or PLAIN_TEXT
+    if language_id is None and (line := _INTERPRETER.match(text[:MAX_FIRST_LINE])):
+        language_id = _BY_INTERPRETER.get(line[1].lower())
+    return language_id or PLAIN_TEXT
 
 
 @cache

@@ -131,8 +131,8 @@ class RecentEdits:
         """Adds an edit and removes older states of the same place; text without words is ignored."""
         words = words_of(text)
         if words:
-            others = [edit for edit in self._held if similarity(edit.words, words) < SAME]
-            self._held = [*others, Edit(uri, language, text, words)][-CAPACITY:]
+            different = [edit for edit in self._held if similarity(edit.words, words) < SAME]
+            self._held = [*different, Edit(uri, language, text, words)][-CAPACITY:]
 
     def newest_first(self) -> tuple[Edit, ...]:
         """All edits, newest first."""

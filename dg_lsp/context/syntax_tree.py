@@ -124,11 +124,11 @@ class LimitedParser:
                 tree.edit(size, size, size + step, place, place, new_place)
             size, place = size + step, new_place
             tree = self._tree(data, size, end, tree)
-            now = time.thread_time()
+            ended = time.thread_time()
             if size == len(data):
                 break
             too_many = islice(errors_in(tree.root_node), max_errors, None)
-            if (now - began) * ((size + step) / size) ** 2 > end - now or any(too_many):
+            if (ended - began) * ((size + step) / size) ** 2 > end - ended or any(too_many):
                 raise _TooLongError
         return tree
 
@@ -175,10 +175,10 @@ class LimitedParser:
         while True:
             began, following = time.thread_time(), min(2 * length, size)
             Parser(self._grammar).parse(data[:length])
-            now = time.thread_time()
-            if (now - began) * (size / length) ** 2 <= end - now:
+            ended = time.thread_time()
+            if (ended - began) * (size / length) ** 2 <= end - ended:
                 return False
-            if (now - began) * (following / length) ** 2 > end - now:
+            if (ended - began) * (following / length) ** 2 > end - ended:
                 return True
             length = following
 
@@ -202,12 +202,12 @@ def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
     return tree
 
 
-def _num_common(one: bytes, other: bytes) -> int:
+def _num_common(old: bytes, new: bytes) -> int:
     """Number of bytes that two texts begin with in common."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if old[low:middle] == new[low:middle] else (low, middle - 1)
     return low
 
 
@@ -297,15 +297,16 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     if grammar is None or len(text) > MAX_CHARS:
         return None
     before, after, parser = text[:offset], text[offset:], LimitedParser(grammar)
-    found = _inside(before, after, parser, language)
-    if found is None:
+    kind_of_text = _inside(before, after, parser, language)
+    if kind_of_text is None:
         line = before.rpartition("\n")[2]
         ends = [(quote, Inside.STRING) for quote in language.quotes if quote in line]
         ends += [(quote, Inside.STRING) for quote in language.multiline if quote in before]
         marks = {language.block_comment, _HTML_COMMENT if language.html_nodes else ()} - {()}
         ends += [(mark[1], Inside.COMMENT) for mark in marks if before.rfind(mark[0]) > before.rfind(mark[1])]
-        found = next((kind for end, kind in ends if _inside(before, end + after, parser, language) is kind), None)
-    return found
+        kinds = (kind for end, kind in ends if _inside(before, end + after, parser, language) is kind)
+        kind_of_text = next(kinds, None)
+    return kind_of_text
 
 
 def _inside(before: str, after: str, parser: LimitedParser, language: Language) -> Inside | None:
@@ -314,21 +315,21 @@ def _inside(before: str, after: str, parser: LimitedParser, language: Language) 
     data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
     # the node to the left: at its end a line comment goes on
     innermost = root.descendant_for_byte_range(max(0, place - 1), place)
-    found, node = None, root if innermost is not None else None
+    kind, node = None, root if innermost is not None else None
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
         if node.type in language.html_nodes or node.type == "text_interpolation":  # HTML between two tags of PHP
             return _inside_html(data, place, root if language.template else node, language)
         is_html = node.type == "html_tag" and data.startswith(_HTML_COMMENT[0].encode(), node.start_byte)
         if ("comment" in node.type or is_html) and node.start_byte < place and not _is_closed(data, node, place):
-            found = Inside.COMMENT
+            kind = Inside.COMMENT
         elif node.start_byte < place < node.end_byte:
             # YAML's `string_scalar` has no quotes
             if node.type.endswith("quote_scalar") or ("string" in node.type and node.type != "string_scalar"):
-                found = Inside.STRING
+                kind = Inside.STRING
             elif "interpolat" in node.type or "substitution" in node.type:
-                found = Inside.CODE_IN_STRING
+                kind = Inside.CODE_IN_STRING
         node = node.child_with_descendant(innermost) if node != innermost else None
-    return found
+    return kind
 
 
 def _inside_html(data: bytes, place: int, root: Node, language: Language) -> Inside | None:

@@ -301,12 +301,12 @@ def _query(language_id: str, what: str) -> Query | None:
     """The `tags` or `imports` query of a language; None without one, or if its grammar is not installed."""
     language = language_of(language_id)
     languages = (*map(language_of, language.like), language)
-    grammar = grammar_of(language.grammar) if any(one.imports for one in languages) else None
+    grammar = grammar_of(language.grammar) if any(relative.imports for relative in languages) else None
     if grammar is None:
         return None
-    sources = [getattr(one, what) for one in languages]
+    sources = [getattr(relative, what) for relative in languages]
     if what == "tags":
-        modules = dict.fromkeys(one.grammar.partition(":")[0] for one in languages)
+        modules = dict.fromkeys(relative.grammar.partition(":")[0] for relative in languages)
         sources += [getattr(importlib.import_module(module), "TAGS_QUERY", None) or "" for module in modules]
     source = "\n".join(sources)
     try:

@@ -181,8 +181,8 @@ def _in_window(is_open: Flags, length: int) -> Flags:
     if not length or not is_open.any():
         return is_open
     numbers = np.arange(len(is_open) - 1, -1, -1) // length
-    found: Flags = is_open & (numbers == numbers[is_open.argmax()])
-    return found
+    leftmost_block: Flags = is_open & (numbers == numbers[is_open.argmax()])
+    return leftmost_block
 
 
 def _forced_positions(is_open: Flags, frozen: Flags, prediction: Prediction, order: UnmaskOrder) -> Flags:

@@ -41,7 +41,8 @@ def answer(
         run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, slot=request.slot)
     is_thinking = model.spec.is_thinking
     (draft, *_) = yield from mapped(
-        run.drafts(), lambda one: one if is_raw else replace(one, is_answer=True, is_thinking=is_thinking)
+        run.drafts(),
+        lambda progress: progress if is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
     )
     if draft.is_empty:
         return run.result(draft, (), (Rejection(Reason.UNFINISHED),))

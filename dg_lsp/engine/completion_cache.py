@@ -84,7 +84,7 @@ def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, .
     text, candidates = snapshot.text, (*entry.result.candidates, *entry.result.hidden)
     # lengths first: most entries fail here, and comparing texts takes longer
     num_typed = offset - entry.offset
-    if num_typed < 0 or num_typed >= max(len(one.text) for one in candidates):
+    if num_typed < 0 or num_typed >= max(len(candidate.text) for candidate in candidates):
         return ()
     if text[max(0, entry.offset - CONTEXT_CHARS) : entry.offset] != entry.before:
         return ()
@@ -94,11 +94,12 @@ def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, .
         closer = ""
     elif not closer or text[offset + 1 : offset + 1 + CONTEXT_CHARS] != entry.after:
         return ()
-    rests = (replace(one, text=one.text[num_typed:]) for one in candidates if one.text.startswith(typed))
+    matching = (candidate for candidate in candidates if candidate.text.startswith(typed))
+    rests = (replace(candidate, text=candidate.text[num_typed:]) for candidate in matching)
     if closer:
-        lines = (one for one in rests if "\n" not in one.text and "\r" not in one.text)
-        rests = (replace(one, text=one.text[:-1]) for one in lines if one.text.endswith(closer))
-    return tuple(one for one in rests if one.text.strip())
+        lines = (rest for rest in rests if "\n" not in rest.text and "\r" not in rest.text)
+        rests = (replace(line, text=line.text[:-1]) for line in lines if line.text.endswith(closer))
+    return tuple(rest for rest in rests if rest.text.strip())
 
 
 def _auto_closed(typed: str, text: str, offset: int) -> str:

@@ -276,13 +276,13 @@ def join(passes: Sequence[PendingPass]) -> bool:
 
     False where that is not possible; then each request decodes by itself.
     """
-    requests = [each.denoiser for each in passes if isinstance(each.denoiser, RequestDenoiser)]
+    requests = [pending.denoiser for pending in passes if isinstance(pending.denoiser, RequestDenoiser)]
     began = time.perf_counter()
     causal_passes = list[CausalPass]()
     try:
-        for request, each in zip(requests, passes, strict=True):
-            request.restore(each.slot)
-            causal_passes.append(request.causal_pass(each.slot, each.ids))
+        for request, pending in zip(requests, passes, strict=True):
+            request.restore(pending.slot)
+            causal_passes.append(request.causal_pass(pending.slot, pending.ids))
         predictions = requests[0].inner.extend_together(causal_passes)
     except DgLspError:
         return False

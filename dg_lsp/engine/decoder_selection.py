@@ -82,8 +82,8 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
         times: list[float] = []
         # in a row, as in a fill: a pass like the one before it is cheaper
         while len(times) < _ROUNDS and sum(times) < _ENOUGH_MS:
-            for each in slots:
-                denoiser.prefill(each, before)
+            for used_slot in slots:
+                denoiser.prefill(used_slot, before)
             start = clock()
             step()
             times.append(1e3 * (clock() - start))
@@ -91,18 +91,18 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
 
     prompt_ms = best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0])
     both = range(max(0, slot - 1), slot + 1)
-    together = [CausalPass(each, len(prompt), prompt[:1]) for each in both]
+    together = [CausalPass(used_slot, len(prompt), prompt[:1]) for used_slot in both]
     causal = CAUSAL_TOKENS if spec.has_causal_head else ()
     lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
     canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
     costs = StepCosts(
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
-        canvas=tuple((size, best_ms(partial(denoiser.predict, slot, one, 0.0, rng))) for size, one in canvases),
+        canvas=tuple((size, best_ms(partial(denoiser.predict, slot, ids, 0.0, rng))) for size, ids in canvases),
         prompt_token=prompt_ms / len(prompt),
         joined=best_ms(partial(denoiser.extend_together, together), slots=both) if causal and slot else math.inf,
     )
-    for each in both:
-        denoiser.prefill(each, prompt[:0])
+    for used_slot in both:
+        denoiser.prefill(used_slot, prompt[:0])
     return costs
 
 

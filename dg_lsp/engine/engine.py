@@ -84,7 +84,8 @@ class Engine(ABC):
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """Like `run`, but yields each canvas as a frame."""
-        return mapped(self.run(request, deadline=deadline), lambda one: self.frame(one) if len(one.ids) else None)
+        steps = self.run(request, deadline=deadline)
+        return mapped(steps, lambda progress: self.frame(progress) if len(progress.ids) else None)
 
     @abstractmethod
     def frame(self, progress: Progress) -> Frame:

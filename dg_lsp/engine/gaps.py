@@ -173,7 +173,8 @@ class GapsFill:
             sampler=request.sampler,
         )
         before = self._steps
-        steps = mapped(self._fill(fill, deadline=self._deadline), lambda one: replace(one, number=before + one.number))
+        steps = self._fill(fill, deadline=self._deadline)
+        steps = mapped(steps, lambda progress: replace(progress, number=before + progress.number))
         result = yield from self._watch.relay(steps)
         self._steps = before + result.steps
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
@@ -209,7 +210,7 @@ class GapsFill:
             yield _composed(layout, [drafts[0] for drafts in ranked], self._steps)
         with self._watch.stage("postprocess"):
             for number, drafts in enumerate(ranked, start=first):
-                self._take_best(number, [self._judge(run, one, number) for one in drafts])
+                self._take_best(number, [self._judge(run, draft, number) for draft in drafts])
 
     def _judge(self, run: DecodeRun, draft: Draft, number: int) -> Verdict:
         if not draft.is_ended:
@@ -230,16 +231,16 @@ class GapsFill:
     def _result(self) -> RewriteResult:
         gaps = self._request.gaps
         filled_gaps = tuple(FilledGap.of(gap, verdict) for gap, verdict in zip(gaps, self._text.verdicts, strict=True))
-        filled = [one for one in self._text.verdicts if isinstance(one, Candidate)]
-        refused = [one for one in self._text.verdicts if isinstance(one, Rejection)]
+        filled = [verdict for verdict in self._text.verdicts if isinstance(verdict, Candidate)]
+        refused = [verdict for verdict in self._text.verdicts if isinstance(verdict, Rejection)]
         return RewriteResult(
             self._name,
             gaps[0].start,
             gaps[-1].end,
             self._text.result_text() if filled else "",
             None if filled else refused[0],
-            fmean(one.score for one in filled) if filled else 0.0,
-            min((one.confidence for one in filled), default=0.0),
+            fmean(candidate.score for candidate in filled) if filled else 0.0,
+            min((candidate.confidence for candidate in filled), default=0.0),
             True,  # there is no instruction
             self._steps,
             self._watch.timings(),
@@ -272,7 +273,7 @@ def _ranked(layout: GapsLayout, steps: Sequence[Step], joins: Scores, end_ids: f
     for number in range(layout.num_gaps):
         pairs = zip(steps, joins[:, number].tolist(), strict=True)
         drafts = [replace(_draft(layout, step, number, end_ids), join=join) for step, join in pairs]
-        ranked.append(sorted(drafts, key=lambda one: -one.score))
+        ranked.append(sorted(drafts, key=lambda draft: -draft.score))
     return ranked
 
 
@@ -315,5 +316,5 @@ def _joins(run: DecodeRun, layout: GapsLayout, steps: Sequence[Step]) -> Scores:
         ends.append(begins)
     lanes = range(len(steps), 2 * len(steps))  # of their own: see `InfillDecoder`
     predictions = task.denoiser.predict(task.slot, canvases, 0.0, task.rng, lanes)
-    found = zip(predictions, known, ends, strict=True)
-    return np.array([[join_score(prediction, ids, at) for at in begins] for prediction, ids, begins in found])
+    predicted = zip(predictions, known, ends, strict=True)
+    return np.array([[join_score(prediction, ids, at) for at in begins] for prediction, ids, begins in predicted])

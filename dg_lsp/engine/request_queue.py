@@ -166,7 +166,7 @@ class SharedDevice:
     def wait(self, priority: int) -> float:
         """Waits once while a more urgent request of another model runs; returns the seconds, 0 where none runs."""
         with self._changed:
-            if not any(number and other < priority for other, number in self._running.items()):
+            if not any(number and running < priority for running, number in self._running.items()):
                 return 0.0
             began = time.monotonic()
             self._changed.wait(LONGEST_WAIT)

@@ -78,8 +78,9 @@ class ResidentModels(Generic[SchedulerT]):
     @classmethod
     def open(cls, open_scheduler: OpenScheduler[SchedulerT], settings: Settings) -> Self:
         """Begins to load the models of the settings, that of completions first."""
-        completion, other = open_scheduler(settings), settings.for_rewrites
-        return cls(completion, completion if other.model_key == settings.model_key else open_scheduler(other))
+        completion, of_rewrites = open_scheduler(settings), settings.for_rewrites
+        is_same = of_rewrites.model_key == settings.model_key
+        return cls(completion, completion if is_same else open_scheduler(of_rewrites))
 
     @property
     def schedulers(self) -> tuple[SchedulerT, ...]:

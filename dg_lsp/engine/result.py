@@ -71,12 +71,13 @@ class FillResult:
     def confident(self, least: float | None) -> "FillResult":
         """The result with the candidates below this confidence or with a fault hidden, at 0 too; None shows all."""
         every = (*self.candidates, *self.hidden)
-        shown = tuple(one for one in every if least is None or (one.confidence >= least and one.fault is None))
-        hidden = tuple(one for one in every if one not in shown)
-        refused = tuple(Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in hidden)
-        known = [Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in self.hidden]
-        others = tuple(one for one in self.rejections if one not in known)
-        return replace(self, candidates=shown, hidden=hidden, rejections=(*refused, *others))
+        good = (candidate for candidate in every if candidate.fault is None and candidate.confidence >= (least or 0.0))
+        shown = every if least is None else tuple(good)
+        hidden = tuple(candidate for candidate in every if candidate not in shown)
+        refused = tuple(Rejection(candidate.fault or Reason.LOW_CONFIDENCE, candidate.text) for candidate in hidden)
+        known = [Rejection(candidate.fault or Reason.LOW_CONFIDENCE, candidate.text) for candidate in self.hidden]
+        remaining = tuple(rejection for rejection in self.rejections if rejection not in known)
+        return replace(self, candidates=shown, hidden=hidden, rejections=(*refused, *remaining))
 
     @property
     def text(self) -> str:
@@ -96,7 +97,7 @@ class FillResult:
     @property
     def is_unfinished(self) -> bool:
         """Nothing was stable at the deadline: the same request may have a candidate later."""
-        return not self.candidates and any(one.reason is Reason.UNFINISHED for one in self.rejections)
+        return not self.candidates and any(rejection.reason is Reason.UNFINISHED for rejection in self.rejections)
 
     @property
     def tokens_per_forward(self) -> float:

@@ -131,18 +131,17 @@ class Scheduler:
 
         Any request stops it, and a newer warm-up replaces it. Nothing happens while a request runs or waits.
         """
-        job = _warm_up_job(request, settings or self._settings)
+        warm_up = _warm_up_job(request, settings or self._settings)
         with self._changed:
-            waiting = self._queue.jobs
-            is_waiting = any(not isinstance(each.request, WarmUpRequest) for each in waiting)
-            if self._is_closed or is_waiting or not job.settings.speculate:
+            is_waiting = any(not isinstance(job.request, WarmUpRequest) for job in self._queue.jobs)
+            if self._is_closed or is_waiting or not warm_up.settings.speculate:
                 return
-            if any(not isinstance(each.request, WarmUpRequest) for each in self._active):
+            if any(not isinstance(active.request, WarmUpRequest) for active in self._active):
                 return
-            for each in self._active:
-                each.future.cancel()
+            for active in self._active:
+                active.future.cancel()
             self._queue.clear()
-            self._queue.add(job)
+            self._queue.add(warm_up)
             self._changed.notify()
 
     def configure(self, settings: CompletionSettings) -> None:
@@ -194,13 +193,13 @@ class Scheduler:
                 job.future.cancel()
                 return
             stale = self._queue.replace(job.key)
-            stale += [each for each in self._active if each.is_speculative or each.key == job.key]
+            stale += [active for active in self._active if active.is_speculative or active.key == job.key]
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
         self._device.wake()
-        for each in stale:
-            each.future.cancel()
+        for stale_job in stale:
+            stale_job.future.cancel()
 
     def _serve(self) -> None:
         try:
@@ -221,8 +220,8 @@ class Scheduler:
             else:
                 self._close_engine()
         except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
-            for each in self._active:
-                _settle(each.future, error)
+            for active in self._active:
+                _settle(active.future, error)
             place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
             where = f"{Path(place.filename).name}:{place.lineno}"
             sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")

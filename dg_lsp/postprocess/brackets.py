@@ -121,5 +121,5 @@ def _marked(language: Language) -> list[str]:
 @lru_cache(None)
 def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
     """Everything up to the end of a string, which may be a line end."""
-    others = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
-    return re.compile(f"(?:{others})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)
+    content = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
+    return re.compile(f"(?:{content})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)

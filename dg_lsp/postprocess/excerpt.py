@@ -136,18 +136,18 @@ class Excerpt:
             return ""
         before = self.above + self.line_prefix
         depth = None if (self.line_prefix + fill).strip() else depth_of(self.line_prefix)
-        found = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
+        closers_by_depth = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
         if not self.is_file_end:
             left = balance(before + fill, self.language)
             for at in left.openings:
                 header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
                 if at < len(before) and header.rstrip().endswith(OPENERS):
-                    found.append((depth_of(header), CLOSER_OF[before[at]]))
+                    closers_by_depth.append((depth_of(header), CLOSER_OF[before[at]]))
         below = next((line for line in self.following.split("\n") if line.strip()), "")
         is_end = self.language.block_end is not None and self.language.block_end.match(below)
         least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
-        found.sort(key=lambda one: -one[0])
-        closers = "".join(f"\n{closer}" for depth, closer in found if depth >= least)
+        closers_by_depth.sort(key=lambda depth_and_closer: -depth_and_closer[0])
+        closers = "".join(f"\n{closer}" for depth, closer in closers_by_depth if depth >= least)
         separator = "," if self.language.last_elements else ";" if closers.endswith(")") else ""
         return closers and closers + separator * (not is_end)
 
@@ -210,14 +210,14 @@ def _end_mark(text: str, language: Language) -> str:
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
     """The last of the least indented landmarks that no line up to the cursor is less deep than."""
-    found, best = {match.start(): match for match in landmarks}, None
+    landmark_at, best = {match.start(): match for match in landmarks}, None
     end, least = len(above), depth_of(line_prefix) if line_prefix.strip() else len(above)
     while end > 0:
         start = above.rfind("\n", 0, end - 1) + 1
         line = above[start : end - 1]
         if line.strip():
             least = min(least, depth_of(line))
-            match = found.get(start)
+            match = landmark_at.get(start)
             if match and depth_of(line) <= least and (best is None or depth_of(line) < len(best["indentation"])):
                 best = match
         end = start
@@ -262,9 +262,9 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
             return _End(_start_of(below, min(ends), language), 0)
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
-    found = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
-    if len(found) > 1:  # see above
-        return _End(_start_of(below, found[-1].start(), language), len(found[-1]["indentation"]))
+    deep_enough = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
+    if len(deep_enough) > 1:  # see above
+        return _End(_start_of(below, deep_enough[-1].start(), language), len(deep_enough[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
     between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
     if between:
@@ -290,15 +290,15 @@ def _closers(left: Balance, brackets: Balance, above: str, below: str, depth: in
     """
     # a line below the gap that is less deep than its content ends a block above the gap
     least = min([depth, *map(depth_of, _indented(below.split("\n")[1:], language))])
-    found = [
+    closers_by_depth = [
         (depth_of(header), closer)
         for text, opened, limit in ((below, brackets, depth), (above, left, least))
         for closer, header, content in _open_blocks(text, opened, below, language)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
-    found += _word_closers((above + below).split("\n"), language, depth)
-    found.sort(key=lambda one: -one[0])
-    return "\n".join(closer for _, closer in found if closer)
+    closers_by_depth += _word_closers((above + below).split("\n"), language, depth)
+    closers_by_depth.sort(key=lambda depth_and_closer: -depth_and_closer[0])
+    return "\n".join(closer for _, closer in closers_by_depth if closer)
 
 
 def _word_closers(lines: Sequence[str], language: Language, depth: int | None = None) -> Iterator[tuple[int, str]]:

@@ -119,8 +119,8 @@ def _is_defined(name: str, lines: Sequence[str], number: int) -> bool:
     for line, decorated in zip(reversed(above), reversed(is_decorated), strict=True):
         if depth_of(line) < depth:
             return False
-        found = _DEFINITION.match(line)
-        if found and found["name"] == name and depth_of(line) == depth:
+        definition = _DEFINITION.match(line)
+        if definition and definition["name"] == name and depth_of(line) == depth:
             return not decorated
     return False
 
@@ -150,8 +150,8 @@ def _enclosing(lines: Sequence[str], number: int) -> Iterator[str]:
 
 def _imported_names(line: str) -> Iterator[str]:
     """The names that an import on one line binds; `a.b` for `import a.b`."""
-    found = _IMPORT.match(line)
-    for item in found["names"].split(",") if found else ():
+    imported = _IMPORT.match(line)
+    for item in imported["names"].split(",") if imported else ():
         if (words := item.split()) and words[-1] != "*":
             yield words[-1]
 
@@ -185,5 +185,5 @@ def unbound_names(text: str) -> frozenset[str]:
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     waiting = [table]
     while waiting:
-        yield (one := waiting.pop())
-        waiting.extend(one.get_children())
+        yield (current := waiting.pop())
+        waiting.extend(current.get_children())

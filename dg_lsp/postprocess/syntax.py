@@ -256,11 +256,11 @@ class Surroundings:
             return True
         if not self.language.has_macros:
             return False
-        found, without = (balance(before + text + after, self.language) for text in (fill, ""))
-        is_inside = balance(after, self.language).strays != found.strays  # of a block that begins above
-        if self._gap.is_cut and is_inside and not found.mismatch and not found.closers:  # `}` of a namespace around
+        filled, without = (balance(before + text + after, self.language) for text in (fill, ""))
+        is_inside = balance(after, self.language).strays != filled.strays  # of a block that begins above
+        if self._gap.is_cut and is_inside and not filled.mismatch and not filled.closers:  # `}` of a namespace around
             return True
-        fits = found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
+        fits = filled.num_unmatched == 0 or filled.num_unmatched < without.num_unmatched
         return fits and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
@@ -378,7 +378,7 @@ class Surroundings:
         if is_line:
             endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
         closers = part.unclosed(fill)
-        texts = [line + ending + more for more in dict.fromkeys(("", closers)) for ending in endings]
+        texts = [line + ending + unclosed for unclosed in dict.fromkeys(("", closers)) for ending in endings]
         return any(self._is_valid(text if alone else part.without_line().text(text)) for text in texts)
 
     def num_errors(self, fill: str) -> int:

@@ -35,8 +35,8 @@ def to_text(fill: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     text = LINE_END.sub("\n", text)
-    others = set(text) - set("\n\t")
-    is_refused = any(char in _REFUSED or unicodedata.category(char) in _REFUSED_CATEGORIES for char in others)
+    characters = set(text) - set("\n\t")
+    is_refused = any(char in _REFUSED or unicodedata.category(char) in _REFUSED_CATEGORIES for char in characters)
     return None if is_refused else text
 
 
@@ -50,8 +50,8 @@ def cut_loops(text: str, language: Language = PLAIN) -> str:
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
         line = lines[i].strip()
-        if any(map(str.isalnum, line)) and len({other.strip() for other in lines[i : i + NUM_LOOPS]}) == 1:
-            is_end = all(line.startswith(other.strip()) for other in lines[i + NUM_LOOPS :])
+        if any(map(str.isalnum, line)) and len({repeated.strip() for repeated in lines[i : i + NUM_LOOPS]}) == 1:
+            is_end = all(line.startswith(following.strip()) for following in lines[i + NUM_LOOPS :])
             may_repeat = language.has_tags or line.endswith(",")
             return text if may_repeat and not is_end else "\n".join(lines[: i + 1])
     return text
@@ -86,8 +86,8 @@ def drop_leading_blanks(fill: str, cursor: Cursor, language: Language = PLAIN) -
         is_prose = language.landmark is None or prefix.lstrip().startswith((language.comment or "\n", "*", "/*"))
         return fill if is_prose else fill.lstrip(" ")
     if prefix[-1] in OPENERS and fill[:1] == " " and fill[1:2].strip():
-        others = "\n".join((*cursor.above, prefix[:-1], cursor.line_rest, *cursor.below))
-        num_blanks, num = others.count(prefix[-1] + " "), others.count(prefix[-1])
+        surroundings = "\n".join((*cursor.above, prefix[:-1], cursor.line_rest, *cursor.below))
+        num_blanks, num = surroundings.count(prefix[-1] + " "), surroundings.count(prefix[-1])
         return fill if 2 * num_blanks > num else fill.lstrip(" ")
     return fill.lstrip(" ")
 
@@ -116,16 +116,16 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     the fill was written relative to the margin.
     """
     width = len(cursor.line_prefix)
-    first, *others = fill.split("\n")
+    first, *further = fill.split("\n")
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
     depth, deepest = depth_of(first), _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
-    follower = next((line for line in others if line.strip()), "")
+    follower = next((line for line in further if line.strip()), "")
     if _opens_block(first, language) and follower and depth_of(follower) <= width + extra:
-        others = [" " * width + line if line else line for line in others]
-    return "\n".join([first, *others])
+        further = [" " * width + line if line else line for line in further]
+    return "\n".join([first, *further])
 
 
 def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
@@ -290,7 +290,7 @@ def closes_wrongly(fill: str, cursor: Cursor, language: Language, *, is_whole: b
         if not match["end"]:
             open_elements.append((name, is_new))
             continue
-        names = [each for each, _ in open_elements]
+        names = [name for name, _ in open_elements]
         while is_page and names and names[-1] != name and names[-1] in _MAY_STAY_OPEN:
             names.pop()
         is_inside = len(names) > 0 and names[-1] != name
@@ -379,7 +379,7 @@ def _shown(lines: tuple[str, ...]) -> tuple[str, ...]:
 @lru_cache(maxsize=4)
 def _has_pair(lines: tuple[str, ...]) -> bool:
     """True if two equal lines follow each other."""
-    return any(one == other and _is_distinctive(one) for one, other in itertools.pairwise(lines))
+    return any(line == following and _is_distinctive(line) for line, following in itertools.pairwise(lines))
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:

@@ -132,7 +132,7 @@ def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reas
     if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
         views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
     language = language_of(snapshot.language)
-    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, one, language) for one in views))
+    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, view, language) for view in views))
     return next(faults, None)
 
 
@@ -145,8 +145,8 @@ def _breaks_tags(text: str, cursor: Cursor, language: Language, *, is_whole: boo
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
-    first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
-    text = text_edits.drop_leading_blanks(first, cursor, language) + end + text_edits.expand_indentation(others)
+    first, end, following = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
+    text = text_edits.drop_leading_blanks(first, cursor, language) + end + text_edits.expand_indentation(following)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
     text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end), language)
     aligned = text_edits.align(text, cursor, language)
@@ -168,9 +168,10 @@ def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
-    everything = list(results)
-    candidates = sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score)
-    return _distinct(candidates), tuple(one for one in everything if isinstance(one, Rejection))
+    verdicts = list(results)
+    candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
+    candidates.sort(key=lambda candidate: -candidate.score)
+    return _distinct(candidates), tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
 
 
 def merge(rankings: Sequence[tuple[Candidate, ...]]) -> tuple[Candidate, ...]:
@@ -178,16 +179,16 @@ def merge(rankings: Sequence[tuple[Candidate, ...]]) -> tuple[Candidate, ...]:
 
     Scores are comparable within one decoder only.
     """
-    firsts = sorted((one[0] for one in rankings if one), key=lambda one: -one.confidence)
-    return _distinct([*firsts, *(candidate for one in rankings for candidate in one[1:])])
+    firsts = sorted((ranking[0] for ranking in rankings if ranking), key=lambda first: -first.confidence)
+    return _distinct([*firsts, *(candidate for ranking in rankings for candidate in ranking[1:])])
 
 
 def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """The first of those that differ only in blanks and line ends."""
-    found: dict[str, Candidate] = {}
+    distinct: dict[str, Candidate] = {}
     for candidate in candidates:
-        found.setdefault("".join(candidate.text.split()), candidate)
-    return tuple(found.values())
+        distinct.setdefault("".join(candidate.text.split()), candidate)
+    return tuple(distinct.values())
 
 
 def judge_rewrite(

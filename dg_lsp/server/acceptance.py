@@ -165,8 +165,8 @@ class Acceptance:
             return [self.offer() for _ in items]
         followed.answer_ms = 1e3 * (self._clock() - followed.arrival)
         followed.items, followed.model = items, model
-        others = [request for request in self._of(followed.uri) if request is not followed]
-        followed.is_rest = any(self._has_rest(older, followed) for older in others)
+        older_requests = [request for request in self._of(followed.uri) if request is not followed]
+        followed.is_rest = any(self._has_rest(older, followed) for older in older_requests)
         return [self.offer(item, followed) for item in items]
 
     def drop(self, followed: Followed, verdict: Verdict) -> None:

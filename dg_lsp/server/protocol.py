@@ -330,5 +330,5 @@ def _likeness(value: Mapping[str, Any], kind: Any) -> tuple[int, int]:
 
 
 def _json_name(name: str) -> str:
-    first, *others = name.removesuffix("_").split("_")
-    return "".join([first, *map(str.title, others)])
+    first, *further = name.removesuffix("_").split("_")
+    return "".join([first, *map(str.title, further)])

@@ -188,10 +188,10 @@ async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
         line = await reader.readuntil(b"\n")
         if line == b"\r\n":
             break
-        if (found := _HEADER_LINE.fullmatch(line)) is None:
+        if (field := _HEADER_LINE.fullmatch(line)) is None:
             raise ValueError("a header line does not begin with Content-")
-        if found[1].lower() == b"length":
-            lengths.append(found[2])
+        if field[1].lower() == b"length":
+            lengths.append(field[2])
     if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > max_bytes:
         raise ValueError(f"a header needs one Content-Length of at most {max_bytes:,} bytes")
     return int(lengths[0])

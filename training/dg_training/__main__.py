@@ -182,8 +182,8 @@ def _decoder_statistics(path: Path, root: Path, cases: Path | None, limit: int, 
     from dg_training.store import read_texts
 
     denoiser, tokenizer = open_denoiser(path, threads)
-    found = read_cases(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
-    chosen = sample_cases(found, limit, 0)
+    listed = read_cases(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
+    chosen = sample_cases(listed, limit, 0)
     table = decoder_statistics(denoiser, tokenizer, chosen)
     denoiser.close()
     print(f"{len(chosen)} test cases; causal passes, verifying passes, canvas passes, share of right first lines:")

@@ -88,7 +88,7 @@ def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> in
 
     The files are JSON or JSON lines, plain or gzip, in the format of HumanEval-Infilling or MBPP.
     """
-    found: set[int] = set()
+    kept: set[int] = set()
     for file in files:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         text = raw.decode()
@@ -98,9 +98,9 @@ def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> in
             problem = ("" if is_humaneval else "\n").join(row.get(key, "") for key in keys)
             words = WORD.findall(problem.lower())
             hashes = ngram_hashes(word_hashes(problem), BENCHMARK_NGRAM).tolist()
-            found |= {hashed for i, hashed in enumerate(hashes) if _is_characteristic(words[i : i + BENCHMARK_NGRAM])}
-    np.array(sorted(found), "<u8").tofile(path)
-    return len(found)
+            kept |= {hashed for i, hashed in enumerate(hashes) if _is_characteristic(words[i : i + BENCHMARK_NGRAM])}
+    np.array(sorted(kept), "<u8").tofile(path)
+    return len(kept)
 
 
 def _is_characteristic(words: list[str]) -> bool:
@@ -119,13 +119,13 @@ def build_splits(
 
     Validation packages are deduplicated first: of a file in both splits, the training copy is dropped.
     """
-    found: list[tuple[CorpusFile, Signature]] = []
+    filtered: list[tuple[CorpusFile, Signature]] = []
     with ProcessPoolExecutor(num_processes or None, mp_context=get_context("spawn")) as pool:
         for files, reasons in (map if num_processes == 1 else pool.map)(filter_files, packages):
-            found += files
+            filtered += files
             counts.update(reasons)
-    found.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
-    distinct = deduplicate(found, counts)
+    filtered.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
+    distinct = deduplicate(filtered, counts)
     splits = {split: [f for f in distinct if (f.package in held_out) == (split == "val")] for split in SPLITS}
     splits["train"] = limit_languages(splits["train"])
     counts["limit"] = len(distinct) - sum(map(len, splits.values()))
@@ -139,12 +139,12 @@ def limit_languages(files: Iterable[CorpusFile]) -> list[CorpusFile]:
         is_declaration = bool(DECLARATIONS.search(file.path))
         by_language["declarations" if is_declaration else language_of_file(file.path, file.text) or ""].append(file)
     kept = limit_packages(by_language.pop(PYTHON, []), MAX_PACKAGE_CHARS)
-    for language, found in by_language.items():
+    for language, language_files in by_language.items():
         total = MAX_LANGUAGE_CHARS.get(language, MAX_OTHER_CHARS)
         sizes = Counter[str]()
-        for file in found:
+        for file in language_files:
             sizes[file.package] += len(file.text)
-        kept += limit_packages(found, equal_limit(sizes.values(), total, int(MAX_PACKAGE_SHARE * total)))
+        kept += limit_packages(language_files, equal_limit(sizes.values(), total, int(MAX_PACKAGE_SHARE * total)))
     return sorted(kept, key=lambda f: (f.package, f.path))
 
 
@@ -196,17 +196,17 @@ def prepare(root: Path, *, packages: Path = PACKAGES, num_processes: int = 0) ->
 
 
 def _language_sizes(files: list[CorpusFile]) -> dict[str, dict[str, int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    sizes_by_language: dict[str, list[int]] = defaultdict(list)
     for file in files:
-        found[language_of_file(file.path, file.text) or ""].append(len(file.text))
-    return {name: {"files": len(sizes), "characters": sum(sizes)} for name, sizes in sorted(found.items())}
+        sizes_by_language[language_of_file(file.path, file.text) or ""].append(len(file.text))
+    return {name: {"files": len(sizes), "characters": sum(sizes)} for name, sizes in sorted(sizes_by_language.items())}
 
 
 def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package]) -> Iterator[dict[str, Any]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    sizes_by_package: dict[str, list[int]] = defaultdict(list)
     for file in files:
-        found[file.package].append(len(file.text.encode()))
+        sizes_by_package[file.package].append(len(file.text.encode()))
     for package in sorted(packages, key=lambda p: p.name):
-        if sizes := found[package.name]:
+        if sizes := sizes_by_package[package.name]:
             row = {"package": package.name, "version": package.version, "licence": package.licence}
             yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}

@@ -51,9 +51,9 @@ def ngram_hashes(words: Hashes, length: int) -> Hashes:
 
 def minhash(words: Hashes) -> Signature:
     """MinHash signature of a text's word 5-grams. Shape (128,)."""
-    found = NEW_MINHASH(permutations=PERMUTATIONS)
-    found.update_batch(np.unique(ngram_hashes(words, min(MINHASH_NGRAM, max(1, len(words)))) >> np.uint64(32)))
-    return np.asarray(found.hashvalues, np.uint32)
+    signature = NEW_MINHASH(permutations=PERMUTATIONS)
+    signature.update_batch(np.unique(ngram_hashes(words, min(MINHASH_NGRAM, max(1, len(words)))) >> np.uint64(32)))
+    return np.asarray(signature.hashvalues, np.uint32)
 
 
 def deduplicate(files: Iterable[tuple[CorpusFile, Signature]], counts: Counter[str]) -> list[CorpusFile]:

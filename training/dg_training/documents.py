@@ -138,8 +138,8 @@ def language_shares(groups: Mapping[str, Sequence[CorpusFile]]) -> dict[str, flo
     """The share of the documents in each language; they add up to 1."""
     shares = {}
     for language, files in groups.items():
-        other = OTHER_SHARE * min(1.0, sum(len(file.text) for file in files) / OTHER_CHARS)
-        shares[language] = LANGUAGE_SHARES.get(language, other)
+        default_share = OTHER_SHARE * min(1.0, sum(len(file.text) for file in files) / OTHER_CHARS)
+        shares[language] = LANGUAGE_SHARES.get(language, default_share)
     return {language: share / sum(shares.values()) for language, share in shares.items()}
 
 

@@ -177,7 +177,7 @@ def draw_cases(
     positions = [(code, line) for code in codes for line in range(FIRST_LINE, len(code.lines) - 1)]
     rng.shuffle(positions)
     used: set[tuple[str, int]] = set()
-    found: list[TestCase] = []
+    cases: list[TestCase] = []
 
     def draw(kind: CaseKind) -> Iterator[TestCase]:
         for code, line in positions:
@@ -190,12 +190,12 @@ def draw_cases(
                 yield case
 
     for _ in range(CASE_SETS.index(case_set) + 1):
-        found = []
+        cases = []
         for kind in (kind for kind in reversed(CaseKind) if kind in num_cases):  # blocks are the rarest
-            found += itertools.islice(draw(kind), num_cases[kind])
-            if missing := num_cases[kind] - sum(case.kind == kind for case in found):
+            cases += itertools.islice(draw(kind), num_cases[kind])
+            if missing := num_cases[kind] - sum(case.kind == kind for case in cases):
                 raise InputFileError(f"the files have {missing} test cases too few of kind {kind}")
-    return found
+    return cases
 
 
 def _parse(file: CorpusFile) -> CodeLines | None:
@@ -228,10 +228,10 @@ class CountingDenoiser:
         self.passes["canvas"] += 1
         return self.inner.predict(*arguments)
 
-    def extend(self, slot: int, ids: TokenIds, *more: Any) -> Prediction:
+    def extend(self, slot: int, ids: TokenIds, *allowed: Any) -> Prediction:
         """Counts a causal pass. Several ids are a guess that is verified."""
         self.passes["verify" if len(ids) > 1 else "single"] += 1
-        return self.inner.extend(slot, ids, *more)
+        return self.inner.extend(slot, ids, *allowed)
 
 
 def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: int) -> dict[str, float]:

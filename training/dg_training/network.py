@@ -79,13 +79,13 @@ def dense_mask(document: Tensor, start: Tensor, context_start: Tensor, length: T
 
 def _spans(document: Tensor) -> tuple[tuple[int, int, int], ...]:
     """Row, first token and end of each run of one number that is not negative; document (R, T)."""
-    found = []
+    spans = []
     for row, numbers in enumerate(document):
         values, lengths = torch.unique_consecutive(numbers, return_counts=True)
         ends = lengths.cumsum(0).tolist()
         starts = [0, *ends[:-1]]
-        found += [(row, a, b) for value, a, b in zip(values.tolist(), starts, ends, strict=True) if value >= 0]
-    return tuple(found)
+        spans += [(row, a, b) for value, a, b in zip(values.tolist(), starts, ends, strict=True) if value >= 0]
+    return tuple(spans)
 
 
 def _additive(visible: Tensor) -> Tensor:

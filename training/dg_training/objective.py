@@ -89,8 +89,8 @@ class Losses:
 def to_tensors(batch: TrainingBatch, device: torch.device) -> dict[str, Tensor]:
     """The arrays of a batch on the device."""
     is_cuda = device.type == "cuda"
-    found = {f.name: torch.from_numpy(getattr(batch, f.name)) for f in fields(batch)}
-    return {n: (t.pin_memory() if is_cuda else t).to(device, non_blocking=is_cuda) for n, t in found.items()}
+    tensors = {f.name: torch.from_numpy(getattr(batch, f.name)) for f in fields(batch)}
+    return {n: (t.pin_memory() if is_cuda else t).to(device, non_blocking=is_cuda) for n, t in tensors.items()}
 
 
 def without_canvases(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -165,7 +165,7 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str
     """
     device = batches[0]["tokens"].device
     generator = torch.Generator(device).manual_seed(VALIDATION_SEED)
-    found: dict[str, list[Tensor]] = {}
+    losses_by_kind: dict[str, list[Tensor]] = {}
     for batch in batches:
         with torch.autocast(device.type, torch.bfloat16), torch.set_grad_enabled(objective.is_cuda):
             x = objective.losses(batch, generator)
@@ -181,6 +181,6 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str
         for noise, name in enumerate(("full", "left", "random")):
             parts[f"masked_middle_{name}"] = x.masked[content & (x.masked_noise == noise)]
         for name, loss in parts.items():
-            found.setdefault(name, []).append(loss.detach().float())
-    joined = {name: torch.cat(parts) for name, parts in found.items()}
+            losses_by_kind.setdefault(name, []).append(loss.detach().float())
+    joined = {name: torch.cat(parts) for name, parts in losses_by_kind.items()}
     return {name: round(losses.mean().item(), 4) for name, losses in joined.items() if len(losses)}

@@ -203,9 +203,9 @@ def stated_licence(metadata: str) -> str:
     if expression := headers.get("License-Expression"):
         return str(expression).strip()
     classifiers = [str(c) for c in headers.get_all("Classifier") or []]
-    found = [c.split("::")[-1].strip() for c in classifiers if c.startswith("License ::")]
-    if found := [c for c in found if c != "OSI Approved"]:
-        return " AND ".join(found)
+    licences = [c.split("::")[-1].strip() for c in classifiers if c.startswith("License ::")]
+    if licences := [c for c in licences if c != "OSI Approved"]:
+        return " AND ".join(licences)
     lines = [line.strip() for line in str(headers.get("License") or "").splitlines() if line.strip()]
     return lines[0][:120] if lines else ""
 

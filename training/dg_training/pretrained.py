@@ -56,8 +56,8 @@ class Pretrained:
         network = DiffusionNetwork(replace(self.config, num_tokens=len(pruned.source_ids)))
         with torch.no_grad(), _explained_errors(self.origin.name):
             for name, target in network.state_dict().items():
-                found = self.read(name)
-                weights = pruned.rows(found) if name in (EMBEDDING, OUTPUT) else found
+                stored = self.read(name)
+                weights = pruned.rows(stored) if name in (EMBEDDING, OUTPUT) else stored
                 if tuple(target.shape) != weights.shape:
                     raise ModelBrokenError(
                         f"{self.origin.name}: {name} has the shape {weights.shape}: download it again"
@@ -107,10 +107,10 @@ def _read_gguf(path: Path) -> Pretrained:
     values = {key: value.read() for key, value in header.values.items() if value.kind != ARRAY}
 
     def value(key: str, default: Any = None) -> Any:
-        found = values.get(f"{architecture}.{key}", default)
-        if found is None:
+        content = values.get(f"{architecture}.{key}", default)
+        if content is None:
             raise KeyError(f"{architecture}.{key}")
-        return found
+        return content
 
     scaling = str(values.get(f"{architecture}.rope.scaling.type", "none"))
     if scaling not in ("none", "linear") or f"{architecture}.expert_count" in values:
@@ -158,11 +158,11 @@ def dequantized(header: GGUFHeader, name: str) -> Weights:
     """A tensor in float32; ModelUnsupportedError for a number format that the package gguf cannot read."""
     tensor = header.tensors[name]
     try:
-        found = gguf_files.quants.dequantize(header.rows(name), gguf_files.GGMLQuantizationType(tensor.kind.number))
+        weights = gguf_files.quants.dequantize(header.rows(name), gguf_files.GGMLQuantizationType(tensor.kind.number))
     except (NotImplementedError, ValueError) as error:
         problem = f"{header.path}: weights in {tensor.kind.name} cannot be read for training: use a file in F16 or Q8_0"
         raise ModelUnsupportedError(problem) from error
-    return np.asarray(found, np.float32).reshape(tensor.shape)
+    return np.asarray(weights, np.float32).reshape(tensor.shape)
 
 
 # checkpoint folders
@@ -250,12 +250,12 @@ def _rope_factors(folder: Path, rotation: Mapping[str, Any], head_width: int) ->
         float(rotation[key])
         for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     )
-    found = []
+    factors = []
     for i in range(head_width // 2):
         wavelength = 2 * math.pi * float(rotation["rope_theta"]) ** (2 * i / head_width)
         share = min(1.0, max(0.0, (length / wavelength - low) / (high - low)))
-        found.append(1 / ((1 - share) / factor + share))
-    return tuple(found)
+        factors.append(1 / ((1 - share) / factor + share))
+    return tuple(factors)
 
 
 def _name_in_folder(name: str) -> str:

@@ -147,19 +147,19 @@ class BatchStream:
     def _canvases(self, documents: list[_Placed], canvas_length: int) -> list[tuple[_Placed, int, int]]:
         """Document, start and length of canvases that cover every middle up to `max_copies` times, then any text."""
         num, rng = self.config.num_noisy // canvas_length, self.rng
-        found: list[tuple[_Placed, int, int]] = []
+        canvases: list[tuple[_Placed, int, int]] = []
         for document in [document for document in documents if document.middle >= 0] * self.config.max_copies:
             at = document.middle
-            while at < document.end and len(found) < num:
-                found.append((document, at, self._length(canvas_length)))
-                at += found[-1][2]
+            while at < document.end and len(canvases) < num:
+                canvases.append((document, at, self._length(canvas_length)))
+                at += canvases[-1][2]
         text_ends = [(d, d.middle if d.middle >= 0 else d.end) for d in documents]
         texts = [(document, end) for document, end in text_ends if end - document.start > 8]
-        while len(found) < num and texts:
+        while len(canvases) < num and texts:
             document, end = texts[int(rng.integers(len(texts)))]
             at = int(rng.integers(document.start + 1, end - 4))
-            found.append((document, at, min(self._length(canvas_length), end - at)))
-        return found
+            canvases.append((document, at, min(self._length(canvas_length), end - at)))
+        return canvases
 
     def _length(self, canvas_length: int) -> int:
         is_short = self.rng.random() < SHORT_CANVAS

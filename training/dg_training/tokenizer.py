@@ -167,7 +167,8 @@ def own_vocabulary(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
 def _merges_of_file(text: str) -> tuple[Merge, ...]:
     """The merges in the text of a tokenizer.json."""
     merges = json.loads(text)["model"]["merges"]
-    return tuple((one.split(" ")[0], one.split(" ")[1]) if isinstance(one, str) else tuple(one) for one in merges)
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+    return tuple((left, right) for left, right in pairs)
 
 
 # checkpoints
@@ -182,8 +183,8 @@ def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
     """
 
     def value(key: str, default: Any = None) -> Any:
-        found = header.values.get(f"tokenizer.ggml.{key}")
-        return default if found is None else found.read()
+        entry = header.values.get(f"tokenizer.ggml.{key}")
+        return default if entry is None else entry.read()
 
     model, pre = value("model", ""), value("pre", "default")
     if model != BYTE_LEVEL or pre not in PRE_TOKENIZERS:
@@ -250,10 +251,10 @@ class PrunedVocabulary:
 
     def rows(self, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The rows of an embedding or output matrix; a new token gets their mean."""
-        found = weights[np.maximum(self.source_ids, 0)]
+        rows = weights[np.maximum(self.source_ids, 0)]
         is_new = self.source_ids < 0
-        found[is_new] = found[~is_new].mean(0)
-        return found
+        rows[is_new] = rows[~is_new].mean(0)
+        return rows
 
 
 def count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
@@ -287,13 +288,13 @@ def restrict(source: Vocabulary, chosen: Sequence[int]) -> PrunedVocabulary:
 def _special_sources(source: Vocabulary) -> list[int]:
     """For each of our special tokens the source's token that means the same, or -1."""
     spellings = {token: i for i, token in enumerate(source.tokens)}
-    found = dict.fromkeys(range(len(SPECIAL_TOKENS)), -1)
-    found[END_OF_TEXT] = source.end_id if source.start_id is None else source.start_id
-    found[END_OF_MIDDLE] = source.end_id
+    source_ids = dict.fromkeys(range(len(SPECIAL_TOKENS)), -1)
+    source_ids[END_OF_TEXT] = source.end_id if source.start_id is None else source.start_id
+    source_ids[END_OF_MIDDLE] = source.end_id
     fim = next((fim for family in FIM_FAMILIES.values() if (fim := family.tokens(spellings))), None)
     if fim is not None and fim.middle_id is not None:
-        found |= {PREFIX: fim.prefix_id, SUFFIX: fim.suffix_id, MIDDLE: fim.middle_id}
-    return list(found.values())
+        source_ids |= {PREFIX: fim.prefix_id, SUFFIX: fim.suffix_id, MIDDLE: fim.middle_id}
+    return list(source_ids.values())
 
 
 def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens: int) -> set[int]:
@@ -304,8 +305,8 @@ def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens:
     user_defined = [i for i, kind in enumerate(source.kinds) if kind == Kind.USER_DEFINED]
     kept |= {i for i in user_defined if counts.get(i) or source.tokens[i].isspace()}
     frequent = sorted((i for i in ids.values() if counts.get(i)), key=lambda i: (-counts[i], i))
-    others = (i for i in ids.values() if not counts.get(i) and source.tokens[i].lstrip("Ġ").isascii())
-    for i in (*frequent, *others):
+    unused = (i for i in ids.values() if not counts.get(i) and source.tokens[i].lstrip("Ġ").isascii())
+    for i in (*frequent, *unused):
         if i in kept:
             continue
         needed = {ids[part] for part in _parts(source.tokens[i], ranks)} | {i}
@@ -316,12 +317,12 @@ def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens:
 
 def _parts(token: str, ranks: Mapping[Merge, int]) -> set[str]:
     """The tokens that arise while merges make this one, its characters included; empty if they do not make it."""
-    pieces, found = list(token), set(token)
+    pieces, parts = list(token), set(token)
     while len(pieces) > 1:
         pairs = [(ranks[pair], at) for at, pair in enumerate(pairwise(pieces)) if pair in ranks]
         if not pairs:
             return set()
         _, at = min(pairs)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-        found.add(pieces[at])
-    return found
+        parts.add(pieces[at])
+    return parts

@@ -229,24 +229,24 @@ class Trainer:
         loader = BatchLoader(self.root, self.rows, config.seed * 1000, config.loader_processes, self.loader_state)
         with closing(iter(loader)) as batches:
             for batch in batches:
-                now = before + time.monotonic() - started
+                seconds = before + time.monotonic() - started
                 reserve = self.validation_seconds or min(first_step, length / 4)
                 until = min(planned, end - reserve)
-                progress.seconds = now
-                if now >= until or progress.step == last_step or self.is_stopped:
+                progress.seconds = seconds
+                if seconds >= until or progress.step == last_step or self.is_stopped:
                     break
                 share = progress.seconds / planned
                 rate = learning_rate(config.optimizer, progress.step, share)
                 tensors = to_tensors(batch, self.device)
                 self.step(without_canvases(tensors) if self.is_causal(share) else tensors, rate)
-                first_step = first_step or before + time.monotonic() - started - now
+                first_step = first_step or before + time.monotonic() - started - seconds
                 self.loader_state = loader.state
                 progress.step += 1
                 progress.tokens += batch.tokens.size
                 if progress.step % REPORT_STEPS == 0:
                     self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                if next_save <= now < until - reserve:
+                if next_save <= seconds < until - reserve:
                     self._checkpoint(show, on_save)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
         self._checkpoint(show, on_save, is_late=before + time.monotonic() - started >= end)

@@ -52,7 +52,7 @@ def pack_run(
         sizes[file.package] += len(file.text.encode())
     chosen: set[str] = set()
     for package in by_use(files):
-        if text_bytes is None or sizes[package] + sum(sizes[other] for other in chosen) <= text_bytes:
+        if text_bytes is None or sizes[package] + sum(sizes[chosen_package] for chosen_package in chosen) <= text_bytes:
             chosen.add(package)
     with TemporaryDirectory() as temporary:
         training, archive = Path(temporary) / TRAINING, Path(temporary) / ARCHIVE

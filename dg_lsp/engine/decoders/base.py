@@ -119,10 +119,10 @@ class Progress:
         flags = committed.tolist(), among(ids, end_ids).tolist(), frozen.tolist()
         facts = zip(self.confidence.tolist(), *flags, strict=True)
         cells = list[Cell]()
-        for i, each in enumerate(facts):
+        for i, cell_facts in enumerate(facts):
             piece = decode(ids[i : i + 1])
             if len(piece) > num_hidden or not num_hidden:
-                cells.append(Cell(piece[num_hidden:].decode("utf-8", "replace"), *each))
+                cells.append(Cell(piece[num_hidden:].decode("utf-8", "replace"), *cell_facts))
             num_hidden = max(0, num_hidden - len(piece))
         return Frame(self.block, self.number, tuple(cells), text(self.draft.ids), text(earlier_ids))
 

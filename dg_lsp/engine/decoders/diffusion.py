@@ -34,7 +34,7 @@ class DiffusionDecoder(Decoder):
         else:
             self.num_decoded = yield from task.prefill(layout.prompt_ids)
         canvas = self._canvas(layout)
-        first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases, begun)
+        first, *further = yield from self._denoise(block, [canvas] * task.limits.num_canvases, begun)
         while self._is_full(first) and not task.is_done(first, self.num_passes):
             prompt_ids = token_ids(np.concatenate([known_ids, first.ids]))
             if len(prompt_ids) > task.max_length or task.limits.is_over():
@@ -43,7 +43,7 @@ class DiffusionDecoder(Decoder):
             task.denoiser.prefill(task.slot, prompt_ids)
             canvas = self._canvas(Layout(prompt_ids))
             (first,) = yield from self._denoise(block, [canvas], first)
-        return (first, *others)
+        return (first, *further)
 
     def _begun(self) -> Generator[Progress, None, Draft]:
         """The tokens before the canvases, which go as far as the cursor. A causal pass gives one token."""

@@ -87,7 +87,8 @@ class InfillDecoder(DiffusionDecoder):
         # lanes of their own: a model that is conditioned on its last prediction has seen the tokens there
         lanes = range(len(steps), 2 * len(steps))
         predictions = task.denoiser.predict(task.slot, canvases, 0.0, task.rng, lanes)
-        return [join_score(prediction, *one) for prediction, one in zip(predictions, joined, strict=True)]
+        pairs = zip(predictions, joined, strict=True)
+        return [join_score(prediction, canvas, end) for prediction, (canvas, end) in pairs]
 
     def _joined(self, step: Step) -> tuple[TokenIds, int]:
         """The canvas with only the shown part of the fill, and where the suffix begins in it."""
