@@ -6,8 +6,8 @@ import tiny_masked
 
 from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
-from dg_lsp.backends.llamacpp import device_reduction, diffusiongemma
 from dg_lsp.backends.llamacpp import library as library_module
+from dg_lsp.backends.llamacpp.diffusiongemma import device_reduction, runtime_check
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli.doctor import Checkup, _runtime, machine_facts
 from dg_lsp.context import languages
@@ -166,7 +166,7 @@ def test_the_llama_cpp_library_is_reported(runtime, text):
 def test_a_changed_llama_cpp_of_an_earlier_version_is_reported(monkeypatch):
     old = Runtime(Path("/r"), "overlay", "", "0.3.36", "/lib/libllama.so", "0" * 64)
     monkeypatch.setattr(library_module, "library", lambda: SimpleNamespace(runtime=old, note=""))
-    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: True)
+    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: True)
     monkeypatch.setattr(device_reduction, "functions", lambda: None)
     line = dict(machine_facts(Checkup(runtime=_runtime())))["runtime"]
     assert "DiffusionGemma runs; an earlier version built it" in line
