@@ -51,8 +51,8 @@ from dg_benchmarks.random_gguf import TYPES, write_random
 from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
 from dg_benchmarks.steps import medians
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
-from dg_lsp.backends.llamacpp.device_reduction import GraphReduction
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.bench.metrics import Table
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.errors import DgLspError

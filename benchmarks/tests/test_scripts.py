@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 

@@ -156,7 +156,7 @@ def supports_bidirectional(folder: Path | None) -> bool:
 
     variables = {VARIABLE: str(folder.absolute() if folder else STOCK), LLAMA_CPP_VARIABLE: ""}
     what = f"the {'changed' if folder else 'installed'} llama.cpp"
-    return run_llama_cpp("diffusiongemma", variables=variables, what=what, codes=(0, 10)).returncode == 0
+    return run_llama_cpp("diffusiongemma.runtime_check", variables=variables, what=what, codes=(0, 10)).returncode == 0
 
 
 def run_llama_cpp(

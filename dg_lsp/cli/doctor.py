@@ -217,8 +217,8 @@ def _try_remote(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _runtime() -> dict[str, Any]:
-    from dg_lsp.backends.llamacpp.device_reduction import functions
-    from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
+    from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import functions
+    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
     from dg_lsp.backends.llamacpp.library import library
     from dg_lsp.runtime import COMMAND
 

@@ -54,10 +54,11 @@ def unpack_llama_cpp(
     needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
     try:
         with tarfile.open(packed) as archive:
-            # missing before Python 3.11.4
+            # missing before Python 3.11.4: so only regular files inside the folder are unpacked
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
-            names = [name for name in archive.getnames() if name.startswith(needed) and not name.startswith(unused)]
-            archive.extractall(folder, map(archive.getmember, names))
+            files = [member for member in archive if member.isfile() and ".." not in member.name.split("/")]
+            wanted = (file for file in files if file.name.startswith(needed) and not file.name.startswith(unused))
+            archive.extractall(folder, wanted)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():

@@ -13,7 +13,7 @@ from typing import Self
 
 from dg_lsp.context.document import depth_of
 from dg_lsp.context.languages import Language
-from dg_lsp.postprocess.brackets import CLOSER_OF, CLOSERS, OPENER_OF, OPENERS, Balance, balance, without_long_strings
+from dg_lsp.postprocess.brackets import CLOSER_OF, CLOSERS, OPENERS, Balance, balance, without_long_strings
 
 REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
@@ -22,11 +22,6 @@ _FLAT_END = re.compile(r"^(?:[^\s#][^\n]*\n+(?=\})|#[^\n]*\n{2,}(?=\}(?!;)))", r
 """Before the end of a block without indentation: a namespace."""
 _BOUNDARY = re.compile(r"\n(?:(?<=\A\n)|(?<=[;}\n]\n))\n*(?=(?P<indentation> *)[^\s)\]}])")  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
-_MACRO = re.compile(
-    r"\n(?:(?<=\A\n)|(?<=[;{}\n/]\n))[ \t]*((?!NULL\b)[A-Z][A-Z0-9_]{3,}(?:\([^()\n]*\))?)[ \t]*(?://[^\n]*)?(?=\n\s*(?:[\w#}/*]|\Z))"
-)  # alone on its line
-_NOT_LINE_END = re.compile(r"[^\n]")
-_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(?P<if>if)|(?P<endif>endif)|el)[^\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +48,7 @@ class Excerpt:
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None if the language has no landmarks, or if none is near: the text could begin inside a string. Also in a
-        comment or string whose end is not near: it contains no code.
+        None if the language has no landmarks, or if none is near: the text could begin inside a string.
         """
         landmark = language.landmark
         if landmark is None:
@@ -69,9 +63,7 @@ class Excerpt:
             above = before[before.find("\n") + 1 : line_start]
             landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
             landmarks = landmarks[-1:]
-        end = _end_mark((above + line_prefix)[-num_read:], language) if num_read > len(line_prefix) else ""
-        is_in_long_text = end and len(after) > REACH and end not in after[:REACH]
-        if is_in_long_text or (is_cut and not landmarks):
+        if is_cut and not landmarks:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]
@@ -113,8 +105,7 @@ class Excerpt:
 
     def text(self, fill: str) -> str:
         """The text that is parsed, with `fill` in the gap."""
-        text = self.before + fill + self.after(fill)
-        return _without_macros(text, self) if self.language.has_macros else text
+        return self.before + fill + self.after(fill)
 
     def after(self, fill: str) -> str:
         """The text behind the gap, with `fill` in it; an unfinished file gets the brackets it lacks."""
@@ -179,17 +170,9 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
-    is_whole = excerpt.is_whole and end.is_known and not _opens_comment(before, excerpt.following, language)
+    is_whole = excerpt.is_whole and end.is_known
     is_following_cut = end.at < len(excerpt.following) or excerpt.is_following_cut
     return replace(excerpt, below=below, tail=tail, is_whole=is_whole, is_following_cut=is_following_cut)
-
-
-def _opens_comment(above: str, below: str, language: Language) -> bool:
-    """True if `above` ends in a comment, and the next one to end is another."""
-    if not language.block_comment:
-        return False
-    start, end = language.block_comment
-    return above.rfind(start) > above.rfind(end) and 0 <= below.find(start) < below.find(end)
 
 
 def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Match[str]], int]:
@@ -199,13 +182,6 @@ def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Mat
     start = first.start() if first else 0  # the text before may begin inside of a string
     code, unfinished = without_long_strings(text[start:], language)
     return list(language.landmark.finditer(text[:start] + code, start)), len(code) - unfinished
-
-
-def _end_mark(text: str, language: Language) -> str:
-    """What ends the comment of several lines or the string that the text begins with."""
-    start, end = language.block_comment or ("\0", "")
-    quotes = sorted(language.multiline, key=len, reverse=True)
-    return end if text.startswith(start) else next((quote for quote in quotes if text.startswith(quote)), "")
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
@@ -333,29 +309,3 @@ def _last_element(below: str, closers: str, language: Language) -> str:
     if not below.rstrip().endswith(","):
         return ""
     return next((text for closer, text in language.last_elements if closer == closers[0]), "")
-
-
-def _without_macros(text: str, excerpt: Excerpt) -> str:
-    """`text` with blanks for macros that stand alone between two statements, and for lines such as `#if` and `#endif`.
-
-    Of the latter those whose partner is outside of the excerpt, or which cut a block in two. Of the branches of such a
-    conditional, only the first one stays.
-    """
-    opened = list[list[re.Match[str]]]()
-    blank = [(match.start(1) - 1, match.end(1) - 1) for match in _MACRO.finditer("\n" + text)]
-    for match in _CONDITIONAL.finditer(text):
-        if match["if"]:
-            opened.append([match])
-        elif not opened:
-            blank += [match.span()] if excerpt.is_cut else []
-        else:
-            opened[-1].append(match)
-            if match["endif"]:
-                first, second, *_ = branches = opened.pop()
-                part = text[first.end() : second.start()]
-                if any(part.count(opener) != part.count(closer) for closer, opener in OPENER_OF.items()):
-                    blank += first.span(), (second.start(), branches[-1].end())
-    blank += (match.span() for branches in opened for match in branches if excerpt.is_following_cut)
-    for start, end in blank:
-        text = text[:start] + _NOT_LINE_END.sub(" ", text[start:end]) + text[end:]
-    return text

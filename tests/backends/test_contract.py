@@ -6,7 +6,7 @@ from margins import check_close
 
 from dg_lsp.backends import scripted
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.backends.transformers import open_checkpoint

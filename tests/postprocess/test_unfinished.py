@@ -200,7 +200,6 @@ SWITCH = "void g(int a) {\n  for (;;) {\n    switch (a) {\n      case 0: {\n    
 SWITCH += f"#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
 MEMBERS = "class A {\n public:\n  int f();\n  ¦\n\n#if B\n  int g();\n#endif\n};\n\nint h();\n"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
-NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}  // b\n¦\n}  // a\n"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,6 @@ NAMESPACE_ENDS = "namespace a {\nnamespace b {\n\nint f() {\n  return 1;\n}\n\n}
             id="the end of a string, and the beginning of a block",
         ),
         pytest.param("typescript", f"{COMMENT}¦\n{COMMENT[4:]} */\nf();\n", " * e) `f` } (g", id="prose of a comment"),
-        pytest.param("cpp", NAMESPACE_ENDS, "A_NAMESPACE_END", id="a macro alone on its line"),
     ],
 )
 def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):

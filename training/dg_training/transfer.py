@@ -82,7 +82,9 @@ def unpack_run(folders: Sequence[Path], root: Path) -> bool:
     if names and all((held / name).exists() for name in names):
         _, content = join_file([held])
         with tarfile.open(fileobj=BytesIO(content)) as archive:
-            archive.extractall(root, filter="data")
+            for name in (TOKENIZER, VALIDATION, TRAINING, START):
+                if name in archive.getnames() and (member := archive.extractfile(name)) is not None:
+                    (root / name).write_bytes(member.read())
         shutil.rmtree(held)
     return (root / TRAINING).exists()
 

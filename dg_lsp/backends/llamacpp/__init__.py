@@ -16,7 +16,8 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     Raises:
         ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
     """
-    from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, require_runtime
+    from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import require_runtime
     from dg_lsp.backends.llamacpp.masked import (
         BlockDenoiser,
         CausalDenoiser,

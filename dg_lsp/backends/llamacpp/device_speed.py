@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceGraph, GraphDevice, functions
+from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, DeviceGraph, GraphDevice, functions
 from dg_lsp.backends.llamacpp.library import devices, ggml_functions
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.errors import BackendError

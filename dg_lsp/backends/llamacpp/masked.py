@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.denoiser import (
-    CanvasQuery,
-    ContextDenoiser,
-    LlamaDenoiser,
-    OpenCanvas,
-    Reduce,
-)
+from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel

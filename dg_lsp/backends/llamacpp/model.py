@@ -114,7 +114,6 @@ class LlamaModel:
         values = {key: value.read() for key, value in header.values.items() if value.kind != gguf.ARRAY}
         self.metadata: Mapping[str, str] = MappingProxyType({key: _text(value) for key, value in values.items()})
         """All keys of the file except arrays, with the values as strings."""
-        """Number format of most weights, as llama.cpp names it; empty if the file has no such key."""
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
         self.description = escaped(description.value.decode("utf-8", "replace"))

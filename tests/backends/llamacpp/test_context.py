@@ -7,7 +7,7 @@ import pytest
 from margins import check_close
 
 from dg_lsp.backends.llamacpp import LlamaModel, memory_estimate
-from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.models.metadata import describe

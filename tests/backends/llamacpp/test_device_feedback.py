@@ -5,11 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp import device_feedback
-from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, DeviceFeedback, GraphDevice, choose_feedback
+from dg_lsp.backends.llamacpp import device_graph
+from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
+from dg_lsp.backends.llamacpp.diffusiongemma import self_conditioning
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
+    DeviceFeedback,
+    EmbeddingTable,
+    HostFeedback,
+    SelfConditioning,
+    choose_feedback,
+)
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.reduction import Reducer
-from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import read_header
 
@@ -44,7 +51,7 @@ def reduced(length, scale):
 @pytest.mark.parametrize("block", [4096, 100])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
 def test_device_computes_what_the_host_computes(table, network, choose, monkeypatch, scale, block):
-    monkeypatch.setattr(device_feedback, "_BLOCK_TOKENS", block)
+    monkeypatch.setattr(self_conditioning, "_BLOCK_TOKENS", block)
     device, host = choose(), HostFeedback(table, network, mass=1.0)
     assert isinstance(device, DeviceFeedback)
     for length in (8, 3, 8):
@@ -69,7 +76,7 @@ OPEN = GraphDevice.open
 PROBLEMS = {
     "no device of these kinds": lambda: (GraphDevice, "open", lambda *_: None),
     "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
-    "missing operation": lambda: (device_feedback.functions(), "backend_dev_supports_op", lambda *_: False),
+    "missing operation": lambda: (device_graph.functions(), "backend_dev_supports_op", lambda *_: False),
     "failing sums": lambda: (DeviceFeedback, "sums", fail),
     "wrong sums": lambda: (DeviceFeedback, "sums", mirrored("sums")),
     "failing network": lambda: (DeviceFeedback, "condition", fail),
@@ -85,7 +92,7 @@ def test_host_is_used_if_the_device_cannot_compute_the_same(choose, monkeypatch,
 
 def test_failing_device_is_an_error_with_advice(choose, monkeypatch):
     feedback = choose()
-    monkeypatch.setattr(device_feedback.functions(), "backend_graph_compute", lambda *_: -1)
+    monkeypatch.setattr(device_graph.functions(), "backend_graph_compute", lambda *_: -1)
     with pytest.raises(BackendError, match="gpu_layers = 0"):
         feedback.record(*reduced(8, 1.0))
 
@@ -102,9 +109,9 @@ def test_failing_device_is_an_error_with_advice(choose, monkeypatch):
 )
 def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, opened_device):
     made = [Device(f"device {index}", kind, 100 + index, 1000) for index, kind in enumerate(listed)]
-    monkeypatch.setattr(device_feedback, "devices", lambda: tuple(made))
-    monkeypatch.setattr(device_feedback.functions(), "backend_dev_get", lambda index: index)
-    monkeypatch.setattr(device_feedback.functions(), "backend_dev_init", lambda *_: "backend")
+    monkeypatch.setattr(device_graph, "devices", lambda: tuple(made))
+    monkeypatch.setattr(device_graph.functions(), "backend_dev_get", lambda index: index)
+    monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
     found = GraphDevice.open(GPU_KINDS, number)
     facts = None if found is None else (found.native, found.memory_free)
     assert facts == (None if opened_device is None else (opened_device, 100 + opened_device))

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp import LlamaModel, diffusiongemma
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
-from dg_lsp.backends.llamacpp.device_reduction import GraphReduction, Mode, choose_reduction, functions
-from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, supports_bidirectional
+from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.backends.llamacpp.diffusiongemma import denoiser as denoiser_module
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction, Mode, choose_reduction, functions
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.denoiser import Prediction
@@ -180,7 +182,7 @@ def test_host_is_used_from_the_step_on_at_which_the_device_fails(open_with, monk
 
 @needs_runtime
 def test_earlier_runtime_reduces_on_the_host(open_with, monkeypatch):
-    monkeypatch.setattr(diffusiongemma, "functions", lambda: None)
+    monkeypatch.setattr(denoiser_module, "functions", lambda: None)
     for reduction in (None, Mode.ROWS):
         denoiser = open_with(reduction)
         assert denoiser._reduction.mode is Mode.HOST
@@ -190,10 +192,10 @@ def test_earlier_runtime_reduces_on_the_host(open_with, monkeypatch):
 @needs_runtime
 def test_choice_is_made_at_load_among_those_of_the_device(open_with, monkeypatch):
     tried = []
-    monkeypatch.setattr(diffusiongemma, "choose_reduction", lambda _, others, **__: tried.append(others) or others[-1])
+    monkeypatch.setattr(denoiser_module, "choose_reduction", lambda _, others, **__: tried.append(others) or others[-1])
     assert isinstance(open_with(None)._reduction, GraphReduction)
     for free in (10**9, 10**6, 0):  # 0: unknown
-        monkeypatch.setattr(diffusiongemma, "gpus", lambda free=free: (Device("made up", "gpu", free, 2 * 10**9),))
+        monkeypatch.setattr(denoiser_module, "gpus", lambda free=free: (Device("made up", "gpu", free, 2 * 10**9),))
         open_with(None, kinds=("cpu",))
     both = [Mode.OPS, Mode.ROWS]
     assert [[each.mode for each in others] for others in tried] == [[Mode.ROWS], both, [Mode.ROWS], both]

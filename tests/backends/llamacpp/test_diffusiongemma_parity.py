@@ -14,9 +14,10 @@ from diffusiongemma_reference import Reference, calm_model, clear_bounds
 from margins import lead
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
-from dg_lsp.backends.llamacpp.device_reduction import GraphReduction, Mode, functions
-from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction, Mode, functions
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept

@@ -19,7 +19,7 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
 from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()

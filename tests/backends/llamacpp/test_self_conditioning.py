@@ -6,8 +6,13 @@ import gguf
 import numpy as np
 import pytest
 
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
+    EmbeddingTable,
+    SelfConditioning,
+    StoredMatrix,
+    mixture,
+)
 from dg_lsp.backends.llamacpp.reduction import Reducer
-from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix, mixture
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import read_header
 

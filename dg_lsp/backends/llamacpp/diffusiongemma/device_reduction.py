@@ -9,16 +9,16 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.backends.llamacpp.context import LlamaContext
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS, DeviceFeedback, HostFeedback, top_mixture
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature, take
-from dg_lsp.backends.llamacpp.self_conditioning import MASS, HostFeedback, TopTokens, top_mixture
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
@@ -61,43 +61,29 @@ Decode = Callable[[], None]
 """One decode of canvases whose tokens all need a prediction."""
 
 
-class Reduction(Protocol):
-    """Predictions of a decode, and what the next pass needs of them."""
+class HostReduction:
+    """Predictions of a decode, and what the next pass needs of them; all logits are copied to the host."""
 
-    @property
-    def mode(self) -> Mode:
-        """Where it computes."""
-        ...
+    mode: Mode = Mode.HOST
+    """Where it computes."""
+
+    def __init__(self, context: LlamaContext, reducer: Reducer, feedback: HostFeedback | DeviceFeedback) -> None:
+        self._context = context
+        self._reducer = reducer
+        self._feedback = feedback
 
     def reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
         """Decodes, and reduces the logits of all tokens, shape (num_rows, V). Raises `BackendError`."""
-        ...
-
-    def record(self, rows: slice, prediction: Prediction) -> Any:
-        """See `HostFeedback.record`; of a canvas at these rows of the last reduction, with its prediction."""
-        ...
-
-
-class HostReduction:
-    """Copies all logits to the host. See `Reduction`."""
-
-    mode = Mode.HOST
-
-    def __init__(self, context: LlamaContext, reducer: Reducer, feedback: HostFeedback | DeviceFeedback) -> None:
-        self._context, self._reducer, self._feedback = context, reducer, feedback
-
-    def reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
-        """See `Reduction.reduce`."""
         decode()
         return self._reducer.reduce(self._context.logits(num_rows), temperature=temperature, rng=rng)
 
     def record(self, rows: slice, prediction: Prediction) -> Any:
-        """See `Reduction.record`."""
+        """See `HostFeedback.record`; of a canvas at these rows of the last reduction, with its prediction."""
         return self._feedback.record(self._reducer.weights(rows.stop)[rows], prediction)
 
 
-class GraphReduction:
-    """Reads a few numbers of a position instead of its logits. See `Reduction`.
+class GraphReduction(HostReduction):
+    """Reads a few numbers of a position instead of its logits.
 
     Draws from the whole vocabulary on the device. With `Mode.OPS` and a feedback on the device, the embeddings of all
     tokens are summed there, and one embedding of a position is read. Otherwise the host sums those of the `NUM_TOP`
@@ -113,10 +99,11 @@ class GraphReduction:
         mode: Mode,
     ) -> None:
         """Requires `functions`."""
+        super().__init__(context, reducer, feedback)
         self.mode = mode
         self._native = functions()
-        self._context, self._reducer, self._feedback = context, reducer, feedback
-        self._vocab_size, self._width = spec.vocab_size, feedback.width
+        self._vocab_size = spec.vocab_size
+        self._width = feedback.width
         self._embedding = feedback.columns if mode is Mode.OPS and isinstance(feedback, DeviceFeedback) else None
         self._num_top = 0 if self._embedding is not None else min(NUM_TOP, spec.vocab_size)
         self._mass = feedback.mass if isinstance(feedback, HostFeedback) else MASS
@@ -130,7 +117,7 @@ class GraphReduction:
         """Memory for rows."""
 
     def reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
-        """See `Reduction.reduce`."""
+        """See `HostReduction.reduce`."""
         scale = inverse_temperature(temperature)
         uniforms = rng.random(num_rows if temperature else 0).astype(np.float32)
         arrays = (_address(uniforms), len(uniforms), _address(self._bias), _address(self._banned), len(self._banned))
@@ -157,12 +144,12 @@ class GraphReduction:
         )
 
     def record(self, rows: slice, prediction: Prediction) -> Any:
-        """See `Reduction.record`."""
+        """See `HostReduction.record`."""
         feedback = self._feedback
         if self._embedding is not None:
             return self._read(_FEEDBACK, rows, self._width)
         top = self._top(rows)
-        short = np.flatnonzero(top.shares.sum(axis=1) < self._mass)
+        short = np.flatnonzero(top[1].sum(axis=1) < self._mass)
         weights = self._weights(rows.start + short)
         kept = top_mixture(top, short, weights, take(prediction, short), self._mass, self._vocab_size)
         return feedback.mix(kept) if isinstance(feedback, DeviceFeedback) else kept
@@ -176,8 +163,8 @@ class GraphReduction:
             self._read(_LOGITS, slice(row, row + 1), self._vocab_size, out=found[number : number + 1])
         return found
 
-    def _top(self, rows: slice) -> TopTokens:
-        """The best tokens of each row, the best first."""
+    def _top(self, rows: slice) -> tuple[TokenIds, Floats]:
+        """The best tokens of each row and their probabilities, the best first."""
         packed, count = self._packed[rows], self._num_top
         ids = packed[:, _NUM_FACTS + count :].astype(np.int32)
         scale = inverse_temperature(self._temperature)
@@ -185,7 +172,7 @@ class GraphReduction:
         if self.mode is Mode.OPS:
             order = np.argsort(-shares, axis=1)
             ids, shares = np.take_along_axis(ids, order, 1), np.take_along_axis(shares, order, 1)
-        return TopTokens(ids, shares)
+        return ids, shares
 
     def _weights(self, rows: npt.NDArray[np.intp]) -> Floats:
         """Probabilities of all tokens relative to the best one, shape (R, V)."""
@@ -215,12 +202,12 @@ _INPUT_AGREEMENT = 0.05
 
 
 def choose_reduction(
-    host: Reduction,
-    others: Sequence[Reduction],
-    step: Callable[[Reduction], Prediction],
-    next_input: Callable[[Reduction], Floats],
+    host: HostReduction,
+    others: Sequence[HostReduction],
+    step: Callable[[HostReduction], Prediction],
+    next_input: Callable[[HostReduction], Floats],
     clock: Callable[[], float] = time.perf_counter,
-) -> Reduction:
+) -> HostReduction:
     """The fastest reduction that computes what the host computes; the host if none is faster.
 
     `step` is a step with its record, which is measured, always of the same canvas. `next_input` is the input after
@@ -228,7 +215,7 @@ def choose_reduction(
     """
     expected, expected_input = step(host), next_input(host)
 
-    def agrees(reduction: Reduction) -> bool:
+    def agrees(reduction: HostReduction) -> bool:
         try:
             found, found_input = step(reduction), next_input(reduction)
         except BackendError:  # no memory

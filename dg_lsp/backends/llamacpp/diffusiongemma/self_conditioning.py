@@ -1,25 +1,30 @@
-"""Feeds a canvas's last prediction into its next pass (DiffusionGemma): embedding table, network, and both on the host.
+"""Feeds a canvas's last prediction into its next pass: embedding table and network, on the host or on a GPU.
 
-The host sums few rows of the embedding table, as they are stored in the file; `device_feedback` does it on a GPU.
+The host sums few rows of the embedding table, as they are stored in the file. A GPU sums all rows. On a CPU numpy is as
+fast as ggml. No GPU has run `DeviceFeedback`: it is tested on ggml's CPU device.
 """
 
+import contextlib
 import ctypes
 import functools
 import math
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dg_lsp.backends.llamacpp.device_graph import DeviceGraph, GraphDevice
 from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats, Prediction
-from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
-from dg_lsp.gguf import F32, GGUFHeader, TensorType, map_file_errors, read_header
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.gguf import F16, F32, GGUFHeader, TensorType, map_file_errors, read_header
 from dg_lsp.system import file_sha256
 
 _MAPPED_BYTES = 16 << 20
@@ -157,25 +162,15 @@ def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixt
     needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
     is_sure = prediction.confidence >= mass  # the best token is enough
     needed[prediction.argmax_ids[is_sure]] = True
-    for position in np.flatnonzero(~is_sure):
-        total = 1 / prediction.confidence[position]
-        needed[_most_probable(weights[position], total, prediction.entropy[position], mass)] = True
+    _add_most_probable(needed, weights, prediction, np.flatnonzero(~is_sure), mass)
     ids = np.flatnonzero(needed).astype(np.int32)
     is_dense = len(ids) > _DENSE_SHARE * vocab_size
     kept = weights if is_dense else weights[:, ids]
     return Mixture(None if is_dense else ids, kept / kept.sum(axis=1, keepdims=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TopTokens:
-    """The most probable tokens of L positions."""
-
-    ids: TokenIds  # shape (L, K)
-    shares: Floats  # shape (L, K): their probabilities, the highest first
-
-
 def top_mixture(
-    top: TopTokens,
+    top: tuple[TokenIds, Floats],
     short: npt.NDArray[np.intp],
     weights: Floats,
     prediction: Prediction,
@@ -184,26 +179,35 @@ def top_mixture(
 ) -> Mixture:
     """The same from the most probable tokens alone, with the smallest number of tokens at each position.
 
+    `top` are their ids and their probabilities, the highest first, shape (L, K) each.
     At the positions `short`, shape (S,), they hold less than `mass`: `weights` and `prediction` are of those, see
     `mixture`.
     """
-    if len(short) == len(top.ids):
+    top_ids, top_shares = top
+    if len(short) == len(top_ids):
         return mixture(weights, prediction, mass)
-    kept = np.cumsum(top.shares, axis=1, dtype=np.float32) - top.shares < mass
+    kept = np.cumsum(top_shares, axis=1, dtype=np.float32) - top_shares < mass
     kept[short] = False
-    rows, tokens = np.nonzero(kept)[0], top.ids[kept]
+    rows, tokens = np.nonzero(kept)[0], top_ids[kept]
     needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
     needed[tokens] = True
-    for row, position in enumerate(weights):
-        total = 1 / prediction.confidence[row]
-        needed[_most_probable(position, total, prediction.entropy[row], mass)] = True
+    _add_most_probable(needed, weights, prediction, np.arange(len(weights)), mass)
     ids = np.flatnonzero(needed).astype(np.int32)
     is_dense = len(ids) > _DENSE_SHARE * vocab_size
-    shares: Floats = np.zeros((len(top.ids), vocab_size if is_dense else len(ids)), dtype=np.float32)
-    shares[rows, tokens if is_dense else ids.searchsorted(tokens)] = top.shares[kept]
+    shares: Floats = np.zeros((len(top_ids), vocab_size if is_dense else len(ids)), dtype=np.float32)
+    shares[rows, tokens if is_dense else ids.searchsorted(tokens)] = top_shares[kept]
     shares[short] = weights if is_dense else weights[:, ids]
     shares /= shares.sum(axis=1, keepdims=True)
     return Mixture(None if is_dense else ids, shares)
+
+
+def _add_most_probable(
+    needed: Flags, weights: Floats, prediction: Prediction, rows: npt.NDArray[np.intp], mass: float
+) -> None:
+    """Sets `needed`, shape (V,), for the tokens that hold `mass` at these rows."""
+    for row in rows:
+        total = 1 / prediction.confidence[row]
+        needed[_most_probable(weights[row], total, prediction.entropy[row], mass)] = True
 
 
 def _most_probable(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
@@ -298,3 +302,157 @@ class HostFeedback:
 
     def close(self) -> None:
         """The caller closes the table."""
+
+
+_BLOCK_TOKENS = 4096
+"""Rows of the table that are copied to the device at a time."""
+_SPARE_BYTES = 512 << 20
+"""Memory of the device that stays free for others."""
+_TRIED_TOKENS, _TRIED_LENGTH = 64, 4
+_AGREEMENT = 0.02
+"""Largest accepted difference from the host, as a share of the largest number; half precision causes about 0.001."""
+
+
+class DeviceFeedback:
+    """Feeds predictions back on a device, which it owns, by weighted sums of all rows. See `HostFeedback`."""
+
+    def __init__(
+        self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning, needed_bytes: int = 0
+    ) -> None:
+        """Copies table and network to the device, and compares it with the host. Others need `needed_bytes` of it.
+
+        Raises:
+            BackendError: the device lacks memory or an operation, or computes something else; it is closed.
+        """
+        self._device = device
+        self._network = network
+        self._vocab_size, self.width = table.shape
+        self.scale = table.scale
+        """Factor of the sums."""
+        self._graphs: dict[tuple[Callable[[int, DeviceGraph], object], int], DeviceGraph] = {}
+        """By the function that declares it, and canvas length."""
+        self._is_closed = False
+        parts = (network.pre_norm, network.gate_up, network.down)
+        self.size_bytes = F16.row_bytes(self._vocab_size) * self.width + sum(part.nbytes for part in parts)
+        """Bytes on the device."""
+        try:
+            if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
+                raise BackendError("the device has no memory for a second embedding table")
+            weights = self._graphs[self._declare_weights, 0] = DeviceGraph(device, partial(self._declare_weights, 0))
+            weights.keep_in_place()
+            for tensor, part in zip(self._parts, parts, strict=True):
+                weights.put(tensor, part)
+            for start in range(0, self._vocab_size, _BLOCK_TOKENS):
+                self._copy_rows(start, table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size))))
+            self._compare(table)
+        except BackendError:
+            self.close()
+            raise
+
+    def record(self, weights: Floats, prediction: Prediction) -> Floats:
+        """See `HostFeedback.record`: the mean embedding, shape (L, H)."""
+        return self.sums(weights) * (prediction.confidence[:, None] * self.scale)
+
+    def mix(self, kept: Mixture) -> Floats:
+        """The record of a prediction of which these tokens are kept."""
+        weights: Floats = np.zeros((len(kept), self._vocab_size), dtype=np.float32)
+        weights[:, slice(None) if kept.ids is None else kept.ids] = kept.shares
+        return self.sums(weights) * self.scale
+
+    def condition(self, embedded: Floats, record: Floats) -> Floats:
+        """See `HostFeedback.condition`."""
+        return self._computed(self._declare_network, embedded, record)
+
+    def sums(self, weights: Floats) -> Floats:
+        """Weighted sums of all embeddings, shape (L, H), by weights of shape (L, V)."""
+        length = len(weights)
+        padded = 1 << max(0, length - 1).bit_length()  # every length has memory of its own
+        if padded != length:
+            weights = np.concatenate([weights, np.zeros((padded - length, self._vocab_size), np.float32)])
+        return self._computed(self._declare_sums, weights)[:length]
+
+    def close(self) -> None:
+        """Frees its memory. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            for graph in self._graphs.values():
+                graph.close()
+            self._device.close()
+
+    def _computed(self, declare: Callable[[int, DeviceGraph], object], *values: Floats) -> Floats:
+        """Computes rows of width H with the graph for this canvas length."""
+        length = len(values[0])
+        graph = self._graphs.get((declare, length))
+        if graph is None:
+            graph = self._graphs[declare, length] = DeviceGraph(self._device, partial(declare, length))
+        graph.compute(*values)
+        return graph.result(length, self.width)
+
+    def _declare_weights(self, _length: int, graph: DeviceGraph) -> None:
+        network = self._network
+        self.columns = graph.tensor(self.width, self._vocab_size, F16)
+        """ggml's tensor of the transposed table."""
+        self._parts = [graph.tensor(*part.shape) for part in (network.pre_norm, network.gate_up, network.down)]
+
+    def _declare_sums(self, length: int, graph: DeviceGraph) -> None:
+        graph.apply("mul_mat", self.columns, graph.input(length, self._vocab_size))
+
+    def _declare_network(self, length: int, graph: DeviceGraph) -> None:
+        """The same as `SelfConditioning.condition`."""
+        pre_norm, gate_up, down = self._parts
+        epsilon, inner = float(self._network.epsilon), self._network.down.shape[1]
+        embedded, soft = graph.input(length, self.width), graph.input(length, self.width)
+        normed = graph.apply("mul", graph.apply("rms_norm", soft, epsilon), pre_norm)
+        row_bytes = 4 * self.width
+        gate, up = (
+            graph.apply("mul_mat", graph.view(gate_up, inner, self.width, row_bytes=row_bytes, start=start), normed)
+            for start in (0, inner * row_bytes)
+        )
+        signal = graph.apply("mul_mat", down, graph.apply("mul", graph.apply("gelu", gate), up))
+        graph.apply("rms_norm", graph.apply("add", embedded, signal), epsilon)
+
+    def _copy_rows(self, first: int, rows: Floats) -> None:
+        """Copies rows of the table, and transposes them on the device."""
+
+        def declare(graph: DeviceGraph) -> None:
+            row_bytes = F16.row_bytes(self._vocab_size)
+            target = graph.view(self.columns, self.width, len(rows), row_bytes=row_bytes, start=2 * first)
+            graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
+
+        graph = DeviceGraph(self._device, declare)
+        try:
+            graph.compute(rows)
+        finally:
+            graph.close()
+
+    def _compare(self, table: EmbeddingTable) -> None:
+        """Compares the device with the host on a few tokens."""
+        rng = np.random.default_rng(0)
+        ids = np.sort(rng.choice(self._vocab_size, min(self._vocab_size, _TRIED_TOKENS), replace=False)).astype(
+            np.int32
+        )
+        weights = np.zeros((_TRIED_LENGTH, self._vocab_size), dtype=np.float32)
+        weights[:, ids] = rng.random((_TRIED_LENGTH, len(ids)), dtype=np.float32)
+        rows = rng.standard_normal((2, _TRIED_LENGTH, self.width), dtype=np.float32)
+        for found, expected in (
+            (self.sums(weights), table.mix(ids, weights[:, ids])),
+            (self.condition(*rows), self._network.condition(*rows)),
+        ):
+            if not np.abs(found - expected).max() < _AGREEMENT * np.abs(expected).max():
+                raise BackendError("the device computes another self-conditioning than the host")
+
+
+def choose_feedback(
+    table: EmbeddingTable,
+    network: SelfConditioning,
+    *,
+    mass: float,
+    kinds: tuple[str, ...],
+    number: int = 0,
+    needed_bytes: int = 0,
+) -> HostFeedback | DeviceFeedback:
+    """Uses a device (see `GraphDevice.open`) if it has room, works and agrees with the host, otherwise the host."""
+    if device := GraphDevice.open(kinds, number):
+        with contextlib.suppress(BackendError):
+            return DeviceFeedback(device, table, network, needed_bytes)
+    return HostFeedback(table, network, mass)

@@ -1,0 +1,154 @@
+"""Small ggml graphs on a device of llama.cpp.
+
+No GPU has run this module: it is tested on ggml's CPU device.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dg_lsp.backends.llamacpp.library import devices, ggml_functions
+from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.errors import BackendError
+from dg_lsp.gguf import F32, TensorType
+
+GPU_KINDS = ("gpu", "igpu")
+"""Kinds of `Device`; only without the first one llama.cpp uses the second."""
+_FOR_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS: operations go to the tensors, not the tensors to the operations
+_FLOAT_PRECISION = 10  # GGML_PREC_F32
+_GRAPH_NODES = 32
+_HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
+
+
+class _InitParams(ctypes.Structure):
+    """`ggml_init_params`."""
+
+    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _HANDLE), ("no_alloc", ctypes.c_bool))
+
+
+@functools.cache
+def functions() -> Any:
+    """ggml's functions with their types."""
+    unary, binary, transfer = (_HANDLE,) * 3, (_HANDLE,) * 4, (None, _HANDLE, _HANDLE, _SIZE, _SIZE)
+    return ggml_functions(
+        init=(_HANDLE, _InitParams),
+        tensor_overhead=(_SIZE,),
+        graph_overhead_custom=(_SIZE, _SIZE, ctypes.c_bool),
+        new_graph_custom=(_HANDLE, _HANDLE, _SIZE, ctypes.c_bool),
+        build_forward_expand=(None, _HANDLE, _HANDLE),
+        new_tensor_2d=(_HANDLE, _HANDLE, ctypes.c_int, _NUMBER, _NUMBER),
+        view_2d=(_HANDLE, _HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE),
+        rms_norm=(_HANDLE, _HANDLE, _HANDLE, ctypes.c_float),
+        prec_set_acc=(ctypes.c_bool, _HANDLE, ctypes.c_int),
+        backend_dev_get=(_HANDLE, _SIZE),
+        backend_dev_init=(_HANDLE, _HANDLE, ctypes.c_char_p),
+        backend_dev_supports_op=(ctypes.c_bool, _HANDLE, _HANDLE),
+        backend_alloc_ctx_tensors=unary,
+        backend_graph_compute=(ctypes.c_int, _HANDLE, _HANDLE),
+        **dict.fromkeys(("transpose", "gelu"), unary),
+        **dict.fromkeys(("cpy", "mul_mat", "mul", "add"), binary),
+        **dict.fromkeys(("backend_tensor_set", "backend_tensor_get"), transfer),
+        **dict.fromkeys(("free", "backend_buffer_free", "backend_free"), (None, _HANDLE)),
+        backend_buffer_set_usage=(None, _HANDLE, ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphDevice:
+    """A device of ggml that is ready to compute."""
+
+    native: Any
+    backend: Any
+    memory_free: int  # bytes, before anything is allocated
+
+    @classmethod
+    def open(cls, kinds: tuple[str, ...], number: int = 0) -> "GraphDevice | None":
+        """The device with this number among those of the first kind that there is."""
+        listed = devices() if kinds else ()
+        by_kind = ([index for index, each in enumerate(listed) if each.kind == kind] for kind in kinds)
+        if number >= len(found := next(filter(None, by_kind), [])):
+            return None
+        native = functions().backend_dev_get(found[number])
+        backend = functions().backend_dev_init(native, None)
+        return cls(native, backend, listed[found[number]].memory_free) if backend else None
+
+    def close(self) -> None:
+        """Called after its graphs are closed."""
+        functions().backend_free(self.backend)
+
+
+class DeviceGraph:
+    """Tensors on a device, and a computation over them. One thread only. Shapes are numpy's: (rows, width)."""
+
+    def __init__(self, device: GraphDevice, build: Callable[["DeviceGraph"], object]) -> None:
+        """Allocates all tensors that `build` declares; its last operation is the result. Raises `BackendError`."""
+        ggml = functions()
+        self._ggml = ggml
+        self._device = device
+        self._inputs: list[Any] = []
+        self._operations: list[Any] = []
+        size = _GRAPH_NODES * ggml.tensor_overhead() + ggml.graph_overhead_custom(_GRAPH_NODES, False) + 1024
+        self._context: Any = ggml.init(_InitParams(size, None, True))
+        build(self)
+        if self._operations:
+            self._graph = ggml.new_graph_custom(self._context, _GRAPH_NODES, False)
+            ggml.build_forward_expand(self._graph, self._operations[-1])
+        # an unsupported operation would end the process
+        is_supported = all(ggml.backend_dev_supports_op(device.native, each) for each in self._operations)
+        self._buffer = is_supported and ggml.backend_alloc_ctx_tensors(self._context, device.backend)
+        if not self._buffer:
+            self.close()
+            problem = "has no memory" if is_supported else "lacks an operation"
+            raise BackendError(f"the device {problem} for self-conditioning")
+
+    def tensor(self, rows: int, width: int, kind: TensorType = F32) -> Any:
+        """Declares a tensor."""
+        return self._ggml.new_tensor_2d(self._context, kind.number, width, rows)
+
+    def input(self, rows: int, width: int) -> Any:
+        """Declares a tensor that `compute` fills."""
+        self._inputs.append(self.tensor(rows, width))
+        return self._inputs[-1]
+
+    def view(self, tensor: Any, rows: int, width: int, *, row_bytes: int, start: int) -> Any:
+        """Declares a part of a tensor's memory, from the byte `start` on."""
+        return self._ggml.view_2d(self._context, tensor, width, rows, row_bytes, start)
+
+    def apply(self, name: str, *arguments: Any) -> Any:
+        """Declares an operation of ggml; products are accumulated in float32. Returns its result."""
+        self._operations.append(getattr(self._ggml, name)(self._context, *arguments))
+        if name == "mul_mat":
+            self._ggml.prec_set_acc(self._operations[-1], _FLOAT_PRECISION)
+        return self._operations[-1]
+
+    def keep_in_place(self) -> None:
+        """Other graphs that read the tensors compute with them on this device."""
+        self._ggml.backend_buffer_set_usage(self._buffer, _FOR_WEIGHTS)
+
+    def put(self, tensor: Any, values: Floats) -> None:
+        """Copies numbers to the start of a tensor."""
+        content = np.ascontiguousarray(values)  # in a variable: the address of a temporary would dangle
+        self._ggml.backend_tensor_set(tensor, content.ctypes.data, 0, content.nbytes)
+
+    def compute(self, *values: Floats) -> None:
+        """Computes the result from the values of all inputs."""
+        for tensor, content in zip(self._inputs, values, strict=True):
+            self.put(tensor, content)
+        if status := self._ggml.backend_graph_compute(self._device.backend, self._graph):
+            raise BackendError(f"llama.cpp: self-conditioning failed on the device ({status}); try gpu_layers = 0")
+
+    def result(self, rows: int, width: int) -> Floats:
+        """The result, which is float32 and has this shape."""
+        values = np.empty((rows, width), dtype=np.float32)
+        self._ggml.backend_tensor_get(self._operations[-1], values.ctypes.data, 0, values.nbytes)
+        return values
+
+    def close(self) -> None:
+        """Called once, before the device is closed."""
+        if self._buffer:
+            self._ggml.backend_buffer_free(self._buffer)
+        self._ggml.free(self._context)
