@@ -156,9 +156,7 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
 
 def _interval(name: str, pairs: Iterable[tuple[metrics.Attempt, metrics.Attempt]], seed: int) -> Interval | None:
     _, statistic, value = MEASURES[name]
-    table = np.array(
-        [[np.nan if (measured := value(attempt)) is None else measured for attempt in pair] for pair in pairs]
-    )
+    table = np.array([[value(attempt) for attempt in pair] for pair in pairs], float)  # None becomes NaN
     table = table.reshape(-1, 2)
     if name.endswith("both_useful"):
         table = table[~np.isnan(table).any(axis=1)]

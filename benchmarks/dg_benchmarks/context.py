@@ -55,11 +55,9 @@ class Sources:
         """Signatures of imported definitions."""
         language_id = language_id_of(case.path)
         snapshot = Snapshot((self._root / case.path).as_uri(), 0, case.prefix, language_id)
-        definitions = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
-        return tuple(
-            Snippet(SnippetSource.IMPORTS, _shown(definition.path, self._root), definition.lines)
-            for definition in definitions
-        )
+        listed = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
+        parts = ((_shown(definition.path, self._root), definition.lines) for definition in listed)
+        return tuple(Snippet(SnippetSource.IMPORTS, path, lines) for path, lines in parts)
 
     def open_files(self, case: TestCase) -> tuple[Snippet, ...]:
         """The most similar parts of some files of the package."""

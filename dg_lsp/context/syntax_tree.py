@@ -304,8 +304,7 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
         ends += [(quote, Inside.STRING) for quote in language.multiline if quote in before]
         marks = {language.block_comment, _HTML_COMMENT if language.html_nodes else ()} - {()}
         ends += [(mark[1], Inside.COMMENT) for mark in marks if before.rfind(mark[0]) > before.rfind(mark[1])]
-        kinds = (kind for end, kind in ends if _inside(before, end + after, parser, language) is kind)
-        kind_of_text = next(kinds, None)
+        kind_of_text = next((of for end, of in ends if _inside(before, end + after, parser, language) is of), None)
     return kind_of_text
 
 

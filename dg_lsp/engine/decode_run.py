@@ -25,8 +25,7 @@ from dg_lsp.engine.decoders.base import (
     mapped,
     prefill,
 )
-from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
-from dg_lsp.engine.decoders.infill import InfillDecoder
+from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
 from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.repetition import BufferTokens, Repetition
 from dg_lsp.engine.result import Ending, FillResult, Timings

@@ -21,7 +21,7 @@ from dg_lsp.context.gaps import STAND_IN, Gap
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
-from dg_lsp.engine.decoders.infill import JOIN_TOKENS, join_score
+from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS, join_score
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FilledGap, FillResult, RewriteResult
 from dg_lsp.engine.stop_criteria import Limits

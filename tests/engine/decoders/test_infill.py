@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
-from dg_lsp.engine.decoders.infill import JOIN_TOKENS
+from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
