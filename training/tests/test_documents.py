@@ -74,7 +74,7 @@ def test_a_middle_begins_at_a_token_boundary_of_the_whole_text():
     tokens = (*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), "\u010a\u0120", "\u010a\u0120\u0120")
     merges = (("\u010a", "\u0120"), ("\u010a\u0120", "\u0120"))
     kinds = (*([3] * len(SPECIAL_TOKENS)), *([1] * (len(tokens) - len(SPECIAL_TOKENS))))
-    tokenizer = Vocabulary(tokens, kinds, merges, "gpt2", "smollm", None, END_OF_MIDDLE).tokenizer()
+    tokenizer = Vocabulary(tokens, kinds, merges, "smollm", None, END_OF_MIDDLE).tokenizer()
     whole = tokenizer.encode(JOINED, add_special_tokens=False).ids
     stream = DocumentStream(corpus_files([JOINED]), tokenizer, 1000, 100, 3)
     num_joined = 0
