@@ -1,5 +1,7 @@
 """Notebooks that a client synchronises: their cells in order, as documents with the other cells around them."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,6 +158,20 @@ def test_a_notebook_is_one_file_of_the_context(client):
     client.open("total = price", "total")
     snippets = client.server.context_provider.snippets(client.snapshot(1), 0, ContextSettings())
     assert [(one.path, one.text) for one in snippets.chunks] == [("project/b.ipynb", "price = 1\n\ntotal = price")]
+
+
+def test_nothing_of_closed_notebooks_is_kept(client):
+    tracemalloc.start()
+    for number in range(40):
+        uris = [f"file:///project/{number}{name}.ipynb" for name in "ab"]
+        client.open(f"price_{number} = total\n" * 5000, uri=uris[0])
+        client.open("total = price", uri=uris[1])
+        assert client.server.context_provider.snippets(client.snapshot(0, uris[1]), 0, ContextSettings()).chunks
+        for uri in uris:
+            client.close(uri)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3_000_000
 
 
 def test_the_first_completion_is_prepared_where_cells_are_opened(client):
