@@ -237,7 +237,7 @@ def _runtime() -> dict[str, Any]:
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     from dg_lsp.engine.request import Priority
 
-    request = dataclasses.replace(loading.test_request("doctor.py"), priority=Priority.INVOKED)
+    request = dataclasses.replace(loading.trial_request("doctor.py"), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

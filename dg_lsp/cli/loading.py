@@ -31,7 +31,7 @@ _TEST_BEFORE = "def area(width, height):\n    return "
 _TEST_AFTER = "\n\n\nprint(area(2, 3))\n"
 
 
-def test_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
+def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
     """A fill that every trained model completes, in a file of this name."""
     from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest

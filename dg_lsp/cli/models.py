@@ -182,7 +182,7 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     if family is not None:
         facts |= {
             "architecture": family.architecture,
-            "mask id": family.mask_id,
+            "mask id": str(family.mask_id) if family.mask_id is not None else "",
             "prompt format": family.prompt_format.value,
             "canvas lengths": ", ".join(map(str, family.canvas_lengths)),
             "gap lengths": ", ".join(map(str, family.gap_lengths)),

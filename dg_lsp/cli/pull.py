@@ -229,7 +229,7 @@ def try_model(name: str) -> None:
     """
     from dg_lsp.postprocess.validate import Reason
 
-    request = loading.test_request("pull.py", _TEST_MS)
+    request = loading.trial_request("pull.py", _TEST_MS)
     # the command has reported what is ignored of the files
     settings = loading.configure(overrides(model=name), lambda _: None)
     try:

@@ -220,7 +220,7 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser, test_request
+    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser, trial_request
     from dg_lsp.settings import ModelSettings, Settings
 
     settings: Settings = Settings(model=ModelSettings(**model))
@@ -228,7 +228,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     _try_tokenizer(denoiser.tokenizer)
     with contextlib.suppress(RequestError):  # a context that is too short for the line
         engine = measured_engine(denoiser, settings)
-        engine.fill(test_request("trial.py"), deadline=time.monotonic() + _FILL_SECONDS)
+        engine.fill(trial_request("trial.py"), deadline=time.monotonic() + _FILL_SECONDS)
 
 
 def _try_tokenizer(tokenizer: "Tokenizer") -> None:

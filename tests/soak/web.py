@@ -359,7 +359,7 @@ GARBAGE = (
 
 
 def garbage(server, rng):
-    """Bytes that are no request, or a method that nobody uses."""
+    """Bytes that are not an HTTP request, or a method that no endpoint supports."""
     path = rng.choice(("/infill", "/health", "/v1/completions", "/metrics", "/openapi.json", "/nothing"))
     method = rng.choice(("OPTIONS", "TRACE", "PATCH", "PUT", "DELETE", "HEAD", "get", "X" * 100))
     odd = f"{method} {path} HTTP/1.1\r\n{HEAD}{CLOSE}\r\n".encode()
