@@ -7,25 +7,17 @@ other keys count.
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, get_args
 
 import attrs
-import cattrs
 from attrs import field, validators
 
-from dg_lsp.errors import SettingsError
+from dg_lsp.errors import SettingsError, escaped
 from dg_lsp.gitignore import is_pattern
-from dg_lsp.sampler_options import (
-    KIND_WORDS,
-    NO_OPTIONS,
-    PROMPT_ATTENTIONS,
-    SAMPLER_KEY,
-    SamplerOptions,
-    Samplers,
-    parse_samplers,
-)
 
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 FIMS = (
@@ -100,9 +92,9 @@ class ContextSettings:
     """What is added: signatures of imported definitions, similar code in open files, recent edits, diagnostics."""
 
 
-def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
+def _patterns(_instance: object, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
     if any(not pattern or "\n" in pattern or not is_pattern(pattern) for pattern in value):
-        raise ValueError(f"'{attribute.name}' must be a list of lines of a .gitignore file")
+        raise ValueError("must be a list of lines of a .gitignore file")
 
 
 @attrs.frozen
@@ -127,6 +119,65 @@ class PrivacySettings:
     """File that receives one line of numbers for each request, never text; empty: no log."""
     is_incomplete: bool = field(default=False, metadata=_INTERNAL)
     """A settings file, or a key of its table `privacy`, was ignored, so no file may be sent to a remote server."""
+
+
+SAMPLER_BOUNDS = {
+    "canvas_length": (1, 65_536),
+    "max_denoising_steps": (1, 1024),
+    "entropy_bound": (0.0, 1000.0),
+    "t_max": (0.01, 10.0),
+    "t_min": (0.01, 10.0),
+    "stability_threshold": (0, 1024),
+    "confidence_threshold": (0.0, 100.0),
+    "top_k": (0, 1_048_576),
+}
+"""Least and greatest value of each number in `SamplerOptions`; a model may allow less."""
+PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerOptions:
+    """How the model denoises, in place of its own values; None keeps them. See `UniformSampling` and `MaskSampling`."""
+
+    canvas_length: int | None = None
+    max_denoising_steps: int | None = None
+    entropy_bound: float | None = None  # uniform noise only, as temperatures and stability
+    t_max: float | None = None
+    t_min: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None  # a probability for mask noise, nats for uniform noise
+    top_k: int | None = None
+    """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws, from all or from one."""
+    thinking: bool | None = None
+    """The model thinks before it answers a conversation."""
+    prompt_attention: str | None = None
+    """How a bidirectional model reads the prompt, one of `PROMPT_ATTENTIONS`. Only of a model, not of a request."""
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for a value out of bounds; the message names it."""
+        if self.prompt_attention not in (None, *PROMPT_ATTENTIONS):
+            listed = ", ".join(PROMPT_ATTENTIONS)
+            raise ValueError(f"prompt_attention must be one of {listed}, not {self.prompt_attention!r:.80}")
+        for name, (least, most) in SAMPLER_BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                raise ValueError(f"{name} must be from {least:g} to {most:g}, not {value:g}")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The options that are set, by name."""
+        options = {name: getattr(self, name) for name in _OPTION_TYPES}
+        return {name: value for name, value in options.items() if value is not None}
+
+
+NO_OPTIONS = SamplerOptions()
+_OPTION_TYPES: dict[str, type] = {option.name: get_args(option.type)[0] for option in fields(SamplerOptions)}
+SAMPLER_NAMES = tuple(name for name in _OPTION_TYPES if name != "prompt_attention")
+"""Options of a request."""
+SAMPLER_KEY = "model.sampler"
+"""The table of the user's settings file that has a table of options for each model."""
+Samplers = tuple[tuple[str, SamplerOptions], ...]
+"""Options of models by their names."""
 
 
 @attrs.frozen
@@ -166,7 +217,7 @@ class ModelSettings:
 
 def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     if value in ("auto", "auto-diffusion"):
-        raise ValueError(f"rewrite.model must name one model: {value} selects models for completions")
+        raise ValueError(f"must name one model: {value} selects models for completions")
 
 
 @attrs.frozen
@@ -183,18 +234,18 @@ class RewriteSettings:
     """Confirm changes in the editor's preview, if it has one."""
 
 
-def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+def _json_object(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     try:
         is_object = not value or isinstance(json.loads(value), dict)
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise ValueError(f"'{attribute.name}' must be a JSON object, or empty")
+        raise ValueError("must be a JSON object, or empty")
 
 
 def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     if not re.fullmatch(r"\w*", value, re.ASCII):  # the value may be the key itself: the message does not have it
-        raise ValueError("remote.key_source must be the name of an environment variable, or keyring")
+        raise ValueError("must be the name of an environment variable, or keyring")
 
 
 @attrs.frozen
@@ -277,74 +328,54 @@ def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attr
             yield f"{prefix}{setting.name}", setting, kind
 
 
-KEYS = tuple(key for key, *_ in leaves())
+_FIELDS = {key: setting for key, setting, _ in leaves()}
+KEYS = tuple(_FIELDS)
 """The dotted keys of all settings."""
 _GROUPS = tuple(group.name for group in attrs.fields(Settings))
-_MOVED = {
-    "fill": "use completion",
-    "exclude": "use privacy.exclude_*",
-    "runtime": "use model",
-    "audit": "use privacy.audit_log",
-    "remote.key_variable": "use remote.key_source",
-    "remote.keyring": 'use remote.key_source = "keyring"',
-    "daemon.http": "use dg-lsp serve",
-    "model.prompt_attention": f"set it for each model, in the table [{SAMPLER_KEY}.NAME]",
+_KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    tuple[str, ...]: "a list of texts",
 }
-"""What replaces the settings of earlier versions that have no successor of a similar name."""
 
 
 def settings_tree(settings: Settings) -> dict[str, Any]:
     """The settings as nested mappings, as `parse_settings` reads them; without internal fields but the samplers."""
-    tree: dict[str, Any] = _CONVERTER.unstructure(settings)
-    known = (*KEYS, SAMPLER_KEY) if settings.model.sampler else KEYS
-    return {
-        group: {key: value for key, value in table.items() if f"{group}.{key}" in known}
-        for group, table in tree.items()
-    }
+    tree: dict[str, Any] = {group: {} for group in _GROUPS}
+    for key in KEYS:
+        group, _, name = key.partition(".")
+        tree[group][name] = setting_of(settings, key)
+    if settings.model.sampler:
+        tree["model"]["sampler"] = {name: options.values for name, options in settings.model.sampler}
+    return tree
 
 
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
+def setting_of(settings: Settings, key: str) -> Any:
+    """The value of a dotted key."""
+    group, _, name = key.partition(".")
+    return getattr(getattr(settings, group), name)
 
 
-def _strict(value: Any, kind: type) -> Any:
-    """Refuses the conversions that cattrs would make: `"8"` to 8, and 1 to True."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"must be {KIND_WORDS[kind]}, not {value!r:.80}")
-    return value
-
-
-def _strings(value: Any, _kind: type) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"must be a list of texts, not {value!r:.80}")
-    return tuple(value)
-
-
-_CONVERTER.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
-_CONVERTER.register_structure_hook_func(lambda kind: kind == Samplers, lambda value, _kind: parse_samplers(value))
-_CONVERTER.register_unstructure_hook_func(
-    lambda kind: kind == Samplers, lambda samplers: {name: options.values for name, options in samplers}
-)
-for _kind in (int, float, bool, str):
-    _CONVERTER.register_structure_hook(_kind, _strict)
+def with_setting(settings: Settings, key: str, value: Any) -> Settings:
+    """The settings with another value of a dotted key; raises ValueError for one that its validator refuses."""
+    group, _, name = key.partition(".")
+    return attrs.evolve(settings, **{group: attrs.evolve(getattr(settings, group), **{name: value})})
 
 
 def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Settings:
     """Settings from a mapping, such as a TOML file; absent keys keep their value in `over`.
 
     Raises:
-        SettingsError: unknown keys, wrong types or values out of range; the message names all of them in one line.
+        SettingsError: unknown keys, wrong types or values out of range; the message names them in one line.
     """
-    if unknown := unknown_keys(tree):
-        rest = [f"{len(unknown) - MAX_NAMED} more"] if len(unknown) > MAX_NAMED else []
-        raise SettingsError("; ".join([*map(_unknown_setting, unknown[:MAX_NAMED]), *rest]))
-    base = _CONVERTER.unstructure(over or Settings())
-    try:
-        return _CONVERTER.structure(_merge(base, tree), Settings)
-    except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
-        reasons = cattrs.transform_error(error, path="settings", format_exception=_reason)
-        raise SettingsError("; ".join(map(_sentence, reasons))) from error
+    settings, _, problems = valid_settings(tree, over or Settings())
+    if problems:
+        named = [problem for problem in problems.values() if problem]
+        rest = [f"{len(problems) - len(named)} more"] if len(named) < len(problems) else []
+        raise SettingsError("; ".join([*named, *rest]))
+    return settings
 
 
 def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, list[str], dict[str, str]]:
@@ -352,12 +383,16 @@ def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, l
 
     Of many unknown keys the first ones have a message, because the search for a similar key takes time.
     """
-    keys, problems = list[str](), dict.fromkeys(unknown_keys(tree)[MAX_NAMED:], "")
-    for key, part in _parts(tree).items():
-        if key in problems:
+    keys = list[str]()
+    problems = dict[str, str]()
+    num_unknown = 0
+    for key, value in _flat(tree).items():
+        if key not in (*KEYS, SAMPLER_KEY, *_GROUPS):
+            num_unknown += 1
+            problems[key] = _unknown_setting(key) if num_unknown <= MAX_NAMED else ""
             continue
         try:
-            over = parse_settings(part, over)
+            over = _with_parsed(over, key, value)
         except SettingsError as error:
             problems[key] = str(error)
         else:
@@ -365,57 +400,73 @@ def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, l
     return over, keys, problems
 
 
-def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
-    """The dotted keys of a tree that are no settings."""
-    return [key for key in _parts(tree) if key not in (*KEYS, SAMPLER_KEY, *_GROUPS)]
-
-
-def _parts(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A tree for each dotted key of a tree; a group that is unknown or no table counts as one key."""
-    parts: dict[str, dict[str, Any]] = {}
-    for group, value in tree.items():
-        if isinstance(value, Mapping) and group in _GROUPS:
-            parts |= {f"{group}.{key}": {group: {key: setting}} for key, setting in value.items()}
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a tree by their dotted keys; a group that is unknown or no table counts as one key."""
+    values = dict[str, Any]()
+    for group, table in tree.items():
+        if isinstance(table, Mapping) and group in _GROUPS:
+            values |= {f"{group}.{name}": value for name, value in table.items()}
         else:
-            parts[group] = {group: value}
-    return parts
+            values[group] = table
+    return values
+
+
+def _with_parsed(settings: Settings, key: str, value: Any) -> Settings:
+    if key in _GROUPS:
+        raise SettingsError(f"{key} must be a table")
+    if key == SAMPLER_KEY:
+        return with_setting(settings, key, _parse_samplers(value))
+    try:
+        return with_setting(settings, key, _strict(_FIELDS[key].type, value))
+    except ValueError as error:
+        problem = _problem(error).removeprefix(f"'{key.rpartition('.')[2]}' ")
+        raise SettingsError(f"{key} {problem}") from error
+
+
+def _parse_samplers(value: Any) -> Samplers:
+    if not isinstance(value, Mapping) or not all(isinstance(table, Mapping) for table in value.values()):
+        raise SettingsError(f"{SAMPLER_KEY} needs a table for each model, such as [{SAMPLER_KEY}.dg-mini]")
+    return tuple((name, _parse_sampler(f"{SAMPLER_KEY}.{name}", table)) for name, table in value.items())
+
+
+def _parse_sampler(key: str, table: Mapping[str, Any]) -> SamplerOptions:
+    options = dict[str, Any]()
+    for name, value in table.items():
+        if name not in _OPTION_TYPES:
+            raise SettingsError(f"unknown setting {key}.{name:.80}: use {', '.join(_OPTION_TYPES)}")
+        try:
+            options[name] = _strict(_OPTION_TYPES[name], value)
+        except ValueError as error:
+            raise SettingsError(f"{key}.{name} {error}") from error
+    try:
+        return SamplerOptions(**options)
+    except ValueError as error:
+        raise SettingsError(f"{key}.{error}") from error
+
+
+def _strict(kind: Any, value: Any) -> Any:
+    """The value as its setting has it: a whole number is also a number. Raises ValueError for another type."""
+    if kind is float and type(value) is int:
+        return float(value) if abs(value) < 1 << 1000 else math.inf
+    if kind == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    if type(value) is not kind:
+        raise ValueError(f"must be {_KINDS[kind]}, not {value!r:.80}")
+    return value
+
+
+def _problem(error: ValueError) -> str:
+    """The message of a validator."""
+    match error.args:
+        case (str(), attrs.Attribute(), tuple(options), value):
+            return f"must be one of {', '.join(options)}, not {value!r:.80}"
+        case (str(), attrs.Attribute(metadata={"allowed": allowed}), *_):
+            return f"must be {allowed}"
+    return str(error)
 
 
 def _unknown_setting(key: str) -> str:
-    """The message for an unknown key, with what replaces it or the nearest known one."""
-    if key in _MOVED:
-        return f"unknown setting {key}: {_MOVED[key]}"
+    """The message for an unknown key, with the nearest known one."""
     same_name = [known for known in KEYS if known.endswith(f".{key.rpartition('.')[2]}")]
     near = same_name or difflib.get_close_matches(key, [*KEYS, *_GROUPS], 1)
-    shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal
-    return f"unknown setting {shown:.120}" + "".join(f" (did you mean {known}?)" for known in near[:1])
-
-
-def _reason(error: BaseException, kind: type | None) -> str:
-    """The message of a validator or of a conversion."""
-    match error.args:
-        case (str(), attrs.Attribute(name=name), tuple(allowed), value):
-            return f"'{name}' must be one of {', '.join(allowed)}, not {value!r:.80}"
-        case (str(), attrs.Attribute(name=name, metadata={"allowed": allowed}), *_):
-            return f"'{name}' must be {allowed}"
-        case (str(message), *_) if isinstance(error, ValueError):
-            return message
-    return "must be a table" if attrs.has(kind or type) else cattrs.v.format_exception(error, kind)
-
-
-def _sentence(reason: str) -> str:
-    """A message of cattrs with the whole key, which it appends, or that of the group where the message has the name."""
-    message, _, path = reason.rpartition(" @ settings")
-    key = path.removeprefix(".")
-    if message.startswith("'"):
-        name, _, rest = message[1:].partition("'")
-        return f"{key}.{name}{rest}"
-    return f"{key} {message}" if message.startswith("must be") else message
-
-
-def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in tree.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+    return f"unknown setting {escaped(key):.120}" + "".join(f" (did you mean {known}?)" for known in near[:1])

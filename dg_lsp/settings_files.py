@@ -13,12 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from dg_lsp.errors import SettingsError
 from dg_lsp.gitignore import below
-from dg_lsp.sampler_options import SAMPLER_KEY
-from dg_lsp.settings import Settings, valid_settings
+from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
 from dg_lsp.system import config_folder, expanded
 
 FILE_NAME = "dg-lsp.toml"
@@ -35,6 +32,11 @@ MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""
 PATTERNS = "privacy.exclude_patterns"
 _CONTEXT_ORDER = ("never", "auto", "always")
+_ONLY_TRUE = (
+    *("rewrite.preview", "privacy.exclude_secrets", "privacy.exclude_gitignored"),
+    *("privacy.exclude_comments", "privacy.exclude_strings"),
+)
+"""Flags that a folder without trust can set and not clear."""
 
 
 def user_file() -> Path:
@@ -86,11 +88,13 @@ def with_workspace_file(
     if not is_own and not is_trusted:
         return settings, (f"{path} is ignored, because other users can change it: {advice}",)
     wanted, keys, problems = _parse(path, text, settings)
-    merged = {key: _merged(key, _value(settings, key), _value(wanted, key), is_trusted=is_trusted) for key in keys}
-    ignored = [key for key, value in merged.items() if not _is_honoured(value, _value(wanted, key))]
+    merged = {
+        key: _merged(key, setting_of(settings, key), setting_of(wanted, key), is_trusted=is_trusted) for key in keys
+    }
+    ignored = [key for key, value in merged.items() if not _is_honoured(value, setting_of(wanted, key))]
     for key, value in merged.items():
-        settings = _replaced(settings, key, value)
-    settings = _replaced(settings, "privacy.is_incomplete", wanted.privacy.is_incomplete)
+        settings = with_setting(settings, key, value)
+    settings = with_setting(settings, "privacy.is_incomplete", wanted.privacy.is_incomplete)
     forbidden = [key for key in ignored if key.startswith(USER_KEYS)]
     untrusted = [key for key in ignored if key not in forbidden]
     messages = list(problems)
@@ -115,20 +119,12 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
         return old
     if is_trusted:
         return new
+    if key in _ONLY_TRUE:
+        return old or new
     match key:
-        case (
-            "rewrite.preview"
-            | "privacy.exclude_secrets"
-            | "privacy.exclude_gitignored"
-            | "privacy.exclude_comments"
-            | "privacy.exclude_strings"
-        ):
-            return old or new
         case "privacy.exclude_patterns" | "privacy.exclude_languages":
-            return (
-                *old,
-                *(pattern for pattern in new if not pattern.startswith("!")),
-            )  # also again: the last one decides
+            # also again what the user has: the last pattern decides
+            return (*old, *(pattern for pattern in new if not pattern.startswith("!")))
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)
         case "context.sources":
@@ -138,16 +134,6 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
 
 def _is_honoured(value: Any, wanted: Any) -> bool:
     return set(wanted) <= set(value) if isinstance(wanted, tuple) else value == wanted
-
-
-def _value(settings: Settings, key: str) -> Any:
-    group, _, name = key.partition(".")
-    return getattr(getattr(settings, group), name)
-
-
-def _replaced(settings: Settings, key: str, value: Any) -> Settings:
-    group, _, name = key.partition(".")
-    return attrs.evolve(settings, **{group: attrs.evolve(getattr(settings, group), **{name: value})})
 
 
 def _is_below(folder: Path, trusted: Collection[str]) -> bool:
@@ -173,7 +159,7 @@ def _read(path: Path) -> tuple[str, bool]:
 
 def _without_file(settings: Settings, error: Exception) -> tuple[Settings, tuple[str, ...]]:
     """The settings without a file that cannot be used, and a message."""
-    return _replaced(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
+    return with_setting(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
 
 
 def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
@@ -192,12 +178,12 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], 
     if len(messages) < len(problems):
         messages.append(f"{path}: {len(problems) - len(messages)} more unknown settings are ignored")
     if any(key.startswith("privacy.") or "." not in key for key in problems):  # a misspelled group may be `privacy`
-        settings = _replaced(settings, "privacy.is_incomplete", True)
+        settings = with_setting(settings, "privacy.is_incomplete", True)
     if PATTERNS in keys:  # each line for workspace folders and repositories, and for the folder of the file
         folders = dict.fromkeys(folder.as_posix() for folder in (path.parent, path.parent.resolve()))
-        lines = _value(settings, PATTERNS)
+        lines = setting_of(settings, PATTERNS)
         every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
-        settings = _replaced(settings, PATTERNS, tuple(chain.from_iterable(every)))
+        settings = with_setting(settings, PATTERNS, tuple(chain.from_iterable(every)))
     return settings, keys, tuple(messages)
 
 
@@ -213,6 +199,6 @@ def _line_of(text: str, key: str) -> int:
 def _with_model_paths(settings: Settings, keys: Collection[str], path: Path, names: Collection[str]) -> Settings:
     """Makes the paths of models absolute that these keys of a file set."""
     for key in MODEL_KEYS:
-        if key in keys and _value(settings, key):
-            settings = _replaced(settings, key, resolve_path(_value(settings, key), path.parent, names))
+        if key in keys and setting_of(settings, key):
+            settings = with_setting(settings, key, resolve_path(setting_of(settings, key), path.parent, names))
     return settings

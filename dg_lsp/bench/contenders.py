@@ -15,7 +15,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
-from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
+from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 
 ANSWER_SECONDS = 600.0
 """Time limit of one answer."""

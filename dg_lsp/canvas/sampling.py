@@ -6,7 +6,7 @@ from typing import Any
 from dg_lsp.canvas.chat import can_think
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.errors import OptionError
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 _OF_ALL = ("thinking", "top_k")
 _OF_MASKS = ("canvas_length", "max_denoising_steps", "confidence_threshold")

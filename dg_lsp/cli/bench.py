@@ -19,7 +19,7 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
 

@@ -21,7 +21,7 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.cli.printing import note
 from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine

@@ -23,7 +23,7 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
-from dg_lsp.sampler_options import SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile

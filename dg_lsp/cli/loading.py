@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import note, warn
 from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
-from dg_lsp.sampler_options import SAMPLER_NAMES
+from dg_lsp.settings import SAMPLER_NAMES
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel

@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import UsageError
-from dg_lsp.sampler_options import SAMPLER_BOUNDS, SAMPLER_NAMES, SamplerOptions
+from dg_lsp.settings import SAMPLER_BOUNDS, SAMPLER_NAMES, SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.settings import Settings

@@ -14,8 +14,7 @@ from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.gaps import Gap
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.sampler_options import NO_OPTIONS, SamplerOptions
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import NO_OPTIONS, CompletionSettings, SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.engine.decoders.base import Progress

@@ -37,7 +37,7 @@ from dg_lsp.http.responses import (
 )
 from dg_lsp.http.schemas import ApiError
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
-from dg_lsp.sampler_options import SAMPLER_NAMES
+from dg_lsp.settings import SAMPLER_NAMES
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096

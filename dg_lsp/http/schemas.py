@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.request import CHAT_MAX_TOKENS
 from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, OptionError, RemoteError, RequestError
-from dg_lsp.sampler_options import SAMPLER_BOUNDS, SamplerOptions
+from dg_lsp.settings import SAMPLER_BOUNDS, SamplerOptions
 
 MAX_CANDIDATES = 8
 MAX_DEADLINE_MS = 600_000.0

@@ -21,13 +21,12 @@ from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
-from dg_lsp.sampler_options import SAMPLER_KEY
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.completion import complete
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
-from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings import SAMPLER_KEY, Settings, parse_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 from dg_lsp.system import keep_heap_small
 

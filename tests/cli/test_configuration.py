@@ -50,7 +50,7 @@ PROBLEMS = (
     "3: completion.max_tokens must be >= 1: 0",
     "4: completion.debounce_ms must be >= 0: -1.0",
     "7: model.threads must be a whole number, not '8'",
-    "9: unknown setting fill: use completion",
+    "9: unknown setting fill",
 )
 
 

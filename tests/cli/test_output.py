@@ -13,8 +13,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.sampler_options import SamplerOptions
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
 

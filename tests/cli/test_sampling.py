@@ -9,9 +9,8 @@ from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.cli import loading
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models.registry import MINI
-from dg_lsp.sampler_options import SamplerOptions
 from dg_lsp.server.app import parse_options
-from dg_lsp.settings import parse_settings, settings_tree
+from dg_lsp.settings import SamplerOptions, parse_settings, settings_tree
 from dg_lsp.settings_files import with_workspace_file
 
 CAUSAL = "which has no canvas"

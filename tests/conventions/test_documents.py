@@ -60,7 +60,7 @@ def test_documented_commands_and_options_exist(dg_lsp_help):
 
 
 def test_the_synopsis_has_every_option_of_each_command(dg_lsp_help):
-    from dg_lsp.sampler_options import SAMPLER_NAMES
+    from dg_lsp.settings import SAMPLER_NAMES
 
     sampler = {f"--{name.replace('_', '-')}" for name in SAMPLER_NAMES}
     synopsis = re.search(r"```text\n(.*?)```", (ROOT / "docs/commands.md").read_text(encoding="utf-8"), re.DOTALL)[1]

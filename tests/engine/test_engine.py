@@ -10,8 +10,7 @@ from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.request import Priority
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.sampler_options import SamplerOptions
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 
 def test_max_lines_limits_a_fill_on_a_blank_line(engine_of, ask):

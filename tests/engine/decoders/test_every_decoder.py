@@ -13,8 +13,7 @@ from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.sampler_options import SamplerOptions
-from dg_lsp.settings import DECODERS, CompletionSettings
+from dg_lsp.settings import DECODERS, CompletionSettings, SamplerOptions
 
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""

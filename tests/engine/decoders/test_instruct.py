@@ -7,8 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import RequestError
-from dg_lsp.sampler_options import SamplerOptions
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 MASKS, NOISE = (
     replace(spec, fim=None, prompt_format=PromptFormat.INSTRUCT, template="gemma4", canvas_lengths=(16, 32, 64))
