@@ -95,7 +95,7 @@ def test_a_failing_baseline_ends_the_run_with_one_line(compare, make_fake):
     [
         (["--llama-server", "gone"], 2, "cannot run gone"),
         (["--pretrained", "gone"], 3, "no model 'gone'"),
-        (["--pretrained", "gemma3-270m"], 3, "dg-lsp models pull gemma3-270m"),
+        (["--pretrained", "mellum-4b"], 3, "dg-lsp models pull mellum-4b"),
     ],
 )
 def test_wrong_use_is_one_line(compare, arguments, code, message):

@@ -1,6 +1,5 @@
 """`dg-lsp models convert` and `dg-lsp models build-runtime`."""
 
-import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.models.packages import ShowStep
-
-_SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 def convert_model(
@@ -69,8 +66,7 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
     elif source.is_dir():
         target = Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
     else:
-        stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
-        target = source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
+        target = source.with_name(f"{source.name.removesuffix('.gguf')}-{wanted.name if wanted else 'dg'}.gguf")
     smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
@@ -83,7 +79,6 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
 def build_runtime(
     backend: Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, metal, vulkan, hip or sycl.")] = None,
     source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
-    whole: Annotated[bool, Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
     from dg_lsp.models.build_runtime import BuildOptions
@@ -92,7 +87,7 @@ def build_runtime(
     configure({})
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
-    if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:
+    if (folder := make_runtime(BuildOptions(source, backend))) is not None:
         print_line(folder)
     return 0
 

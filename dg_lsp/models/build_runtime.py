@@ -11,7 +11,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,13 @@ class BuildOptions:
 
     source: Path | None = None  # source distribution of llama-cpp-python, or a folder with it; None fetches it
     backend: str | None = None  # build all of llama.cpp for this backend
-    is_whole: bool = False  # build all of llama.cpp, even if one class is enough
 
     @property
     def whole_backend(self) -> str:
         """The backend to build all of llama.cpp for; empty if one class is enough."""
         # on macOS and Windows a library binds its symbols when it is linked
-        if not (self.is_whole or self.backend) and sys.platform not in ("darwin", "win32"):
-            return ""
-        return self.backend or ("metal" if sys.platform == "darwin" else "cpu")
+        defaults = {"darwin": "metal", "win32": "cpu"}
+        return self.backend or defaults.get(sys.platform, "")
 
 
 def build(
@@ -73,12 +71,18 @@ def build(
         llama_cpp = unpack_llama_cpp(installed.version, source, work, ("",) if backend else _OVERLAY_PARTS, show_step)
         if not _compile(llama_cpp, backend, installed, new, log, show_step):
             return None
-        kind = "whole" if backend else "overlay"
-        facts = (kind, backend, installed.version, str(installed.library), installed.digest())
-        runtime.Runtime(new, *facts).write()
+        built = runtime.Runtime(
+            folder=new,
+            kind="whole" if backend else "overlay",
+            backend=backend,
+            version=installed.version,
+            installed_library=str(installed.library),
+            installed_sha256=installed.digest(),
+        )
+        built.write()
         show_step("testing it", None)
         if not is_changed(new):
-            advice = "please report this" if backend else f"run {runtime.COMMAND} --whole"
+            advice = "please report this" if backend else f"run {runtime.COMMAND} --backend cpu"
             raise ModelRuntimeError(
                 f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
             )
@@ -86,7 +90,7 @@ def build(
         if folder.exists():  # processes that loaded the old library keep it until they end
             folder.rename(work / "replaced")
         new.rename(folder)
-    return runtime.Runtime(folder, *facts)
+    return replace(built, folder=folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -210,8 +214,8 @@ _CMAKE_OPTIONS = (
     *(f"-DLLAMA_BUILD_{name}=OFF" for name in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")),
 )
 BACKENDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("backends.toml").read_text("utf-8"))
-_PROGRESS = re.compile(r"\[\s*(\d+)(?:%|/(\d+))\]")
-"""`[ 50%]` of Make or `[3/4]` of Ninja."""
+_PROGRESS = re.compile(r"\[\s*(\d+)%\]")
+"""Of Make."""
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
 _COMPILER_ADVICE = (
     "install a C++ compiler: on Debian and Ubuntu sudo apt-get install g++, on macOS xcode-select --install"
@@ -282,14 +286,13 @@ def _compile_whole(source: Path, backend: str, folder: Path, log: Path, show_ste
     """
     cmake, build_folder = check_tools(backend), source / "build-dg-lsp"
     show_step("configuring", None)
-    generator = ["-G", "Ninja"] if shutil.which("ninja") and "CMAKE_GENERATOR" not in os.environ else []
-    _run([cmake, "-S", str(source), "-B", str(build_folder), *generator, *_cmake_options(backend)], log)
+    _run([cmake, "-S", str(source), "-B", str(build_folder), *_cmake_options(backend)], log)
     cores = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     options = ["--config", "Release", "--target", "llama", "--parallel", cores]
 
     def show_progress(line: str) -> None:
         if progress := _PROGRESS.match(line):
-            show_step("compiling llama.cpp", int(progress[1]) / int(progress[2] or 100))
+            show_step("compiling llama.cpp", int(progress[1]) / 100)
 
     _run([cmake, "--build", str(build_folder), *options], log, show_progress)
     libraries = [path for path in sorted(build_folder.rglob("*")) if _LIBRARY.search(path.name)]
@@ -305,11 +308,8 @@ def _cmake_options(backend: str) -> list[str]:
     switches = [
         f"-D{facts['switch']}={'ON' if name == backend else 'OFF'}" for name, facts in BACKENDS.items() if facts
     ]
-    if backend == "sycl":  # only Intel's compilers have it
-        names = ("cl", "icx") if sys.platform == "win32" else ("icx", "icpx")
-        switches += [f"-DCMAKE_{language}_COMPILER={name}" for language, name in zip(("C", "CXX"), names, strict=True)]
-    user_options = shlex.split(os.environ.get("CMAKE_ARGS", ""))
-    return [*_CMAKE_OPTIONS, f"-DCMAKE_INSTALL_RPATH={origin}", *switches, *user_options]
+    more = [*BACKENDS[backend].get("options", ()), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+    return [*_CMAKE_OPTIONS, f"-DCMAKE_INSTALL_RPATH={origin}", *switches, *more]
 
 
 def _run(command: Sequence[str], log: Path, on_line: Callable[[str], object] = lambda _line: None) -> None:

@@ -94,12 +94,8 @@ def _make_environment(show_step: packages.ShowStep) -> Path:
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
         wanted = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
-
-        def show_package(line: str) -> None:
-            if match := re.match(r"Collecting (\S+)|(Installing collected packages)", line):
-                show_step(f"fetching {match[1]}" if match[1] else "installing packages", None)
-
-        packages.run_pip("--python", str(_python(new)), "install", *wanted, on_line=show_package)
+        show_step("installing its packages", None)
+        packages.run_pip("--python", str(_python(new)), "install", *wanted)
         if folder.exists():  # its Python was removed
             folder.rename(work / "replaced")
         new.rename(folder)

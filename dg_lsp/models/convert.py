@@ -1,13 +1,12 @@
 """Converts a DiffusionGemma to GGUF; conversion_script.py converts other checkpoints.
 
 A DiffusionGemma becomes two files: one that llama.cpp runs as a Gemma 4, and a side file with the weights of the
-self-conditioning. Its sources are checkpoint folders, the `diffusion-gemma` files of llama.cpp's pull requests 24423
-and 24427, and files that were converted before. The `dg.*` keys are those of docs/models.md.
+self-conditioning. Its sources are checkpoint folders and the `diffusion-gemma` files of llama.cpp's pull requests 24423
+and 24427. The `dg.*` keys are those of docs/models.md.
 """
 
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -84,7 +83,6 @@ def is_diffusion_gemma(folder: Path) -> bool:
 
 # GGUF files
 
-_NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _OLD, _NEW = f"{checkpoint.DIFFUSION_ARCHITECTURE}.", f"{checkpoint.ARCHITECTURE}."
 _CANVAS_KEYS = ("diffusion.canvas_length", f"{_OLD}diffusion.canvas_length", f"{_OLD}canvas_length")
 _DROPPED_KEYS = (
@@ -99,25 +97,17 @@ _DEFAULT_VALUES = {
 """Keys that llama.cpp's loader requires and the source may lack."""
 
 
-def is_converted(header: gguf.GGUFHeader) -> bool:
-    """Whether the file was converted before, so that it has a side file."""
-    return header.architecture == checkpoint.ARCHITECTURE and _SIDE_KEY in header.values
-
-
 def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
     """The parts of a checkpoint folder or a GGUF file, which are quantized afterwards if `is_quantized`.
 
     Raises:
         UsageError: the weights to be quantized are quantized already.
         InputFileError: files of the checkpoint are missing.
-        ModelNotFoundError: the file or one of its shards is missing.
-        ModelBrokenError: a file is damaged, cut short, or lacks tensors, metadata or its side file.
+        ModelNotFoundError: the file is missing.
+        ModelBrokenError: a file is damaged, cut short, or lacks tensors or metadata.
         ModelUnsupportedError: another model, or a DiffusionGemma that llama.cpp's graph does not compute.
     """
-    if source.is_dir():
-        return convert_checkpoint(source)
-    header = gguf.read_header(source)
-    parts = read_converted(header) if is_quantized and is_converted(header) else read_gguf(source)
+    parts = convert_checkpoint(source) if source.is_dir() else read_gguf(source)
     if is_quantized and any(tensor.kind.block_weights > 1 for tensor in parts.main):
         raise errors.UsageError(
             f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
@@ -127,20 +117,21 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
 
 
 def read_gguf(path: Path) -> ModelParts:
-    """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several."""
-    shards = _read_shards(path)
-    header = shards[0]
-    if is_converted(header):
+    """The parts of a `diffusion-gemma` file of either pull request."""
+    header = gguf.read_header(path)
+    if header.architecture == checkpoint.ARCHITECTURE and _SIDE_KEY in header.values:
         raise errors.ModelUnsupportedError(f"{path} is converted already: use it as it is")
     if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
         raise errors.ModelUnsupportedError(
             f"{path} is of architecture {header.architecture or 'unknown'}, not "
             f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
         )
+    if "split.count" in header.values and header.values["split.count"].read() != 1:
+        raise errors.ModelUnsupportedError(f"{path} is one of several files: join them with llama-gguf-split --merge")
     main: dict[str, gguf.Tensor] = {}
     side: dict[str, gguf.Tensor] = {}
     encoder: dict[str, gguf.Tensor] = {}
-    for tensor in (gguf.copied(shard.path, tensor) for shard in shards for tensor in shard.tensors.values()):
+    for tensor in (gguf.copied(path, stored) for stored in header.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
         if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
             side[side_name] = replace(tensor, name=side_name)
@@ -154,39 +145,6 @@ def read_gguf(path: Path) -> ModelParts:
     for name, scale in encoder.items():
         _check_shared(path, scale, main[name])
     return parts
-
-
-def read_converted(header: gguf.GGUFHeader) -> ModelParts:
-    """The parts of a file that was converted before, to be quantized."""
-    side = header.path.with_name(Path(str(header.values[_SIDE_KEY].read())).name)
-    if not side.is_file():
-        raise errors.ModelBrokenError(
-            f"{header.path} lacks its side file {side.name}: put it beside it, or convert the model again"
-        )
-    if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != file_sha256(side):
-        raise errors.ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
-    return ModelParts(
-        {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
-        tuple(gguf.copied(header.path, tensor) for tensor in header.tensors.values()),
-        tuple(gguf.copied(side, tensor) for tensor in gguf.read_header(side).tensors.values()),
-    )
-
-
-def _read_shards(path: Path) -> tuple[gguf.GGUFHeader, ...]:
-    """The headers of all files of a model, the one with the metadata first."""
-    header = gguf.read_header(path)
-    count = header.values["split.count"].read() if "split.count" in header.values else 1
-    if count == 1:
-        return (header,)
-    match = _NUMBERED.fullmatch(path.name)
-    if match is None or not isinstance(count, int) or int(match[3]) != count:
-        raise errors.ModelBrokenError(f"{path} is one of {count} files, but was renamed: restore its name")
-    paths = [path.with_name(f"{match[1]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    if missing := [shard.name for shard in paths if not shard.is_file()]:
-        raise errors.ModelNotFoundError(
-            f"{path.parent} lacks {missing[0]} ({len(missing)} of {count} files): download it"
-        )
-    return tuple(gguf.read_header(shard) for shard in paths)
 
 
 def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:

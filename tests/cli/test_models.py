@@ -46,7 +46,7 @@ def test_list_is_a_table_of_all_models(dg_lsp):
         "dg-mini": "yes", "dg-base": "yes", **{preset.name: "no" for preset in PRESETS}
     }  # fmt: skip
     assert rows["dg-mini"][header.index("size") :].startswith("6 MB")
-    assert "Gemma Terms of Use" in rows["gemma3-270m"]
+    assert "NVIDIA Nemotron Open Model License" in rows["nemotron-3b"]
 
 
 @pytest.mark.parametrize("columns", [80, 90])
@@ -88,7 +88,7 @@ def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
     [
         ("dg-maxi", "no model 'dg-maxi' to fetch (did you mean dg-mini?): use"),
         ("qwen2.5-coder0.5b", "(did you mean qwen2.5-coder-0.5b?)"),
-        ("gemma3-270m --from gone", "gone is not a folder"),
+        ("mellum-4b --from gone", "gone is not a folder"),
         ("dg-mini --file a.gguf", "has no other files"),
         ("dg-mini --revision main", "has no other files"),
     ],

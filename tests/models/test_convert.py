@@ -10,13 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dg_lsp import gguf
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32, Tensor, copied, read_header, write_gguf
 from dg_lsp.models.convert import (
     ModelParts,
     convert_checkpoint,
-    is_converted,
-    read_converted,
     read_gguf,
     side_path,
     write_model,
@@ -92,24 +90,9 @@ def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(pull_r
     assert values == expected
 
 
-@pytest.mark.parametrize("named", [1, 2])
-def test_all_shards_of_a_split_file_are_read(pull_request_gguf, tiny_repacked, tmp_path, named):
-    header = read_header(pull_request_gguf)
-    names = list(header.tensors)
-    for number, part in ((1, names[:50]), (2, names[50:])):
-        values = dict(header.values) if number == 1 else {}
-        values |= {"split.no": gguf.uint32(number - 1), "split.count": gguf.uint32(2)}
-        with (tmp_path / f"dg-{number:05}-of-00002.gguf").open("wb") as file:
-            write_gguf(file, values, [copied(header.path, header.tensors[name]) for name in part])
-    parts = read_gguf(tmp_path / f"dg-{named:05}-of-00002.gguf")
-    assert not [key for key in parts.values if key.startswith("split.")]
-    write_model(parts, tmp_path / "new.gguf")
-    same_weights(tmp_path / "new.gguf", tiny_repacked)
-    (tmp_path / "dg-00002-of-00002.gguf").rename(tmp_path / "other.gguf")
-    with pytest.raises(ModelNotFoundError, match=r"lacks dg-00002-of-00002.gguf \(1 of 2 files\)"):
-        read_gguf(tmp_path / "dg-00001-of-00002.gguf")
-    with pytest.raises(ModelBrokenError, match="restore its name"):
-        read_gguf(tmp_path / "other.gguf")
+def test_a_part_of_a_split_file_is_refused(pull_request_gguf, rewritten):
+    with pytest.raises(ModelUnsupportedError, match=r"is one of several files: join them with llama-gguf-split"):
+        read_gguf(rewritten(pull_request_gguf, {"split.count": gguf.uint32(2)}))
 
 
 def test_a_gguf_with_a_different_encoder_is_refused(pull_request_gguf, rewritten):
@@ -141,19 +124,6 @@ def test_a_gguf_with_a_different_encoder_is_refused(pull_request_gguf, rewritten
 def test_missing_or_invalid_parts_of_a_gguf_are_named(pull_request_gguf, rewritten, dropped, changes, message):
     with pytest.raises(ModelBrokenError, match=message):
         read_gguf(rewritten(pull_request_gguf, changes, drop=dropped))
-
-
-def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
-    header = read_header(tiny_repacked)
-    assert is_converted(header)
-    write_model(read_converted(header), tmp_path / "again.gguf")
-    same_weights(tmp_path / "again.gguf", tiny_repacked)
-    same_weights(tmp_path / "again.selfcond.gguf", side_path(tiny_repacked))
-    for change, message in ((bytes.upper, "is not the side file of again.gguf"), (None, "lacks its side file")):
-        side = tmp_path / "again.selfcond.gguf"
-        side.write_bytes(change(side.read_bytes())) if change else side.unlink()
-        with pytest.raises(ModelBrokenError, match=message):
-            read_converted(read_header(tmp_path / "again.gguf"))
 
 
 # checkpoints

@@ -28,8 +28,8 @@ def with_memory(gigabytes):
         (with_gpu(8), AUTO, "qwen2.5-coder-7b-q4 dream-coder-7b", "qwen2.5-coder-7b-q4", "on RTX"),
         (with_gpu(8), AUTO_DIFFUSION, "qwen2.5-coder-7b-q4 dream-coder-7b", "dream-coder-7b", "better would be"),
         (with_gpu(24, 9e11), AUTO, "qwen2.5-coder-7b", "qwen2.5-coder-7b", "better would be qwen3-coder-30b"),
-        (with_memory(0.1), AUTO, "gemma3-270m", "dg-base", "no larger model fits"),
-        (with_memory(2), AUTO, "gemma3-270m", "gemma3-270m", "useful edits in 100 requests"),
+        (with_memory(0.1), AUTO, "qwen2.5-coder-0.5b", "dg-base", "no larger model fits"),
+        (with_memory(3), AUTO, "qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b", "useful edits in 100 requests"),
     ],
 )
 def test_auto_selects_the_best_model_that_is_here_and_names_a_better_one(machine, name, here, selected, reason):

@@ -68,7 +68,7 @@ ARGUMENTS = {
     "[INSTRUCTION]": "rename owner to user",
     "AUDIT.jsonl": "audit.jsonl",
     "DATA.jsonl[.gz]": "cases.jsonl",
-    "NAME": "gemma3-270m",
+    "NAME": "qwen2.5-coder-0.5b",
     "SOURCE": "checkpoint",
     "FOLDER": ".",
     "CASES.jsonl": "out.jsonl",
@@ -82,7 +82,7 @@ MORE = {
     "daemon start": ["--exit-when-idle"],
     "models pull": ["--accept-licence", "--from", "."],
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
-    "models build-runtime": ["--backend", "cpu", "--whole"],
+    "models build-runtime": ["--backend", "cpu"],
     "models show": ["dg-mini"],
     "bench replay": ["--limit", "2", "--start", "9"],
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
@@ -96,7 +96,7 @@ LIBRARY = """
 extern int creat(const char *path, unsigned mode);
 __attribute__((constructor)) static void mark(void) { creat("%s", 0600); }
 """
-PROGRAMS = ("nvidia-smi", "rocminfo", "vulkaninfo", "cmake", "ninja", "bwrap", "latex", "dg-lsp", "pipx")
+PROGRAMS = ("nvidia-smi", "cmake", "ninja", "bwrap", "latex", "dg-lsp", "pipx")
 """Programs besides those of this machine."""
 SECRET_NAMES = {Path(name).name for name in SECRETS}
 NEVER_OPENED = {"obeyed-model.gguf", "matplotlibrc", "pyvenv.cfg", "pip.conf", ".pdbrc", *SECRET_NAMES}

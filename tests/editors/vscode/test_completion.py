@@ -10,7 +10,7 @@ from hostile import executed, make_hostile, make_hostile_settings
 
 from dg_lsp.models.registry import preset_named
 
-GEMMA = "gemma3-270m"
+PRETRAINED = "qwen2.5-coder-0.5b"
 WORDS = '''"""Counting and comparing words."""
 
 
@@ -52,10 +52,10 @@ def test_an_accepted_completion_is_saved(open_window, take_picture):
 
 @pytest.mark.model
 def test_a_model_of_the_user_completes_typescript(open_window, take_picture):
-    if preset_named(GEMMA).path is None:
-        pytest.skip(f"not fetched: dg-lsp models pull {GEMMA}")
+    if preset_named(PRETRAINED).path is None:
+        pytest.skip(f"not fetched: dg-lsp models pull {PRETRAINED}")
     settings = {"dg-lsp.languages": ["typescript"], "editor.suggestOnTriggerCharacters": False}
-    window = open_window(STACK, name="stack.ts", model=GEMMA, settings=settings)
+    window = open_window(STACK, name="stack.ts", model=PRETRAINED, settings=settings)
     window.to_line(10)
     window.press("End", 35)
     window.type(" this.")
