@@ -1,25 +1,4 @@
-"""The errors that dg-lsp raises.
-
-    DgLspError
-    ├── UsageError              wrong use or bad input                         exit code 2
-    │   ├── InputFileError      a file that is missing, binary, unreadable or not writable
-    │   ├── PositionError       a line or column that the file does not have
-    │   ├── SettingsError       a setting that is unknown or out of range
-    │   ├── SandboxError        model-written programs cannot be run on this machine
-    │   └── DaemonError         the daemon cannot be started, reached or stopped
-    │       └── DaemonRunsError     a daemon runs already
-    ├── RequestError            the model cannot take this request              exit code 2
-    │   └── OptionError             one of its sampler options does not apply, or has a bad value
-    ├── ModelError              no model, or no memory for it                   exit code 3
-    │   ├── ModelNotFoundError      neither a file nor a known model name
-    │   ├── ModelBrokenError        a file that is damaged or incomplete
-    │   ├── ModelUnsupportedError   a valid file that this version cannot run
-    │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
-    │   ├── ModelDownloadError      a model cannot be fetched, or its checksum is wrong
-    │   ├── ModelMemoryError        the model or its cache does not fit into memory
-    │   └── ModelCrashedError       the model ended the process that tested it
-    └── BackendError            the runtime failed while it computed           exit code 3
-        └── RemoteError             the remote server is unreachable, refuses or sends an invalid response
+"""The errors that dg-lsp raises, as a tree: each family of them has an exit code of the command line.
 
 A cancelled request is not an error: it ends with `concurrent.futures.CancelledError`. Exit code 1 (no candidate)
 is a result, not an error. Exceptions of other libraries are mapped once, in `backends/`.

@@ -16,7 +16,7 @@ from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime, gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models, rewrite_preset
+from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models
 from dg_lsp.settings import CompletionSettings
 
 _BYTES_OF_WEIGHT = 34 / 32
@@ -220,9 +220,6 @@ def plan(measured: Measurement) -> Iterator[str]:
         yield from pull.announcement()
     else:
         yield f"{preset.name} is on this machine already"
-    if (second := rewrite_preset(machine, model)) is not None:
-        yield f"there is room for {second.name} beside it, {size_text(second.memory_bytes)}, for rewrites and chats:"
-        yield f'  dg-lsp models pull {second.name}, then set rewrite.model = "{second.name}"'
 
 
 def choose_backend(gpu: gpus.Gpu) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
-from dg_lsp.models.registry import OLD_RECORD, TESTED, Preset, Record, RemoteFile, fetched_path, read_pin
+from dg_lsp.models.registry import TESTED, Preset, Record, RemoteFile, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -117,12 +117,12 @@ def _described(entry: Any) -> RemoteFile:
 
 
 def _is_safe(path: str) -> bool:
-    """Whether a path of a repository names a file of its own folder on every system, and none of dg-lsp's records."""
+    """Whether a path of a repository names a file of its own folder on every system, and no record of dg-lsp."""
     return (
         len(path) <= _MAX_PATH
         and path.isprintable()
         and not _UNSAFE.search(path)
-        and path.casefold() not in (OLD_RECORD, TESTED)
+        and path.casefold() != TESTED
         and not any(_RESERVED.fullmatch(part) for part in path.split("/"))
     )
 

@@ -27,7 +27,7 @@ from dg_lsp.canvas.spec import (
     SpecialTokens,
     UniformSampling,
 )
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, escaped
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
@@ -303,14 +303,9 @@ def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
     """Reads the configuration, vocabulary and weight headers of a checkpoint; `name` defaults to the folder's name.
 
     Raises:
-        ModelNotFoundError: the folder holds no checkpoint.
         ModelBrokenError: a file is missing, damaged or cut short.
         ModelUnsupportedError: another kind of model, or invalid settings.
     """
-    if not (folder / CONFIGURATION).is_file():
-        raise ModelNotFoundError(
-            f"{folder} is a directory without {CONFIGURATION}: name a GGUF file, or the directory of a checkpoint"
-        )
     try:
         return _read_folder(folder, name or folder.resolve().name)
     except InputFileError as error:

@@ -247,8 +247,6 @@ def instruction_model() -> str:
 
 # files on this machine
 
-OLD_RECORD = "fetched.json"
-"""Name of a record in a preset's folder, of an earlier version."""
 TESTED = ".tested"
 """Name of an empty file in a preset's folder after a test fill."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -289,9 +287,8 @@ def read_pin(preset: Preset) -> Record | None:
 
 
 def _read_record(preset: Preset) -> Record | None:
-    is_new = preset.record_path.exists()
     try:
-        tree = json.loads((preset.record_path if is_new else preset.folder / OLD_RECORD).read_text(encoding="utf-8"))
+        tree = json.loads(preset.record_path.read_text(encoding="utf-8"))
         files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
         return Record(tree["repository"], tree["commit"], files) if files else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -121,7 +121,7 @@ def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message)
 @pytest.mark.parametrize(
     "path",
     ["../evil.gguf", "/evil.gguf", "a//b.gguf", "..\\evil.gguf", "C:evil.gguf", "nul.gguf", "folder/COM1",
-     "evil.gguf.", "fetched.json", ".tested", "evil\x1b[2J.gguf", "evil\u202e.gguf", 250 * "x"],
+     "evil.gguf.", ".tested", "evil\x1b[2J.gguf", "evil\u202e.gguf", 250 * "x"],
 )  # fmt: skip
 def test_a_path_that_no_repository_needs_is_refused(hub, path):
     hub.files[path] = b"GGUF"
