@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -35,7 +34,6 @@ _ENVIRONMENT_SIZE = 1_100_000_000
 def pull_model(
     name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
     accept_licence: Annotated[bool, Option("--accept-licence", help="Accept the model's licence.")] = False,
-    source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files.")] = None,
     file: Annotated[str | None, Option(metavar="NAME", help="Another GGUF file of the model's repository.")] = None,
     revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
 ) -> int:
@@ -46,8 +44,6 @@ def pull_model(
     from dg_lsp.models import registry
 
     loading.configure({})
-    if source is not None and not source.is_dir():
-        raise UsageError(f"{source} is not a folder: name the one with the model's files")
     is_other = file is not None or revision is not None
     preset, is_bundled = registry.preset_named(name), name in (model.name for model in registry.BUNDLED)
     if is_other and is_bundled:
@@ -62,7 +58,7 @@ def pull_model(
         patterns = (file,) if file is not None else preset.patterns
         # the checksum of one version does not apply to another
         preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
-    pull = Pull(preset, source, is_other=is_other)
+    pull = Pull(preset, is_other=is_other)
     if pull.stages:
         if "download" in pull.stages:
             agree(preset, accepted=accept_licence)
@@ -78,7 +74,6 @@ class Pull:
     """The remaining stages of one model."""
 
     preset: "Preset"
-    source: Path | None = None  # a folder with the files, instead of the hub
     is_other: bool = False  # another file or version, which replaces the present one
 
     @property
@@ -162,7 +157,7 @@ class Pull:
 
         preset, stages = self.preset, self.stages
         runs: dict[str, Callable[[], object]] = {
-            "download": partial(fetch, preset, self.source, is_other=self.is_other),
+            "download": partial(fetch, preset, is_other=self.is_other),
             "convert": self._convert,
             "quantize": self._quantize,
             "build": partial(conversion.make_runtime, BuildOptions()),

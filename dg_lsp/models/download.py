@@ -1,4 +1,4 @@
-"""Fetches a preset's files from a model hub or a folder.
+"""Fetches a preset's files from a model hub.
 
 huggingface_hub does the transfers, so endpoint, token, proxies and certificates are those that the user set for it. A
 file that is not the expected one is removed, and a record of all files is written last.
@@ -36,12 +36,11 @@ _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
-def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False) -> Path:
+def fetch(preset: Preset, *, is_other: bool = False) -> Path:
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
-    `source` is a folder with the files, to be used instead of the network. An interrupted
-    download is continued by the next call. The checksums of the first download are recorded and required from then on,
-    and its commit if this release names none; `is_other` replaces them by those of this download.
+    An interrupted download is continued by the next call. The checksums of the first download are recorded and required
+    from then on, and its commit if this release names none; `is_other` replaces them by those of this download.
 
     Raises:
         ModelError: no network, no space, or a file is not the expected one; the message says what to do.
@@ -50,18 +49,12 @@ def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False)
         preset.folder.mkdir(parents=True, exist_ok=True)
         pin = None if is_other else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
-        if source is not None:
-            record = Record(preset.repository, pin.commit if pin is not None else "", _copy(preset, source, expected))
-        else:
-            record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
+        record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
         write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
     if path is None:
         raise ModelDownloadError(f"{preset.name} was changed during the download: run it again")
     return path
-
-
-# hub
 
 
 def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> Record:
@@ -78,7 +71,7 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
                 raise ValueError("no commit")
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
         listed = [_described(entry) for entry in entries if isinstance(entry, RepoFile)]
-        files = _chosen(listed, preset, preset.repository, expected)
+        files = _chosen(listed, preset, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
         for file in missing:
@@ -142,7 +135,10 @@ def _problem(error: Exception, revision: str) -> str:
         (errors.RepositoryNotFoundError, "does not exist or is private: check its name, or run hf auth login"),
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
         (errors.EntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
-        (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --from FOLDER"),
+        (
+            errors.OfflineModeIsEnabled,
+            "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --model FILE.gguf",
+        ),
         (_NO_HUB, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )
     for kinds, problem in known:
@@ -153,46 +149,20 @@ def _problem(error: Exception, revision: str) -> str:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return (
         f"is not reachable ({reason}): check the network and run it again; "
-        "or set HF_ENDPOINT to a mirror, or pass --from FOLDER"
+        "or set HF_ENDPOINT to a mirror, or pass --model FILE.gguf"
     )
-
-
-# folder
-
-
-def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
-    """Copies the preset's files from a folder, which may contain the repository at any depth."""
-    roots = (source / preset.repository, source / preset.repository.rpartition("/")[2], source)
-    root = next(root for root in roots if root.is_dir())
-    if not preset.is_checkpoint:  # a GGUF file may lie deeper, as in the cache of huggingface_hub
-        root = next((path.parent for path in sorted(root.rglob(preset.patterns[0]))), root)
-    listed = [RemoteFile(path.name, path.stat().st_size) for path in sorted(root.glob("*")) if path.is_file()]
-    files = _chosen(listed, preset, str(source), expected)
-    check_space(preset.folder, sum(file.size for file in files))
-    for file in files:
-        part = preset.folder / f".{file.path}.part"  # the source may be the preset's own folder
-        try:
-            shutil.copyfile(root / file.path, part)
-        except OSError:
-            part.unlink(missing_ok=True)  # of a disk that is full now
-            raise
-        part.replace(preset.folder / file.path)
-        _check(preset.folder, file, str(source))
-    return files
 
 
 # choice and check of files
 
 
-def _chosen(
-    listed: Sequence[RemoteFile], preset: Preset, where: str, expected: Mapping[str, str]
-) -> tuple[RemoteFile, ...]:
+def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     """The files that the preset's patterns name, never Python files. A pattern of a GGUF file must match exactly one.
 
     Raises:
         ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
-    found: dict[str, RemoteFile] = {}
+    chosen: dict[str, RemoteFile] = {}
     listed = [file for file in listed if not file.path.casefold().endswith(CODE)]
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
@@ -201,11 +171,11 @@ def _chosen(
             names = ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20])
             count = f"{len(fitting)} files" if fitting else "no file"
             advice = f"choose one with --file; it has {names}" if names else "it has no GGUF file; name another source"
-            raise ModelDownloadError(f"{where} has {count} {pattern}: {advice}")
-        found.update((file.path, _pinned(preset, file, expected)) for file in fitting)
-    if not any(path.endswith((".gguf", ".safetensors")) for path in found):
-        raise ModelDownloadError(f"{where} has no weights: choose another repository, or pass --from FOLDER")
-    return tuple(found.values())
+            raise ModelDownloadError(f"{preset.repository} has {count} {pattern}: {advice}")
+        chosen.update((file.path, _pinned(preset, file, expected)) for file in fitting)
+    if not any(path.endswith((".gguf", ".safetensors")) for path in chosen):
+        raise ModelDownloadError(f"{preset.repository} has no weights: choose another repository")
+    return tuple(chosen.values())
 
 
 def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> RemoteFile:

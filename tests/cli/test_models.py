@@ -88,7 +88,6 @@ def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
     [
         ("dg-maxi", "no model 'dg-maxi' to fetch (did you mean dg-mini?): use"),
         ("qwen2.5-coder0.5b", "(did you mean qwen2.5-coder-0.5b?)"),
-        ("mellum-4b --from gone", "gone is not a folder"),
         ("dg-mini --file a.gguf", "has no other files"),
         ("dg-mini --revision main", "has no other files"),
     ],

@@ -1,4 +1,4 @@
-"""A preset is fetched from a hub on this machine or from a folder, with everything that may go wrong."""
+"""A preset is fetched from a hub on this machine, with everything that may go wrong."""
 
 import errno
 import hashlib
@@ -163,18 +163,13 @@ def test_the_users_token_is_sent_only_with_encryption(monkeypatch, endpoint, exp
     assert tokens == [None if expected else False]  # None is the user's token
 
 
-@pytest.mark.parametrize("source", ["hub", "folder"])
-def test_no_python_file_is_fetched(hub, tmp_path, source):
-    files = {"model.safetensors": b"w" * 1000, "config.json": b"{}", "tokenization.py": b"import os"}
+def test_no_python_file_is_fetched(hub):
     hub.files.clear()
-    hub.files.update(files | {"old/model.safetensors": b"old"})
+    hub.files.update({"model.safetensors": b"w" * 1000, "config.json": b"{}", "tokenization.py": b"import os"})
+    hub.files["old/model.safetensors"] = b"old"
     hub.in_git.add("config.json")
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    for name, content in files.items():
-        (shelf / name).write_bytes(content)
     which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
-    assert fetch(which, shelf if source == "folder" else None) == which.folder
+    assert fetch(which) == which.folder
     assert not [path for path, _ in hub.requests if path.endswith(".py")]
     names = {path.name for path in which.folder.iterdir() if path.is_file()}
     assert names == {"model.safetensors", "config.json"}
@@ -224,30 +219,3 @@ def test_an_invalid_record_is_ignored(record):
     fetch(preset())
     preset().record_path.write_text(record)
     assert fetched_path(preset()) is None
-
-
-@pytest.mark.parametrize("place", ["", REPOSITORY, "Tiny-GGUF", f"models--somebody--Tiny-GGUF/snapshots/{'0' * 40}"])
-def test_a_folder_replaces_the_hub(hub, tmp_path, place):
-    folder = tmp_path / "shelf" / place
-    folder.mkdir(parents=True)
-    (folder / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
-    path = fetch(preset(sha256=SHA256), tmp_path / "shelf")
-    assert path.read_bytes() == WEIGHTS
-    assert hub.requests == []
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("Tiny-Q4_K_M.gguf", b"not a model", "not the expected file"),
-        ("Tiny-Q4_K_M.gguf", WEIGHTS[:-1], "not the expected file"),
-        ("other.txt", b"", r"has no file .*: it has no GGUF file; name another source"),
-    ],
-    ids=["another file", "cut", "no file"],
-)
-def test_a_folder_with_a_wrong_file_is_refused(tmp_path, name, content, message):
-    folder = tmp_path / "shelf"
-    folder.mkdir()
-    (folder / name).write_bytes(content)
-    with pytest.raises(ModelDownloadError, match=message):
-        fetch(preset(sha256=SHA256), folder)

@@ -80,7 +80,7 @@ MORE = {
     "rewrite": ["--json", "--write"],
     "serve": ["--port", "0"],
     "daemon start": ["--exit-when-idle"],
-    "models pull": ["--accept-licence", "--from", "."],
+    "models pull": ["--accept-licence"],
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
     "models build-runtime": ["--backend", "cpu"],
     "models show": ["dg-mini"],
