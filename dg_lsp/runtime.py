@@ -1,8 +1,7 @@
-"""Finds the changed llama.cpp that DiffusionGemma needs, and checks that it fits the installed one. Loads no library.
+"""Finds the changed class of llama.cpp that DiffusionGemma needs, and checks that it fits. Loads no library.
 
-A changed runtime is a folder with a library and a record, written by `dg-lsp models build-runtime`. It has two kinds.
-An **overlay** is a small library that is loaded before the installed one and replaces one of its classes; it fits only
-that file. A **whole** runtime is all of llama.cpp, and fits any llama-cpp-python of the same version.
+`dg-lsp models build-runtime` writes an overlay: a folder with a small library, which is loaded before the installed
+libllama and replaces one of its classes, and a record. It fits only the file that it was made for.
 """
 
 import functools
@@ -13,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.errors import ModelRuntimeError
@@ -25,7 +24,7 @@ STOCK = "stock"
 PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
 _RECORD = "runtime.json"
-_OVERLAY, _WHOLE = "overlay", "whole"
+_KEYS = ("version", "installed_library", "installed_sha256")
 LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 
 
@@ -43,13 +42,11 @@ class InstalledLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One changed llama.cpp."""
+    """An overlay of the installed llama.cpp."""
 
     folder: Path
-    kind: str  # `overlay` or `whole`
-    backend: str  # the backend of a whole runtime, such as `cuda`; empty for an overlay, which uses the installed one
     version: str  # the version of llama-cpp-python that it was made for
-    installed_library: str  # the library whose class an overlay replaces
+    installed_library: str  # the library whose class it replaces
     installed_sha256: str
 
     @property
@@ -59,15 +56,13 @@ class Runtime:
 
     def write(self) -> None:
         """Writes the record beside the library."""
-        record = {key: value for key, value in asdict(self).items() if key != "folder"}
+        record = {key: getattr(self, key) for key in _KEYS}
         (self.folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     def misfit(self, installed: InstalledLibrary) -> str:
         """Why it must not be loaded with the installed llama-cpp-python; empty if it fits."""
         if self.version != installed.version:
             return f"it was made for {PACKAGE} {self.version}, installed is {installed.version}"
-        if self.kind == _WHOLE:
-            return ""
         path = Path(self.installed_library).resolve()  # the environment may be reached by a link
         is_same = path == installed.library.resolve() and self.installed_sha256 == installed.digest()
         return "" if is_same else f"it was made for another build of {PACKAGE} {self.version}"
@@ -144,11 +139,10 @@ def read_runtime(folder: Path) -> Runtime | None:
     """The runtime in a folder; None if its record is missing or invalid."""
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        runtime = Runtime(folder, **record)
-    except (OSError, ValueError, TypeError, RecursionError):
+        texts = {key: record[key] for key in _KEYS}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    is_text = all(isinstance(value, str) for value in record.values())
-    return runtime if is_text and runtime.kind in (_OVERLAY, _WHOLE) else None
+    return Runtime(folder, **texts) if all(isinstance(text, str) for text in texts.values()) else None
 
 
 @functools.lru_cache(maxsize=8)

@@ -13,10 +13,10 @@ from typer import Argument, Option
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.printing import print_line
 from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
-    from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.models.packages import ShowStep
 
 
@@ -81,38 +81,44 @@ def build_runtime(
     source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
-    from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.runtime import PACKAGE
 
     configure({})
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
-    if (folder := make_runtime(BuildOptions(source, backend))) is not None:
+    if (folder := make_runtime(source, backend)) is not None:
         print_line(folder)
     return 0
 
 
-def make_runtime(options: "BuildOptions") -> Path | None:
-    """Builds the changed llama.cpp and reports it on standard error; returns its folder, None if there is no need."""
-    from dg_lsp.models.build_runtime import build
-    from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
+def make_runtime(source: Path | None = None, backend: str | None = None) -> Path | None:
+    """Builds the changed llama.cpp and reports it on standard error; returns its folder, None if there is no need.
 
-    installed = installed_library()
-    version = installed.version if installed else ""
-    if not options.whole_backend and installed and supports_bidirectional(None):
+    With a backend, or where there are no overlays, all of llama.cpp is compiled and installed.
+    """
+    from dg_lsp.models import build_runtime
+    from dg_lsp.runtime import PACKAGE, find_runtime, require_library
+
+    version = require_library().version
+    if backend is None and supports_bidirectional():
         print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return None
     start = time.monotonic()
     with steps() as show_step:
-        runtime = build(options, supports_bidirectional, show_step)
-    if runtime is None:
-        print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
-        return None
-    extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
-    print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
+        if backend is not None or not build_runtime.HAS_OVERLAYS:
+            backend = backend or build_runtime.DEFAULT_BACKEND
+            build_runtime.compile_wheel(backend, source, partial(supports_bidirectional, LLAMA_CPP_VARIABLE), show_step)
+            folder, extent = require_library().library.parent, f"{PACKAGE} {version} for {backend}"
+        else:
+            runtime = build_runtime.build_overlay(source, partial(supports_bidirectional, VARIABLE), show_step)
+            if runtime is None:
+                print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
+                return None
+            folder, extent = runtime.folder, f"one class, loaded before the library of {PACKAGE} {version}"
+    print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent})", err=True)
     if note := find_runtime().note:
         print_line(f"it will not be loaded: {note}", err=True)
-    return runtime.folder
+    return folder
 
 
 @contextmanager
@@ -142,14 +148,14 @@ def byte_progress(description: str, num_bytes: int) -> Iterator[Callable[[float]
         yield partial(bars.advance, bars.add_task(description, total=num_bytes))
 
 
-def supports_bidirectional(folder: Path | None) -> bool:
-    """Tests the runtime in a folder, or the installed library, in a child process: a library may end its process.
+def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bool:
+    """Tests llama.cpp in a child process, which a library may end: that of a variable's folder, else the installed one.
 
     Raises ModelRuntimeError if it cannot be loaded, or ended the process.
     """
-    from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
-
-    variables = {VARIABLE: str(folder.absolute() if folder else STOCK), LLAMA_CPP_VARIABLE: ""}
+    variables = {VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
+    if folder is not None:
+        variables[variable] = str(folder.absolute())
     what = f"the {'changed' if folder else 'installed'} llama.cpp"
     return run_llama_cpp("diffusiongemma.runtime_check", variables=variables, what=what, codes=(0, 10)).returncode == 0
 

@@ -84,7 +84,7 @@ def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
 
         place = f"in {runtime['folder']}" if runtime["folder"] else ""
         needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
-        library = " ".join(filter(None, (runtime["kind"], runtime["backend"], place)))
+        library = " ".join(filter(None, (runtime["kind"], place)))
         yield "runtime", "; ".join(filter(None, (library, needs, runtime["note"])))
 
 
@@ -226,8 +226,7 @@ def _runtime() -> dict[str, Any]:
     if found and functions() is None:
         note = f"an earlier version built it, and its steps take longer: run {COMMAND} again"
     return {
-        "kind": found.kind if found else "stock",
-        "backend": found.backend if found else "",
+        "kind": "overlay" if found else "stock",
         "folder": str(found.folder) if found else None,
         "runs_diffusiongemma": supports_bidirectional(),
         "note": note,

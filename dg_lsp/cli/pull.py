@@ -152,7 +152,6 @@ class Pull:
     def run(self) -> None:
         """Runs the remaining stages."""
         from dg_lsp.models import registry
-        from dg_lsp.models.build_runtime import BuildOptions
         from dg_lsp.models.download import check_space, explained_disk_errors, fetch
 
         preset, stages = self.preset, self.stages
@@ -160,7 +159,7 @@ class Pull:
             "download": partial(fetch, preset, is_other=self.is_other),
             "convert": self._convert,
             "quantize": self._quantize,
-            "build": partial(conversion.make_runtime, BuildOptions()),
+            "build": conversion.make_runtime,
             "test": self._test,
         }
         with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):

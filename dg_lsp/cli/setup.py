@@ -242,13 +242,12 @@ def make_llama_cpp(gpu: gpus.Gpu) -> bool:
     backend, _ = choose_backend(gpu)
     with conversion.steps() as show_step:
         problem = build_runtime.install_wheel(gpu.backends, lists_gpu, show_step)
-    if not problem and lists_gpu():
+    if not problem:
         print_line(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)
         return True
-    problem = problem or "an earlier build of llama.cpp is loaded instead of the wheel"
     print_line(f"{problem}: compiling it for {backend}", err=True)
     try:
-        conversion.make_runtime(build_runtime.BuildOptions(backend=backend))
+        conversion.make_runtime(backend=backend)
         if lists_gpu():
             return True
         problem = "it lists no GPU: check the driver (docs/howto/gpu.md)"

@@ -139,7 +139,7 @@ def _llama_cpp() -> str:
 
     installed, changed = installed_library(), find_runtime().runtime
     version = installed.version if installed else "other"
-    return f"{version}+{changed.kind}{changed.backend}" if changed else version
+    return f"{version}+overlay" if changed else version
 
 
 def _transformers() -> str | None:

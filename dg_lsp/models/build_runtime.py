@@ -1,11 +1,11 @@
-"""Gets llama.cpp for a GPU or with the change that DiffusionGemma needs, from a wheel or by compilation.
+"""Gets llama.cpp with the change that DiffusionGemma needs, or for a GPU.
 
-Builds for the processor have run; those for GPUs have not: their commands are tested with made-up programs.
+The changed class alone is compiled into a small library, an overlay; or pip gets all of llama.cpp: a prebuilt wheel, or
+one that it makes of the changed source. Builds for GPUs have not run: they are tested with made-up programs.
 """
 
 import os
 import re
-import shlex
 import shutil
 import sys
 import tomllib
@@ -23,105 +23,13 @@ from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 REDUCTION = Path(__file__).with_name("gemma4_reduction.h")
 """Included by the patched class."""
-_OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
-"""Folders with the files that one class includes."""
+BACKENDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("backends.toml").read_text("utf-8"))
+HAS_OVERLAYS = sys.platform not in ("darwin", "win32")
+"""Elsewhere a library binds its symbols when it is linked, and one class cannot be replaced."""
+DEFAULT_BACKEND = "metal" if sys.platform == "darwin" else "cpu"
 
-IsChanged = Callable[[Path], bool]
-"""Whether the runtime in a folder computes what the patch is for."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """Options of `dg-lsp models build-runtime`."""
-
-    source: Path | None = None  # source distribution of llama-cpp-python, or a folder with it; None fetches it
-    backend: str | None = None  # build all of llama.cpp for this backend
-
-    @property
-    def whole_backend(self) -> str:
-        """The backend to build all of llama.cpp for; empty if one class is enough."""
-        # on macOS and Windows a library binds its symbols when it is linked
-        defaults = {"darwin": "metal", "win32": "cpu"}
-        return self.backend or defaults.get(sys.platform, "")
-
-
-def build(
-    options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = lambda *_: None
-) -> runtime.Runtime | None:
-    """Builds and tests the runtime, and moves it to its folder; an existing runtime is replaced.
-
-    Returns None if the source of the installed version contains the change already.
-
-    Raises:
-        UsageError: an unknown backend, or a folder with other files.
-        ModelError: a tool or the source is missing, or the compilation or the test failed.
-    """
-    installed = runtime.require_library()
-    folder, backend = runtime.runtime_folder(), options.whole_backend
-    _check_folder(folder)
-    if backend:
-        check_tools(backend)
-    else:
-        _find_compiler()
-    with working_folder(folder, runtime.VARIABLE) as work:
-        new, log = work / folder.name, folder.with_name(f"{folder.name}.log")
-        new.mkdir()
-        log.unlink(missing_ok=True)
-        source = options.source.expanduser().absolute() if options.source else None
-        llama_cpp = unpack_llama_cpp(installed.version, source, work, ("",) if backend else _OVERLAY_PARTS, show_step)
-        if not _compile(llama_cpp, backend, installed, new, log, show_step):
-            return None
-        built = runtime.Runtime(
-            folder=new,
-            kind="whole" if backend else "overlay",
-            backend=backend,
-            version=installed.version,
-            installed_library=str(installed.library),
-            installed_sha256=installed.digest(),
-        )
-        built.write()
-        show_step("testing it", None)
-        if not is_changed(new):
-            advice = "please report this" if backend else f"run {runtime.COMMAND} --backend cpu"
-            raise ModelRuntimeError(
-                f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
-            )
-        log.rename(new / "build.log")
-        if folder.exists():  # processes that loaded the old library keep it until they end
-            folder.rename(work / "replaced")
-        new.rename(folder)
-    return replace(built, folder=folder)
-
-
-def _check_folder(folder: Path) -> None:
-    is_empty = folder.is_dir() and not any(folder.iterdir())
-    if folder.exists() and not is_empty and not (folder / "runtime.json").exists():
-        raise UsageError(f"{folder} contains other files than a runtime: name another folder")
-
-
-def _compile(
-    llama_cpp: Path, backend: str, installed: runtime.InstalledLibrary, new: Path, log: Path, show_step: ShowStep
-) -> bool:
-    """Patches the source and writes the libraries to `new`; False if one class is enough and has the change already."""
-    patch = Patch.read()
-    target = llama_cpp / patch.target
-    if not target.is_file():
-        raise ModelRuntimeError(
-            f"llama.cpp of {runtime.PACKAGE} {installed.version} has no {patch.target}: update dg-lsp"
-        )
-    original = target.read_text(encoding="utf-8")
-    is_patched = patch.is_in(original)
-    if is_patched and not backend:
-        return False
-    if not is_patched:
-        target.write_text(patch.apply(original, installed.version), encoding="utf-8")
-        shutil.copy(REDUCTION, target.parent)
-    if backend:
-        _compile_whole(llama_cpp, backend, new, log, show_step)
-    else:
-        show_step("compiling", None)
-        _compile_overlay(target, llama_cpp, installed, new, log)
-    return True
+IsUsable = Callable[[Path], bool]
+"""Whether the libraries in a folder do what they are made for."""
 
 
 # the change
@@ -161,16 +69,105 @@ def _lines_of(hunk: str, sign: str) -> str:
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
-# prebuilt wheels
+def _unpack_changed(
+    version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep
+) -> tuple[Path, bool]:
+    """The folder of llama.cpp's changed source, and whether the source had the change already."""
+    source = source.expanduser().absolute() if source else None
+    llama_cpp = unpack_llama_cpp(version, source, work, parts, show_step)
+    patch = Patch.read()
+    target = llama_cpp / patch.target
+    if not target.is_file():
+        raise ModelRuntimeError(f"llama.cpp of {runtime.PACKAGE} {version} has no {patch.target}: update dg-lsp")
+    original = target.read_text(encoding="utf-8")
+    if patch.is_in(original):
+        return llama_cpp, True
+    target.write_text(patch.apply(original, version), encoding="utf-8")
+    shutil.copy(REDUCTION, target.parent)
+    return llama_cpp, False
+
+
+# overlay
+
+_OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
+"""Folders with the files that one class includes."""
+_OVERLAY_FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
+_INCLUDE_PATHS = ("src/models", "src", "include", "ggml/include")
+_EXPORTS = "{ global: *18llama_model_gemma4*; dg_reduction_*; local: *; };\n"
+"""Mangled names: exports only the changed class and the new functions, not the templates compiled with them."""
+
+
+def build_overlay(
+    source: Path | None, is_changed: IsUsable, show_step: ShowStep = lambda *_: None
+) -> runtime.Runtime | None:
+    """Builds and tests an overlay, and moves it to its folder; an existing one is replaced.
+
+    `source` is the source distribution of llama-cpp-python or a folder with it; None fetches it. Returns None if it
+    contains the change already.
+
+    Raises:
+        UsageError: the folder has other files.
+        ModelError: a tool or the source is missing, or the compilation or the test failed.
+    """
+    installed = runtime.require_library()
+    folder = runtime.runtime_folder()
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty and not (folder / "runtime.json").exists():
+        raise UsageError(f"{folder} contains other files than a runtime: name another folder")
+    compiler = _find_compiler()
+    with working_folder(folder, runtime.VARIABLE) as work:
+        llama_cpp, is_in_source = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
+        if is_in_source:
+            return None
+        new = work / folder.name
+        new.mkdir()
+        show_step("compiling", None)
+        _compile_overlay(compiler, llama_cpp, installed.library.parent, new)
+        built = runtime.Runtime(
+            folder=new,
+            version=installed.version,
+            installed_library=str(installed.library),
+            installed_sha256=installed.digest(),
+        )
+        built.write()
+        show_step("testing it", None)
+        if not is_changed(new):
+            advice = f"run {runtime.COMMAND} --backend cpu"
+            raise ModelRuntimeError(
+                f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
+            )
+        if folder.exists():  # processes that loaded the old library keep it until they end
+            folder.rename(work / "replaced")
+        new.rename(folder)
+    return replace(built, folder=folder)
+
+
+def _compile_overlay(compiler: str, llama_cpp: Path, libraries: Path, folder: Path) -> None:
+    """Compiles the changed class into a library in `folder`."""
+    exports = llama_cpp / "exports"
+    exports.write_text(_EXPORTS, encoding="utf-8")
+    command = [
+        compiler,
+        *_OVERLAY_FLAGS,
+        *(f"-I{llama_cpp / name}" for name in _INCLUDE_PATHS),
+        str(llama_cpp / Patch.read().target),
+        *("-o", str(folder / runtime.library_name())),
+        *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
+        *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
+        *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
+    ]
+    if reason := run(command):
+        raise ModelRuntimeError(f"{Path(compiler).name} failed: {reason}")
+
+
+# wheels
 
 _MAX_EXPANSION = 20
 """Times its compressed size; libraries of llama.cpp expand to 2.4 to 2.8 times theirs."""
-SeesGpu = Callable[[Path], bool]
-"""Whether llama.cpp in a folder lists a GPU."""
 
 
-def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowStep = lambda *_: None) -> str:
-    """Installs a wheel of the same llama-cpp-python for one of these backends, if pip has one and it runs here.
+def install_wheel(backends: Sequence[str], sees_gpu: IsUsable, show_step: ShowStep = lambda *_: None) -> str:
+    """Installs a prebuilt wheel of the same llama-cpp-python for one of these backends, if there is one that runs here.
 
     Returns the reason if it does not; the installed package is unchanged then.
     """
@@ -184,15 +181,10 @@ def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowSte
             run_pip("download", f"{runtime.PACKAGE}=={installed.version}", *options)
             wheel = next(work.glob("*.whl"))
             with zipfile.ZipFile(wheel) as archive:
-                libraries = [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
-                if not any(f"ggml-{backend}" in name for backend in backends for name in libraries):
+                names = [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
+                if not any(f"ggml-{backend}" in name for backend in backends for name in names):
                     return f"{wheel.name} of the package index is not for {' or '.join(backends)}"
-                size = sum(archive.getinfo(name).file_size for name in libraries)
-                if size > _MAX_EXPANSION * wheel.stat().st_size:
-                    return f"{wheel.name} of the package index expands to {size / 1e6:,.0f} MB, as no library does"
-                check_space(work, size)
-                archive.extractall(work, libraries)
-            if not sees_gpu(work / "llama_cpp/lib"):
+            if not sees_gpu(_unpack_libraries(wheel, work)):
                 return f"llama.cpp of the prebuilt wheel {wheel.name} lists no GPU here"
             show_step("installing the wheel", None)
             run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
@@ -201,29 +193,59 @@ def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowSte
     return ""
 
 
-# compilation
+def compile_wheel(
+    backend: str, source: Path | None, is_changed: IsUsable, show_step: ShowStep = lambda *_: None
+) -> None:
+    """Compiles llama-cpp-python of the installed version for a backend, with the change, and installs it with pip.
 
-_OVERLAY_FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
-_INCLUDE_PATHS = ("src/models", "src", "include", "ggml/include")
-_EXPORTS = "{ global: *18llama_model_gemma4*; dg_reduction_*; local: *; };\n"
-"""Mangled names: exports only the changed class and the new functions, not the templates compiled with them."""
-_CMAKE_OPTIONS = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DBUILD_SHARED_LIBS=ON",
-    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
-    *(f"-DLLAMA_BUILD_{name}=OFF" for name in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")),
-)
-BACKENDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("backends.toml").read_text("utf-8"))
-_PROGRESS = re.compile(r"\[\s*(\d+)%\]")
-"""Of Make."""
-_LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
+    Options in the environment variable `CMAKE_ARGS` are passed to CMake too. `source` is that of `build_overlay`.
+
+    Raises:
+        UsageError: the backend does not exist on this system.
+        ModelError: a tool or the source is missing, or the compilation or the test failed; nothing is changed then.
+    """
+    check_tools(backend)
+    version = runtime.require_library().version
+    with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
+        llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
+        show_step(f"compiling llama.cpp for {backend}, in minutes", None)
+        options = (os.environ.get("CMAKE_ARGS", ""), *BACKENDS[backend].get("options", ()))
+        variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip()}
+        package = llama_cpp.parents[1]
+        run_pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(work), str(package), environment=variables)
+        wheel = next(work.glob("*.whl"))
+        show_step("testing it", None)
+        if not is_changed(_unpack_libraries(wheel, work)):
+            raise ModelRuntimeError(
+                "llama.cpp was compiled, but its results are those of the unchanged one: please report this"
+            )
+        show_step("installing the wheel", None)
+        run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
+        if (runtime.runtime_folder() / "runtime.json").exists():  # an overlay for the library that was replaced
+            runtime.runtime_folder().rename(work / "replaced")
+
+
+def _unpack_libraries(wheel: Path, work: Path) -> Path:
+    """The folder with the libraries of a wheel; raises ModelRuntimeError if their size is not possible."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = [member for member in archive.infolist() if member.filename.startswith("llama_cpp/lib/")]
+        size = sum(member.file_size for member in members)
+        if size > _MAX_EXPANSION * wheel.stat().st_size:
+            raise ModelRuntimeError(f"{wheel.name} expands to {size / 1e6:,.0f} MB, as no library does")
+        check_space(work, size)
+        archive.extractall(work, members)
+    return work / "llama_cpp/lib"
+
+
+# tools
+
 _COMPILER_ADVICE = (
     "install a C++ compiler: on Debian and Ubuntu sudo apt-get install g++, on macOS xcode-select --install"
 )
 
 
-def check_tools(backend: str) -> str:
-    """The path of CMake, if all tools for this backend are installed.
+def check_tools(backend: str) -> None:
+    """Checks that the compilers for a backend are installed; pip gets CMake itself.
 
     Raises:
         UsageError: the backend does not exist on this system.
@@ -237,7 +259,6 @@ def check_tools(backend: str) -> str:
         _find_compiler()
     if tools := BACKENDS[backend].get("tools"):
         _find_program(tools, BACKENDS[backend]["advice"])
-    return _find_program(["cmake"], f"run {sys.executable} -m pip install cmake, or your system's package of it")
 
 
 def _find_compiler() -> str:
@@ -255,71 +276,3 @@ def _find_program(names: Sequence[str], advice: str) -> str:
     if program is None:
         raise ModelRuntimeError(f"{' or '.join(names)} is missing: {advice}")
     return program
-
-
-def _compile_overlay(
-    changed: Path, llama_cpp: Path, installed: runtime.InstalledLibrary, folder: Path, log: Path
-) -> None:
-    """Compiles the changed class into a library in `folder`."""
-    exports = llama_cpp / "exports"
-    exports.write_text(_EXPORTS, encoding="utf-8")
-    libraries = installed.library.parent
-    _run(
-        [
-            _find_compiler(),
-            *_OVERLAY_FLAGS,
-            *(f"-I{llama_cpp / name}" for name in _INCLUDE_PATHS),
-            str(changed),
-            *("-o", str(folder / runtime.library_name())),
-            *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
-            *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
-            *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
-        ],
-        log,
-    )
-
-
-def _compile_whole(source: Path, backend: str, folder: Path, log: Path, show_step: ShowStep) -> None:
-    """Compiles all of llama.cpp into libraries in `folder`.
-
-    Options in the environment variable `CMAKE_ARGS` are passed to CMake, as llama-cpp-python does.
-    """
-    cmake, build_folder = check_tools(backend), source / "build-dg-lsp"
-    show_step("configuring", None)
-    _run([cmake, "-S", str(source), "-B", str(build_folder), *_cmake_options(backend)], log)
-    cores = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-    options = ["--config", "Release", "--target", "llama", "--parallel", cores]
-
-    def show_progress(line: str) -> None:
-        if progress := _PROGRESS.match(line):
-            show_step("compiling llama.cpp", int(progress[1]) / 100)
-
-    _run([cmake, "--build", str(build_folder), *options], log, show_progress)
-    libraries = [path for path in sorted(build_folder.rglob("*")) if _LIBRARY.search(path.name)]
-    if not libraries:
-        raise ModelRuntimeError(f"the build made no library; its output is in {log}")
-    for path in libraries:
-        shutil.copy2(path, folder / path.name, follow_symlinks=False)
-
-
-def _cmake_options(backend: str) -> list[str]:
-    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
-    # CMake would enable some backends by itself, such as Metal on a Mac
-    switches = [
-        f"-D{facts['switch']}={'ON' if name == backend else 'OFF'}" for name, facts in BACKENDS.items() if facts
-    ]
-    more = [*BACKENDS[backend].get("options", ()), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
-    return [*_CMAKE_OPTIONS, f"-DCMAKE_INSTALL_RPATH={origin}", *switches, *more]
-
-
-def _run(command: Sequence[str], log: Path, on_line: Callable[[str], object] = lambda _line: None) -> None:
-    """Runs a program and appends its output to the log."""
-    with log.open("a", buffering=1, encoding="utf-8") as file:
-        file.write(f"$ {' '.join(command)}\n")
-
-        def write(line: str) -> None:
-            file.write(f"{line}\n")
-            on_line(line)
-
-        if reason := run(command, write):
-            raise ModelRuntimeError(f"{Path(command[0]).name} failed: {reason}; its output is in {log}")

@@ -32,7 +32,8 @@ def unpack_llama_cpp(
     """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
 
     `given` is the distribution or a folder with it; None fetches it with pip, which is possible only for versions whose
-    checksum is known. `parts` are the starts of the paths of the needed files.
+    checksum is known. `parts` are the starts of the paths of the needed files of llama.cpp; without any, the whole
+    distribution is unpacked.
 
     Raises:
         ModelDownloadError: pip, the network or the distribution is missing.
@@ -51,7 +52,8 @@ def unpack_llama_cpp(
         )
     show_step("unpacking", None)
     root = f"{name}/vendor/llama.cpp/"
-    needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
+    needed = tuple(f"{root}{part}" for part in parts) or f"{name}/"
+    unused = tuple(f"{root}{part}" for part in _UNUSED)
     try:
         with tarfile.open(packed) as archive:
             # missing before Python 3.11.4: so only regular files inside the folder are unpacked
@@ -86,12 +88,13 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
 
 # other programs
 
-_ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
+_ERROR = re.compile(r"\berror\b(?!: subprocess-exited)|undefined reference", re.IGNORECASE)
+"""In the output of pip, CMake or a compiler; pip's own line about a program that failed comes before its output."""
 _BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 
 
-def run_pip(*arguments: str) -> None:
-    """Runs pip's `download` or `install`; installs pip first where an environment has none, as those of uv.
+def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Runs pip's `download`, `wheel` or `install`; installs pip first where an environment has none, as those of uv.
 
     Raises:
         ModelDownloadError: this Python cannot install pip, or pip failed.
@@ -104,7 +107,7 @@ def run_pip(*arguments: str) -> None:
     broken: list[str] = []
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
     command = python_command("pip", *arguments, *options)
-    reason = run(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)))
+    reason = run(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)), environment)
     if broken and reason.startswith(("Could not find a version", "Could not install packages")):
         raise ModelDownloadError(
             f"the package index is not reachable ({broken[-1]}): check the network and run it again, "

@@ -268,7 +268,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The files of a complete download, and its commit; empty if it was a copy of a folder."""
+    """The files of a complete download, and its commit."""
 
     repository: str
     commit: str
@@ -281,7 +281,7 @@ def read_pin(preset: Preset) -> Record | None:
     None if there was none, or if it was one of another preset or commit.
     """
     pin = _read_record(preset)
-    if pin is None or pin.repository != preset.repository or not pin.commit:
+    if pin is None or pin.repository != preset.repository:
         return None
     return None if _COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
 

@@ -3,6 +3,7 @@
 import json
 import os
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import tiny_diffusiongemma
@@ -170,52 +171,66 @@ def test_a_failure_without_the_checkpoints_code_names_the_option(dg_lsp, script,
 
 @pytest.fixture
 def built(tmp_path, monkeypatch):
-    """Replaces the build and records its options; `built.is_supported` is the result for the installed library."""
+    """Replaces the builds; `built.is_supported` is the result for the installed library."""
 
     class Built:
         is_supported = False
-        result = Runtime(tmp_path / "runtime", "overlay", "", "0.3.36", "libllama.so", "00")
+        calls: ClassVar = []
+        overlay = Runtime(tmp_path / "runtime", "0.3.36", "libllama.so", "00")
 
-    def scripted(options, is_changed, show_step):
-        assert is_changed is conversion.supports_bidirectional
-        show_step("compiling", 0.5)
+    def build_overlay(source, is_changed, show_step):
         show_step("testing it", None)
-        Built.options.append(options)
-        return Built.result
+        Built.calls.append((source, is_changed.args))
+        return Built.overlay
 
-    monkeypatch.setattr(build_runtime, "build", scripted)
-    monkeypatch.setattr(conversion, "supports_bidirectional", lambda _folder: Built.is_supported)
-    Built.options = []
+    def compile_wheel(backend, source, is_changed, show_step):
+        Built.calls.append((backend, source, is_changed.args))
+
+    Built.calls.clear()
+    monkeypatch.setattr(build_runtime, "build_overlay", build_overlay)
+    monkeypatch.setattr(build_runtime, "compile_wheel", compile_wheel)
+    monkeypatch.setattr(conversion, "supports_bidirectional", lambda *_: Built.is_supported)
     return Built
 
 
 def test_the_folder_of_the_runtime_is_printed(dg_lsp, built, monkeypatch):
     outcome = dg_lsp("models", "build-runtime")
-    assert outcome.code == 0
-    assert outcome.out == f"{built.result.folder}\n"
+    assert (outcome.code, outcome.out) == (0, f"{built.overlay.folder}\n")
     assert "built and tested in 0 s (one class" in outcome.err
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/mine")
     assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime").err
 
 
+@pytest.mark.parametrize(("options", "backend"), [(("--backend", "cuda"), "cuda"), ((), "metal")])
+def test_all_of_llama_cpp_is_installed_for_a_backend_and_where_one_class_cannot_be_replaced(
+    dg_lsp, built, monkeypatch, options, backend
+):
+    monkeypatch.setattr(build_runtime, "HAS_OVERLAYS", False)
+    monkeypatch.setattr(build_runtime, "DEFAULT_BACKEND", "metal")
+    outcome = dg_lsp("models", "build-runtime", *options)
+    assert (outcome.code, outcome.out) == (0, f"{runtime.installed_library().library.parent}\n")
+    assert f"for {backend})" in outcome.err
+    assert built.calls == [(backend, None, ("LLAMA_CPP_LIB_PATH",))]
+
+
 def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, built):
     built.is_supported = True
     outcome = dg_lsp("models", "build-runtime")
-    assert (outcome.code, outcome.out, built.options) == (0, "", [])
+    assert (outcome.code, outcome.out, built.calls) == (0, "", [])
     assert "nothing to build: llama-cpp-python" in outcome.err
-    built.is_supported, built.result = False, None
+    built.is_supported, built.overlay = False, None
     outcome = dg_lsp("models", "build-runtime")
     assert (outcome.code, outcome.out) == (0, "")
     assert "has the change already" in outcome.err
 
 
 def test_the_installed_library_is_tested_in_a_child_process():
-    assert conversion.supports_bidirectional(None) is False
+    assert conversion.supports_bidirectional() is False
 
 
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     installed = runtime.installed_library()
     (tmp_path / runtime.library_name()).write_text("no library")
-    Runtime(tmp_path, "overlay", "", installed.version, str(installed.library), installed.digest()).write()
+    Runtime(tmp_path, installed.version, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
-        conversion.supports_bidirectional(tmp_path)
+        conversion.supports_bidirectional(runtime.VARIABLE, tmp_path)

@@ -43,7 +43,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     listed = {facts["name"]: facts for facts in dg_lsp("models", "list", "--json").json}
     assert found["model"]["memory_bytes"] == listed["dg-mini"]["memory_bytes"]
     assert found["devices"]
-    assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
+    assert found["runtime"]["kind"] in ("stock", "overlay")
     assert list(found["costs"]) == ["causal", "canvas"]
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block", "text"]
@@ -140,12 +140,11 @@ def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp,
     ("runtime", "text"),
     [
         ({"kind": "overlay", "folder": "/r", "runs_diffusiongemma": True}, "overlay in /r; DiffusionGemma runs"),
-        ({"kind": "whole", "backend": "cuda", "folder": "/r", "runs_diffusiongemma": True}, "whole cuda in /r; "),
         ({"kind": "stock", "note": "too old"}, "stock; DiffusionGemma needs dg-lsp models build-runtime; too old"),
     ],
 )
 def test_the_llama_cpp_library_is_reported(runtime, text):
-    whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
+    whole = {"folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
     assert text in dict(machine_facts(Checkup(runtime=whole)))["runtime"]
 
 

@@ -20,7 +20,6 @@ from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
-from dg_lsp.models.build_runtime import BuildOptions
 from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, find_family
 from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
@@ -304,7 +303,7 @@ def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_p
 def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
     built = []
     monkeypatch.setattr(pull, "find_runtime", lambda: RuntimeSearch(None))
-    monkeypatch.setattr(conversion, "make_runtime", built.append)
+    monkeypatch.setattr(conversion, "make_runtime", lambda: built.append("an overlay"))
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
     known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
     outcome = dg_lsp("models", "pull", "tiny")
@@ -314,5 +313,5 @@ def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, know
         "[3/4] build",
         "[4/4] test",
     ]
-    assert built == [BuildOptions()]
+    assert built == ["an overlay"]
     assert dg_lsp("models", "pull", "tiny").err == ""

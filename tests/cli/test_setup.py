@@ -37,12 +37,12 @@ def machine(tmp_path, monkeypatch):
 def card(monkeypatch, machine):
     """A card that llama.cpp cannot use until it is compiled; the made-up wheel index is empty."""
     monkeypatch.setattr(gpus, "find_gpus", lambda: (CARD,))
-    monkeypatch.setattr(build_runtime, "check_tools", lambda _: "cmake")
+    monkeypatch.setattr(build_runtime, "check_tools", lambda _: None)
     monkeypatch.setattr(build_runtime, "install_wheel", lambda *_: "no wheel")
     built = []
 
-    def build(options):
-        built.append(options.backend)
+    def build(backend):
+        built.append(backend)
         machine.update(devices=[CPU, USED], gpu=GPU_SPEED)
 
     monkeypatch.setattr(conversion, "make_runtime", build)
@@ -170,7 +170,7 @@ def test_the_backend_is_the_fastest_whose_tools_are_here(card, monkeypatch, miss
 
 
 def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
-    monkeypatch.setattr(conversion, "make_runtime", lambda _: None)
+    monkeypatch.setattr(conversion, "make_runtime", lambda **_: None)
     monkeypatch.setattr(registry, "PRESETS", ())
     outcome = dg_lsp("setup", "--yes")
     assert outcome.code == 0

@@ -91,7 +91,7 @@ def test_quantization_executes_nothing_of_the_folder(hostile_cwd, tiny_repacked,
 
 
 def test_the_test_of_a_runtime_executes_nothing_of_the_folder(hostile_cwd):
-    assert conversion.supports_bidirectional(None) in (True, False)
+    assert conversion.supports_bidirectional() in (True, False)
 
 
 def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from dg_lsp import runtime
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelRuntimeError, UsageError
 from dg_lsp.models import build_runtime, packages
-from dg_lsp.models.build_runtime import BuildOptions, build, check_tools
+from dg_lsp.models.build_runtime import build_overlay, check_tools, compile_wheel
 from dg_lsp.models.packages import unpack_llama_cpp
 from dg_lsp.runtime import InstalledLibrary, read_runtime
 
@@ -47,24 +47,27 @@ LLAMA = """
 extern "C" int non_causal_type() { llama_model * model = new llama_model_gemma4; model->load();
                                    int type = model->hparams.non_causal_type; delete model; return type; }
 """
-CMAKE = """
-cmake_minimum_required(VERSION 3.14)
-project(stub CXX)
-set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-add_library(llama SHARED src/llama.cpp src/models/gemma4.cpp)
-set_target_properties(llama PROPERTIES VERSION 0.5.0 SOVERSION 0)
-"""
 # pip reads the metadata of a source distribution even for a download
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 BACKEND = f"""
-import os
+import os, zipfile
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
     name = "llama_cpp_python-{VERSION}.dist-info"
     os.mkdir(os.path.join(folder, name))
     with open(os.path.join(folder, name, "METADATA"), "w") as file:
         file.write("Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: {VERSION}\\n")
     return name
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, info = "llama_cpp_python-{VERSION}-py3-none-any.whl", "llama_cpp_python-{VERSION}.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.write("{GEMMA4_PATH}", "llama_cpp/lib/gemma4.cpp")
+        wheel.writestr("llama_cpp/lib/options", os.environ["CMAKE_ARGS"])
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: {VERSION}\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return name
 """
+"""It makes a wheel with the changed class and the options of CMake as its libraries."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,7 +83,7 @@ def files(gemma4=GEMMA4_SOURCE):
         "PKG-INFO": f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {VERSION}\n",
         "pyproject.toml": PYPROJECT,
         "backend.py": BACKEND,
-        f"{inside}/CMakeLists.txt": CMAKE,
+        f"{inside}/CMakeLists.txt": "",
         f"{inside}/src/llama.cpp": LLAMA,
         f"{inside}/src/models/models.h": HEADER,
         GEMMA4_PATH: gemma4,
@@ -147,13 +150,13 @@ def is_changed(folder):
 @needs_elf
 def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, stub_library):
     steps = []
-    runtime = build(BuildOptions(packed), is_changed, lambda *step: steps.append(step))
+    runtime = build_overlay(packed, is_changed, lambda *step: steps.append(step))
     assert result(stub_library.parent) == SWA_ONLY
     assert result(target) == ALL
     assert runtime == read_runtime(target)
-    assert (runtime.kind, runtime.backend, runtime.folder) == ("overlay", "", target)
+    assert runtime.folder == target
     assert runtime.misfit(InstalledLibrary("0.3.36", stub_library)) == ""
-    assert sorted(path.name for path in target.iterdir()) == ["build.log", "libllama.so", "runtime.json"]
+    assert sorted(path.name for path in target.iterdir()) == ["libllama.so", "runtime.json"]
     assert list(target.parent.iterdir()) == [target]
     assert steps == [("unpacking", None), ("compiling", None), ("testing it", None)]
 
@@ -168,17 +171,15 @@ def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, 
 
 @needs_elf
 def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
-    build(BuildOptions(packed), is_changed)
+    build_overlay(packed, is_changed)
     (target / "old").write_text("")
-    build(BuildOptions(packed), is_changed)
+    build_overlay(packed, is_changed)
     assert not (target / "old").exists(), "a second build replaces the first"
     broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
-    with pytest.raises(ModelRuntimeError, match=r"c\+\+ failed: .*nonsense.*; its output is in .*runtime.log"):
-        build(BuildOptions(pack(packed.parent, gemma4=broken)), is_changed)
+    with pytest.raises(ModelRuntimeError, match=r"c\+\+ failed: .*nonsense"):
+        build_overlay(pack(packed.parent, gemma4=broken), is_changed)
     assert result(target) == ALL
-    log = target.with_name("runtime.log")
-    assert "nonsense" in log.read_text()
-    assert sorted(target.parent.iterdir()) == [target, log]
+    assert list(target.parent.iterdir()) == [target]
 
 
 @needs_elf
@@ -198,7 +199,7 @@ def test_a_build_that_is_not_possible_leaves_no_runtime(target, tmp_path, monkey
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ModelRuntimeError, match=message):
-        build(BuildOptions(pack(tmp_path, **source)), lambda _folder: False)
+        build_overlay(pack(tmp_path, **source), lambda _folder: False)
     assert not target.exists()
 
 
@@ -210,7 +211,7 @@ def test_a_folder_with_other_files_is_not_replaced(target, packed, monkeypatch, 
     file.write_text("text")
     monkeypatch.setenv("DG_LSP_RUNTIME", os.path.normpath(file / place))
     with pytest.raises(DgLspError, match=message):
-        build(BuildOptions(packed), is_changed)
+        build_overlay(packed, is_changed)
     assert file.exists()
 
 
@@ -277,64 +278,60 @@ def test_a_source_that_is_not_the_published_one_is_refused(unpack, on_index, mon
         unpack(None)
 
 
-# whole runtime
-
-
-SCRIPTED = """#!/bin/sh
-echo "$@" >> {calls}
-if [ "$1" = --build ]; then
-  mkdir -p "$2/bin" && echo library > "$2/bin/libllama.so.0.5.0" && ln -s libllama.so.0.5.0 "$2/bin/libllama.so"
-  grep -q LLAMA_NON_CAUSAL_TYPE_ALL\\; "$2/../src/models/gemma4.cpp" && echo patched > "$2/bin/libggml.so"
-  echo "[ 50%] Building"
-fi
-"""
+# wheels
 
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Replaces all programs by a compiler and a CMake that records its calls; adds more programs."""
+    """Replaces all programs by a compiler; adds more programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "mkdir", "ln", "grep", "cat"):
-        (folder / name).symlink_to(shutil.which(name))
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(sys, "executable", str(folder / "python"))
     monkeypatch.delenv("CXX", raising=False)
 
-    def add(name, text="#!/bin/sh\n"):
-        (folder / name).write_text(text)
+    def add(name):
+        (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
 
-    add.calls = tmp_path / "calls"
     add("c++")
-    add("cmake", SCRIPTED.format(calls=add.calls))
     return add
 
 
-@pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), reason="no CMake here")
-def test_a_whole_runtime_is_independent_of_the_installed_one(target, packed):
-    runtime = build(BuildOptions(packed, backend="cpu"), lambda folder: (folder / "libllama.so").exists())
-    assert (runtime.kind, runtime.backend) == ("whole", "cpu")
-    assert result(target) == ALL
-    assert (target / "libllama.so.0").is_symlink()
-    assert runtime == read_runtime(target)
+@pytest.fixture
+def installed_wheels(monkeypatch):
+    """The names of the wheels that are installed, without their installation."""
+    names = []
+
+    def pip(command, *arguments, **options):
+        if command == "install":
+            names.append(Path(arguments[-1]).name)
+        else:
+            packages.run_pip(command, *arguments, **options)
+
+    monkeypatch.setattr(build_runtime, "run_pip", pip)
+    return names
 
 
-def test_cmake_gets_the_backend_and_the_users_options(target, packed, tools, monkeypatch):
+def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
+    target, packed, tools, installed_wheels, monkeypatch
+):
     tools("nvcc")
-    monkeypatch.setenv("CMAKE_ARGS", "-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512='ON'")
-    monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
-    steps = []
-    build(BuildOptions(packed, backend="cuda"), bool, lambda *step: steps.append(step))
-    configure, compile_ = tools.calls.read_text().splitlines()
-    for option in ("-DGGML_CUDA=ON", "-DGGML_METAL=OFF", "-DGGML_VULKAN=OFF", "-DBUILD_SHARED_LIBS=ON"):
-        assert f" {option} " in configure
-    assert configure.endswith("-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512=ON")
-    assert compile_.endswith("--config Release --target llama --parallel 3")
-    assert ("compiling llama.cpp", 0.5) in steps
-    assert (target / "libggml.so").read_text() == "patched\n"
-    assert (target / "libllama.so").readlink().name == "libllama.so.0.5.0"
-    assert read_runtime(target).backend == "cuda"
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_AVX512=ON")
+    target.mkdir(parents=True)
+    (target / "runtime.json").write_text("an overlay of the library that is replaced")
+    tested = []
+
+    def is_changed(folder):
+        tested.append((folder / "options").read_text())
+        return "LLAMA_NON_CAUSAL_TYPE_ALL;" in (folder / "gemma4.cpp").read_text()
+
+    compile_wheel("cuda", packed, is_changed)
+    assert installed_wheels == [f"llama_cpp_python-{VERSION}-py3-none-any.whl"]
+    assert tested == ["-DGGML_AVX512=ON -DGGML_CUDA=ON"]
+    assert list(target.parent.iterdir()) == []
+    with pytest.raises(ModelRuntimeError, match="its results are those of the unchanged one"):
+        compile_wheel("cuda", packed, lambda _folder: False)
+    assert len(installed_wheels) == 1
 
 
 @pytest.mark.parametrize(
@@ -378,14 +375,12 @@ def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatc
         ("vulkan", r"glslc is missing: install the Vulkan SDK"),
         ("hip", r"hipcc.* is missing: install ROCm"),
         ("sycl", r"icpx is missing: .*oneAPI"),
-        ("cpu", r"cmake is missing: run .* -m pip install cmake"),
         ("abacus", "no backend 'abacus': use cpu, cuda"),
     ],
 )
-def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch, tmp_path):
+def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch):
     on_path = {name: {**facts, "tools": facts.get("tools", [])[:1]} for name, facts in build_runtime.BACKENDS.items()}
     monkeypatch.setattr(build_runtime, "BACKENDS", on_path)
-    (tmp_path / "bin" / "cmake").unlink()
     with pytest.raises((ModelRuntimeError, UsageError), match=message):
         check_tools(backend)
 

@@ -27,7 +27,7 @@ def overlay(installed, tmp_path):
     """An overlay for the installed library."""
     folder = tmp_path / "runtime"
     folder.mkdir()
-    overlay = Runtime(folder, "overlay", "", installed.version, str(installed.library), installed.digest())
+    overlay = Runtime(folder, installed.version, str(installed.library), installed.digest())
     overlay.library.write_bytes(b"changed")
     overlay.write()
     return overlay
@@ -54,7 +54,6 @@ def test_a_runtime_for_the_installed_library_is_found(overlay):
         ({"version": "0.3.35"}, "0.3.35, installed is 0.3.36; run dg-lsp models build-runtime again"),
         ({"installed_library": "/elsewhere/libllama.so"}, "another build of llama-cpp-python 0.3.36"),
         ({"installed_sha256": "0" * 64}, "another build of llama-cpp-python 0.3.36"),
-        ({"kind": "whole", "version": "0.4.0"}, "made for llama-cpp-python 0.4.0"),
     ],
 )
 def test_a_runtime_for_another_library_is_refused(overlay, change, note):
@@ -70,13 +69,7 @@ def test_a_runtime_fits_an_environment_that_is_reached_by_a_link(overlay, instal
     assert found(overlay.folder).runtime == overlay
 
 
-def test_a_whole_runtime_fits_any_build_of_its_version(overlay, installed):
-    replace(overlay, kind="whole", backend="cuda").write()
-    installed.library.write_bytes(b"the same version, built for a GPU")
-    assert found(overlay.folder).runtime.backend == "cuda"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"kind": 1}', '{"kind": "half"}', None])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', None])
 def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
     if text is None:
         overlay.library.unlink()

@@ -25,7 +25,7 @@ from pathlib import Path
 loaded = library()
 model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
 print(json.dumps(dict(
-    kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note,
+    kind="overlay" if loaded.runtime else "stock", note=loaded.note,
     supports_bidirectional=supports_bidirectional(), vocab_size=model.vocab_size, devices=len(devices()),
     inherited=os.environ.get("LLAMA_CPP_LIB_PATH"),
 )))
@@ -46,7 +46,7 @@ def loaded_by(folder="stock", program=PROGRAM):
 def unchanged(tmp_path):
     """An empty runtime in front of the installed library."""
     here = installed_library()
-    made = Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest())
+    made = Runtime(tmp_path, here.version, str(here.library), here.digest())
     command = [shutil.which("cc"), "-shared", "-o", str(made.library), "-x", "c", "/dev/null", "-x", "none"]
     command += ["-Wl,--no-as-needed", str(here.library), f"-Wl,-rpath,{here.library.parent}"]
     subprocess.run(command, check=True)
@@ -68,17 +68,6 @@ def test_overlay_is_loaded_and_not_inherited_by_child_processes(unchanged):
     stock = loaded_by()
     assert (answer["vocab_size"], answer["devices"]) == (stock["vocab_size"], stock["devices"])
     assert not answer["supports_bidirectional"]
-
-
-@needs_elf
-def test_whole_runtime_is_loaded_from_its_folder(tmp_path):
-    here = installed_library()
-    for path in here.library.parent.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    Runtime(tmp_path, "whole", "cpu", here.version, "", "").write()
-    answer = loaded_by(tmp_path)
-    assert (answer["kind"], answer["note"]) == ("whole", "")
-    assert answer["devices"] >= 1
 
 
 @needs_elf
