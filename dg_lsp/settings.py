@@ -62,10 +62,6 @@ class CompletionSettings:
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
     prompt_format: str = field(default="", metadata=_INTERNAL)
     """`fim`, `infill`, `prefix` or `instruct`; empty: the model's own."""
-    order: str = field(default="", metadata=_INTERNAL)
-    """Mask to replace when none is confident: `leftmost` or `confident`; empty: the model's own."""
-    repetition: bool = field(default=True, metadata=_INTERNAL)
-    """Use confident n-grams of the buffer, for models that profit from them."""
     type_through: bool = field(default=True, metadata=_INTERNAL)
     """Keep the rest of a suggestion while the user types its beginning."""
     check_syntax: bool = field(default=True, metadata=_INTERNAL)

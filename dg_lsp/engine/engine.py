@@ -18,7 +18,7 @@ from dg_lsp.canvas.chat import has_template, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptCut, PromptFormat, UnmaskOrder
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import answer
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
@@ -192,14 +192,11 @@ class LocalEngine(Engine):
             RequestError: see `configured`.
         """
         model = shared or EngineModel.of(denoiser, tokenizer)
-        spec = in_format(denoiser.spec, settings.prompt_format)
-        if settings.order and isinstance(spec.sampling, MaskSampling):
-            spec = replace(spec, sampling=replace(spec.sampling, order=UnmaskOrder(settings.order)))
-        self.spec = spec
+        self.spec = in_format(denoiser.spec, settings.prompt_format)
         self.settings = settings
         self.costs = costs
-        self.follows_instructions = has_template(spec)
-        self._model = replace(model, spec=spec)
+        self.follows_instructions = has_template(self.spec)
+        self._model = replace(model, spec=self.spec)
         if costs and shared is None:
             model.speed.token_ms = costs.prompt_token or model.speed.token_ms
 
@@ -314,7 +311,7 @@ class LocalEngine(Engine):
         text = request.snapshot.text
         removed = layout.removed.decode("utf-8", "replace")
         is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
-        if not (self.settings.repetition and self.spec.repetition_match and is_shown):
+        if not (self.spec.repetition_match and is_shown):
             return None
         return model.buffers.repetition(text, request.offset, request.suffix_lines, num_removed=len(removed))
 
