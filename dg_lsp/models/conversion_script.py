@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dg_lsp import errors, gguf
-from dg_lsp.models import download, packages, saved_tensors
+from dg_lsp.models import checkpoint, download, packages
 from dg_lsp.models.convert import Quantize, new_file
 from dg_lsp.models.registry import CONFIGURATION, STANDARD_NAMES
 from dg_lsp.runtime import require_library
@@ -56,7 +56,7 @@ def _without_code(source: Path, place: Path) -> Iterator[Path]:
         for path in source.resolve().iterdir():
             lower = path.name.casefold()  # macOS and Windows find a file under any case
             if lower in (CONFIGURATION, "tokenizer_config.json"):
-                values = saved_tensors.read_json(path)
+                values = checkpoint.read_json(path)
                 values.pop("auto_map", None)
                 text = json.dumps(values)
                 for own, standard in STANDARD_NAMES.items():
@@ -137,7 +137,7 @@ def convert_with_script(
             if match := _WRITTEN.match(line):
                 show_step("converting", int(match[1]) / 100)
 
-        is_nemotron = saved_tensors.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
+        is_nemotron = checkpoint.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
         renaming = ("-c", _RENAMING) if is_nemotron else ()
         command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
         if reason := packages.run(command, show_progress, variables):

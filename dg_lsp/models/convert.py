@@ -17,7 +17,7 @@ import numpy as np
 
 from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.models import checkpoint, download, saved_tensors
+from dg_lsp.models import checkpoint, download
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.system import file_sha256
 
@@ -78,7 +78,7 @@ def _make_parts(
 
 def is_diffusion_gemma(folder: Path) -> bool:
     """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
-    return saved_tensors.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
+    return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
 # GGUF files
@@ -158,7 +158,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     context_length = _read_number(header, f"{_OLD}context_length")
     try:
         ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
-    except saved_tensors.DAMAGE as error:
+    except checkpoint.DAMAGE as error:
         raise errors.ModelBrokenError(
             f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
         ) from error
@@ -180,7 +180,7 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 
 def convert_checkpoint(folder: Path) -> ModelParts:
     """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
-    config, saved = saved_tensors.read_json(folder / CONFIGURATION), saved_tensors.read_checkpoint(folder)
+    config, saved = checkpoint.read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
         raise errors.ModelUnsupportedError(
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
@@ -188,7 +188,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
     try:
         geometry = checkpoint.Geometry(config)
         sizes, divisors = geometry.values(), geometry.rope_divisors()
-    except saved_tensors.DAMAGE as error:
+    except checkpoint.DAMAGE as error:
         raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
             "computes: use another checkpoint"
@@ -222,15 +222,15 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
         )
 
 
-def _convert_tensor(name: str, saved: saved_tensors.SavedTensor) -> gguf.Tensor:
+def _convert_tensor(name: str, saved: checkpoint.SavedTensor) -> gguf.Tensor:
     kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
     return gguf.Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
 
 
-def _convert_blocks(saved: saved_tensors.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
+def _convert_blocks(saved: checkpoint.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
     """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
     for block in saved.blocks(gguf.BLOCK_BYTES // gguf.F32.block_bytes):
-        yield (block if kind is saved.kind else saved_tensors.to_float32(block, saved.kind)).view(np.uint8).data
+        yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
 
 
 # output

@@ -31,13 +31,15 @@ from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedErro
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
+    DAMAGE,
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
+    read_checkpoint,
+    read_json,
     read_vocabulary,
 )
 from dg_lsp.models.registry import CONFIGURATION, MINI, MINI_LANGUAGES, Family, find_family
-from dg_lsp.models.saved_tensors import DAMAGE, read_checkpoint, read_json
 
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""

@@ -18,8 +18,8 @@ import torch
 
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import ARRAY, GGUFHeader, read_header
+from dg_lsp.models.checkpoint import SavedTensor, read_checkpoint, read_json, to_float32
 from dg_lsp.models.registry import CONFIGURATION
-from dg_lsp.models.saved_tensors import SavedTensor, read_checkpoint, read_json, to_float32
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.tokenizer import PrunedVocabulary, Vocabulary, vocabulary_of_folder, vocabulary_of_gguf
 

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.errors import InputFileError, ModelUnsupportedError
 from dg_lsp.gguf import GGUFHeader, read_header
-from dg_lsp.models.saved_tensors import read_json
+from dg_lsp.models.checkpoint import read_json
 
 Kind = gguf.TokenType
 NUM_TOKENS = 8192

@@ -22,12 +22,11 @@ from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
     ModelMemoryError,
-    ModelNotFoundError,
     ModelUnsupportedError,
     SettingsError,
 )
+from dg_lsp.models.checkpoint import INDEX, read_checkpoint
 from dg_lsp.models.metadata import read_folder
-from dg_lsp.models.saved_tensors import INDEX, read_checkpoint
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, device="cpu")
@@ -117,7 +116,7 @@ def test_weights_that_are_not_finite_are_refused(copied, number):
 
 
 def test_directories_of_other_models_are_refused(copied, tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"config\.json"):
+    with pytest.raises(ModelBrokenError, match=r"config\.json cannot be read"):
         read_folder(tmp_path)
     edit(copied / "config.json", model_type="gemma4")
     with pytest.raises(ModelUnsupportedError, match="gemma4"):
