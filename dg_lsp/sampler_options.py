@@ -16,7 +16,6 @@ SAMPLER_BOUNDS = {
     "top_k": (0, 1_048_576),
 }
 """Least and greatest value of each number in `SamplerOptions`; a model may allow less."""
-PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +33,9 @@ class SamplerOptions:
     """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws, from all or from one."""
     thinking: bool | None = None
     """The model thinks before it answers a conversation."""
-    prompt_attention: str | None = None
-    """How a bidirectional model reads the prompt, one of `PROMPT_ATTENTIONS`. Only of a model, not of a request."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a value out of bounds; the message names it."""
-        if self.prompt_attention not in (None, *PROMPT_ATTENTIONS):
-            listed = ", ".join(PROMPT_ATTENTIONS)
-            raise ValueError(f"prompt_attention must be one of {listed}, not {self.prompt_attention:.80}")
         for name, (least, most) in SAMPLER_BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and least <= value <= most):
@@ -55,11 +49,8 @@ class SamplerOptions:
 
 
 NO_OPTIONS = SamplerOptions()
-MODEL_NAMES = tuple(option.name for option in fields(SamplerOptions))
-"""Options of a model's table."""
-SAMPLER_NAMES = tuple(name for name in MODEL_NAMES if name != "prompt_attention")
-"""Options of a request."""
-_KINDS = {"thinking": bool, "prompt_attention": str}
+SAMPLER_NAMES = tuple(option.name for option in fields(SamplerOptions))
+_KINDS = {"thinking": bool}
 _FLOATS = ("entropy_bound", "t_max", "t_min", "confidence_threshold")
 KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 SAMPLER_KEY = "model.sampler"
@@ -81,8 +72,8 @@ def parse_samplers(value: Any) -> Samplers:
 
 def _parse_table(key: str, table: Mapping[str, Any]) -> SamplerOptions:
     for name, value in table.items():
-        if name not in MODEL_NAMES:
-            raise ValueError(f"unknown setting {key}.{ascii(name)[1:-1]:.80}: use {', '.join(MODEL_NAMES)}")
+        if name not in SAMPLER_NAMES:
+            raise ValueError(f"unknown setting {key}.{ascii(name)[1:-1]:.80}: use {', '.join(SAMPLER_NAMES)}")
         kinds = (float, int) if name in _FLOATS else (_KINDS.get(name, int),)
         if type(value) not in kinds:
             raise ValueError(f"{key}.{name} must be {KIND_WORDS[kinds[0]]}, not {value!r:.80}")

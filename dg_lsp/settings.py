@@ -20,7 +20,6 @@ from dg_lsp.gitignore import is_pattern
 from dg_lsp.sampler_options import (
     KIND_WORDS,
     NO_OPTIONS,
-    PROMPT_ATTENTIONS,
     SAMPLER_KEY,
     SamplerOptions,
     Samplers,
@@ -151,11 +150,6 @@ class ModelSettings:
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
-    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS), metadata=_INTERNAL)
-    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`).
-
-    From the model's table in `sampler`, when the model is loaded.
-    """
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
 
@@ -288,7 +282,6 @@ _MOVED = {
     "remote.key_variable": "use remote.key_source",
     "remote.keyring": 'use remote.key_source = "keyring"',
     "daemon.http": "use dg-lsp serve",
-    "model.prompt_attention": f"set it for each model, in the table [{SAMPLER_KEY}.NAME]",
 }
 """What replaces the settings of earlier versions that have no successor of a similar name."""
 

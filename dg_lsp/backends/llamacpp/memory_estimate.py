@@ -180,15 +180,12 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
     of_fills = spec.max_prompt_tokens + 2 * longest
     soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
-    of_texts = 0 if spec.is_bidirectional else min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
+    of_texts = min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
     slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
     shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
     first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + canvas_tokens))
-    batch_tokens = max(_UBATCH, canvas_tokens)
-    if spec.is_bidirectional and settings.prompt_attention == "per_request":
-        batch_tokens = max(batch_tokens, slot_limit)  # prompt and canvas see each other: they are one batch
-    batch_tokens = min(batch_tokens, context_length)
+    batch_tokens = min(max(_UBATCH, canvas_tokens), context_length)
     return ContextBudget(
         context_length=context_length,
         first_length=context_length if settings.context_length else min(first_length, context_length),
