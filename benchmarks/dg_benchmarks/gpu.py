@@ -447,8 +447,8 @@ def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
         yield from ((denoiser.stepper, "run"), (denoiser, "_fetched"))
     if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
         yield reduction, "_read"
-    if isinstance(feedback := getattr(denoiser, "_feedback", None), DeviceFeedback):
-        yield feedback, "_computed"
+        if isinstance(reduction.feedback, DeviceFeedback):
+            yield reduction.feedback, "condition"
 
 
 def _causal_times(

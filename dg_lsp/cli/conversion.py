@@ -104,12 +104,9 @@ def make_runtime(options: "BuildOptions") -> Path | None:
 
     installed = installed_library()
     version = installed.version if installed else ""
-    if not options.whole_backend and installed and supports_bidirectional(None):
-        print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
-        return None
     start = time.monotonic()
     with steps() as show_step:
-        runtime = build(options, supports_bidirectional, show_step)
+        runtime = build(options, is_changed_runtime, show_step)
     if runtime is None:
         print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
         return None
@@ -147,15 +144,15 @@ def byte_progress(description: str, num_bytes: int) -> Iterator[Callable[[float]
         yield partial(bars.advance, bars.add_task(description, total=num_bytes))
 
 
-def supports_bidirectional(folder: Path | None) -> bool:
-    """Tests the runtime in a folder, or the installed library, in a child process: a library may end its process.
+def is_changed_runtime(folder: Path) -> bool:
+    """Loads the runtime in a folder in a child process, because a library may end its process.
 
     Raises ModelRuntimeError if it cannot be loaded, or ended the process.
     """
-    from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
+    from dg_lsp.runtime import LLAMA_CPP_VARIABLE, VARIABLE
 
-    variables = {VARIABLE: str(folder.absolute() if folder else STOCK), LLAMA_CPP_VARIABLE: ""}
-    what = f"the {'changed' if folder else 'installed'} llama.cpp"
+    variables = {VARIABLE: str(folder.absolute()), LLAMA_CPP_VARIABLE: ""}
+    what = "the changed llama.cpp"
     return run_llama_cpp("diffusiongemma.runtime_check", variables=variables, what=what, codes=(0, 10)).returncode == 0
 
 

@@ -79,9 +79,7 @@ def build(
         show_step("testing it", None)
         if not is_changed(new):
             advice = "please report this" if backend else f"run {runtime.COMMAND} --whole"
-            raise ModelRuntimeError(
-                f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
-            )
+            raise ModelRuntimeError(f"the changed llama.cpp was built, but lacks its own functions: {advice}")
         log.rename(new / "build.log")
         if folder.exists():  # processes that loaded the old library keep it until they end
             folder.rename(work / "replaced")

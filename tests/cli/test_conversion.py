@@ -174,21 +174,19 @@ def test_a_failure_without_the_checkpoints_code_names_the_option(dg_lsp, script,
 
 @pytest.fixture
 def built(tmp_path, monkeypatch):
-    """Replaces the build and records its options; `built.is_supported` is the result for the installed library."""
+    """Replaces the build and records its options."""
 
     class Built:
-        is_supported = False
         result = Runtime(tmp_path / "runtime", "overlay", "", "0.3.36", "libllama.so", "00")
 
     def scripted(options, is_changed, show_step):
-        assert is_changed is conversion.supports_bidirectional
+        assert is_changed is conversion.is_changed_runtime
         show_step("compiling", 0.5)
         show_step("testing it", None)
         Built.options.append(options)
         return Built.result
 
     monkeypatch.setattr(build_runtime, "build", scripted)
-    monkeypatch.setattr(conversion, "supports_bidirectional", lambda _folder: Built.is_supported)
     Built.options = []
     return Built
 
@@ -202,19 +200,11 @@ def test_the_folder_of_the_runtime_is_printed(dg_lsp, built, monkeypatch):
     assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime").err
 
 
-def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, built):
-    built.is_supported = True
-    outcome = dg_lsp("models", "build-runtime")
-    assert (outcome.code, outcome.out, built.options) == (0, "", [])
-    assert "nothing to build: llama-cpp-python" in outcome.err
-    built.is_supported, built.result = False, None
+def test_nothing_is_built_if_the_source_has_the_change(dg_lsp, built):
+    built.result = None
     outcome = dg_lsp("models", "build-runtime")
     assert (outcome.code, outcome.out) == (0, "")
     assert "has the change already" in outcome.err
-
-
-def test_the_installed_library_is_tested_in_a_child_process():
-    assert conversion.supports_bidirectional(None) is False
 
 
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
@@ -222,4 +212,4 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, "overlay", "", installed.version, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
-        conversion.supports_bidirectional(tmp_path)
+        conversion.is_changed_runtime(tmp_path)
