@@ -314,7 +314,7 @@ def _measured_lines(part: Part, options: argparse.Namespace) -> Iterator[str]:
     """The rows of a part as JSON."""
     end = time.monotonic() + SHARE_OF_PROMPTS * (options.seconds or PART_SECONDS)
     shape = TOY if options.toy else REAL
-    opening = _open_transformers(part, shape, options) if part.backend == "transformers" else _open_llamacpp(options)
+    opening = _open_transformers(shape, options) if part.backend == "transformers" else _open_llamacpp(options)
     with opening as (denoiser, device):
         for row in measure(denoiser, part, device, shape, options, end):
             yield json.dumps({"device": device, "kind": type(row).__name__, "row": _rounded(asdict(row))})
@@ -342,7 +342,7 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
 
 
 @contextmanager
-def _open_transformers(part: Part, shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
+def _open_transformers(shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
     import torch
 
     from dg_lsp.backends.scripted import ByteTokenizer  # no text is encoded
