@@ -115,11 +115,12 @@ def judge(
         valid = PythonGap.at(snapshot, offset).keep_parsing(valid, to_buffer, may_lack_body=may_lack_body) or ""
     if not valid:
         return Rejection(Reason.SYNTAX_ERROR, joined)
-    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, language))
+    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, snapshot.language))
 
 
-def fault_at(text: str, cursor: Cursor, language: Language) -> Reason | None:
+def fault_at(text: str, cursor: Cursor, language_id: str) -> Reason | None:
     """Why a text is not worth inserting at a cursor unasked, or None; both are in the model's style."""
+    language = language_of(language_id)
     return next((reason for reason, has_fault in FILTERS if has_fault(text, cursor, language)), None)
 
 

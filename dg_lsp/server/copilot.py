@@ -9,7 +9,6 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.context.document import Cursor, TextStyle
-from dg_lsp.context.languages import language_of
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import without_range
@@ -187,4 +186,4 @@ def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:
     """A completion with this text in place of the range would be hidden."""
     shown, offset = without_range(replace(request, start=result.start, end=result.end), is_instructed=False)
     text = TextStyle.of(shown.text, offset).to_model(result.text)
-    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), language_of(shown.language)) is not None
+    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), shown.language) is not None
