@@ -152,7 +152,7 @@ class LlamaModel:
         params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
         weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
         listed = gpus() if params.n_gpu_layers else ()
-        placement = choose_placement(settings.device, listed, needed.gpu.total()) if wants_gpu else CPU
+        placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
         check_fits(str(path), needed, ADVICE, placement=placement)
         shares = placement.apply(params, native.api)
         is_mapped = path.stat().st_size >= _MAPPED_BYTES
