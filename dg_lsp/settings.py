@@ -198,11 +198,6 @@ class ModelSettings:
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
-    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS), metadata=_INTERNAL)
-    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`).
-
-    From the model's table in `sampler`, when the model is loaded.
-    """
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
 

@@ -6,7 +6,7 @@
     python -m dg_benchmarks.gpu --backend llamacpp --type Q4_K --folder /var/tmp
     python -m dg_benchmarks.gpu --toy                    # a tiny model on the CPU, in seconds
 
-A part is one way to run one set of weights: transformers eager, with CUDA graphs and compiled; llama.cpp by number
+A part is one way to run one set of weights: transformers; llama.cpp by number
 format, with CUDA graphs and without. Each part is a process of its own, which is stopped after 8 minutes. Its rows are
 added to the file `--output` as they are measured, and its tables are printed when it ends. Parts that are complete in
 this file, with the same options, are not run again. A part that fails leaves the others alone. At the end stands one
@@ -68,8 +68,7 @@ LEAST_SECONDS = 120.0
 """With less time left no weights are written and no part begins: it would be stopped while it loads."""
 SHARE_OF_PROMPTS = 0.8
 """Share of its time after which a part begins with no further prompt."""
-GRAPHS, WITHOUT_GRAPHS = "graphs", "no graphs"
-MODES = {"eager": (False, False), GRAPHS: (True, False), "compiled graphs": (True, True)}
+EAGER, GRAPHS, WITHOUT_GRAPHS = "eager", "graphs", "no graphs"
 """Of transformers: whether steps are captured as CUDA graphs, and whether they are compiled."""
 NO_GRAPHS = {"GGML_CUDA_DISABLE_GRAPHS": "1"}
 """llama.cpp reads it once in a process."""
@@ -144,7 +143,7 @@ class Part:
 
     backend: str
     type: str  # number format of the weights
-    mode: str  # one of `MODES` for transformers, `GRAPHS` or `WITHOUT_GRAPHS` for llama.cpp
+    mode: str  # `EAGER` for transformers, `GRAPHS` or `WITHOUT_GRAPHS` for llama.cpp
 
     def __str__(self) -> str:
         return f"{self.backend} {self.type} {self.mode}"
@@ -193,7 +192,7 @@ def _begun(part: Part, options: argparse.Namespace) -> dict[str, Any]:
 def _parts(options: argparse.Namespace) -> Iterator[Part]:
     backends = options.backend or ("llamacpp", "transformers")
     if "transformers" in backends:
-        yield from (Part("transformers", "bfloat16", mode) for mode in (("eager",) if options.toy else MODES))
+        yield Part("transformers", "bfloat16", EAGER)
     for kind in TYPES if "llamacpp" in backends else ():
         yield from (Part("llamacpp", kind, mode) for mode in (GRAPHS, WITHOUT_GRAPHS))
 
@@ -315,7 +314,7 @@ def _measured_lines(part: Part, options: argparse.Namespace) -> Iterator[str]:
     """The rows of a part as JSON."""
     end = time.monotonic() + SHARE_OF_PROMPTS * (options.seconds or PART_SECONDS)
     shape = TOY if options.toy else REAL
-    opening = _open_transformers(part, shape, options) if part.backend == "transformers" else _open_llamacpp(options)
+    opening = _open_transformers(shape, options) if part.backend == "transformers" else _open_llamacpp(options)
     with opening as (denoiser, device):
         for row in measure(denoiser, part, device, shape, options, end):
             yield json.dumps({"device": device, "kind": type(row).__name__, "row": _rounded(asdict(row))})
@@ -343,12 +342,12 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
 
 
 @contextmanager
-def _open_transformers(part: Part, shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
+def _open_transformers(shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
     import torch
 
     from dg_lsp.backends.scripted import ByteTokenizer  # no text is encoded
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions
+    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
     from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 
     if options.toy:
@@ -366,9 +365,7 @@ def _open_transformers(part: Part, shape: Shape, options: argparse.Namespace) ->
         max_prompt_tokens=max(options.prompt) + EXTENSION,
         has_causal_head=False,
     )
-    captures, compiles = MODES[part.mode]
-    steps = StepOptions(captures=captures, compiles=compiles)
-    with closing(TransformersDenoiser(network, spec, ByteTokenizer(), 1, steps)) as denoiser:
+    with closing(TransformersDenoiser(network, spec, ByteTokenizer(), 1)) as denoiser:
         yield denoiser, "CPU" if options.toy else torch.cuda.get_device_name(device)
 
 
@@ -393,7 +390,7 @@ def measure(
                 denoiser.predict(0, [canvas_ids], TEMPERATURE, rng)
 
             denoiser.prefill(0, ids[:prompt])
-            for _ in range(4):  # compiles and captures
+            for _ in range(4):  # llama.cpp captures CUDA graphs
                 step()
             steps[canvas], times[canvas] = step, statistics.median(_milliseconds(step) for _ in range(options.rounds))
             size = shape.step_bytes(canvas, prompt, bits=bits[0], embedding_bits=bits[1])
@@ -444,11 +441,11 @@ def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
     if isinstance(denoiser, ContextDenoiser):
         yield from ((denoiser._context, "decode"), (denoiser._context, "logits"))
     else:
-        yield from ((denoiser.stepper, "run"), (denoiser, "_fetched"))
+        yield from ((denoiser._network, "step"), (denoiser, "_fetched"))
     if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
         yield reduction, "_read"
-    if isinstance(feedback := getattr(denoiser, "_feedback", None), DeviceFeedback):
-        yield feedback, "_computed"
+        if isinstance(reduction.feedback, DeviceFeedback):
+            yield reduction.feedback, "condition"
 
 
 def _causal_times(

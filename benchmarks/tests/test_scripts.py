@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 
@@ -25,7 +25,7 @@ def script():
 
 
 needs_runtime = pytest.mark.skipif(
-    not supports_bidirectional(),
+    not runs_diffusiongemma(),
     reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
 )
 

@@ -217,18 +217,17 @@ def _try_remote(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _runtime() -> dict[str, Any]:
-    from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import functions
-    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
+    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
     from dg_lsp.backends.llamacpp.library import library
     from dg_lsp.runtime import COMMAND
 
     found, note = library().runtime, library().note
-    if found and functions() is None:
-        note = f"an earlier version built it, and its steps take longer: run {COMMAND} again"
+    if found and not runs_diffusiongemma():
+        note = f"an earlier version built it: run {COMMAND} again"
     return {
         "kind": "overlay" if found else "stock",
         "folder": str(found.folder) if found else None,
-        "runs_diffusiongemma": supports_bidirectional(),
+        "runs_diffusiongemma": runs_diffusiongemma(),
         "note": note,
     }
 

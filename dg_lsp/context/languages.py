@@ -69,7 +69,6 @@ class Language:
     headers: tuple[str, ...] = ("a() ", "if (a) ")
     """The same before brackets that the code after the gap closes."""
     endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
-    continuation: re.Pattern[str] | None = None  # matches a line that continues a statement above it
     ends_by_depth: bool = False  # a block has no other end than a line that is less deep
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None
@@ -89,7 +88,7 @@ class Language:
         return f"{start} {text.replace(end, ' ')} {end}"
 
 
-_PATTERNS = ("block_end", "landmark", "continuation", "block_header")
+_PATTERNS = ("block_end", "landmark", "block_header")
 
 
 @cache

@@ -43,8 +43,6 @@ from dg_lsp.models.registry import CONFIGURATION, MINI, MINI_LANGUAGES, Family, 
 
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
-RELABELLED_FROM = "general.relabelled_from"
-"""The original architecture of a file that runs as another one."""
 
 _MAX_DISPLAYED_LENGTH = 200
 _BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
@@ -181,7 +179,7 @@ def _describe_masked(
     metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens
 ) -> ModelSpec | None:
     """The spec of a masked diffusion model of a known family; None for every other model."""
-    architecture = metadata.get(RELABELLED_FROM) or metadata.get("general.architecture", "")
+    architecture = metadata.get("general.architecture", "")
     family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None

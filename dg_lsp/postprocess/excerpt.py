@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from typing import Self
 
 from dg_lsp.context.document import depth_of
@@ -137,7 +138,7 @@ class Excerpt:
         below = next((line for line in self.following.split("\n") if line.strip()), "")
         is_end = self.language.block_end is not None and self.language.block_end.match(below)
         least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
-        closers_by_depth.sort(key=lambda depth_and_closer: -depth_and_closer[0])
+        closers_by_depth.sort(key=itemgetter(0), reverse=True)
         closers = "".join(f"\n{closer}" for depth, closer in closers_by_depth if depth >= least)
         separator = "," if self.language.last_elements else ";" if closers.endswith(")") else ""
         return closers and closers + separator * (not is_end)
@@ -273,7 +274,7 @@ def _closers(left: Balance, brackets: Balance, above: str, below: str, depth: in
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
     closers_by_depth += _word_closers((above + below).split("\n"), language, depth)
-    closers_by_depth.sort(key=lambda depth_and_closer: -depth_and_closer[0])
+    closers_by_depth.sort(key=itemgetter(0), reverse=True)
     return "\n".join(closer for _, closer in closers_by_depth if closer)
 
 

@@ -7,7 +7,7 @@ import builtins
 import re
 import symtable
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from dg_lsp.context.document import Cursor, depth_of
 from dg_lsp.context.languages import Language
@@ -22,8 +22,6 @@ _LICENCE = re.compile(
 )
 _SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
 _PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
-_DEFINITION = re.compile(r" *(?:async +)?(?:def|class) +(?P<name>\w+)")
-_IMPORT = re.compile(r" *(?:from +\S+ +)?import +(?P<names>[^#()\\]+)")
 _STAR_IMPORT = re.compile(r"\bimport[\s\\(]*\*")
 _DYNAMIC = frozenset(("exec", "globals", "locals", "vars", "builtins", "__builtins__", "__import__"))
 """Where one of these is read, names may be bound that no table has."""
@@ -62,21 +60,6 @@ def assigns_to_itself(fill: str, cursor: Cursor, language: Language) -> bool:
     return not balance("\n".join((*cursor.above, cursor.line_prefix)), language).closers
 
 
-def exists_above(fill: str, cursor: Cursor, language: Language) -> bool:
-    """True for a Python definition or import of a name that the lines above define in the same block, or import."""
-    if language.id != "python":
-        return False
-    lines = [*cursor.above, *_completed(fill, cursor)]
-    for number in range(len(cursor.above), len(lines)):
-        num_typed = len(cursor.line_prefix) if number == len(cursor.above) else 0
-        definition, imported = _DEFINITION.match(lines[number]), _IMPORT.match(lines[number])
-        if definition and definition.end("name") > num_typed and _is_defined(definition["name"], lines, number):
-            return True
-        if imported and imported.end() > num_typed and _is_imported(lines, number, num_typed):
-            return True
-    return False
-
-
 def is_closers(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
     """True for closing brackets alone behind an opening one: elsewhere they are often right."""
     before = cursor.line_prefix.rstrip() or cursor.line_above.rstrip()
@@ -95,12 +78,6 @@ def loops(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG00
     return False
 
 
-def is_indented_at_margin(fill: str, cursor: Cursor, language: Language) -> bool:
-    """True for indented text at the margin, where nothing above opens a block."""
-    is_margin = not cursor.line_prefix and not cursor.line_above
-    return bool(is_margin and language.indents and depth_of(fill))
-
-
 def _completed(fill: str, cursor: Cursor) -> list[str]:
     """The lines of the fill as they would stand in the buffer."""
     return (cursor.line_prefix + fill + cursor.line_rest).split("\n")
@@ -108,52 +85,6 @@ def _completed(fill: str, cursor: Cursor) -> list[str]:
 
 def _is_long(lines: Iterable[str]) -> bool:
     return sum(char.isalnum() for line in lines for char in line) >= MIN_REPEATED
-
-
-def _is_defined(name: str, lines: Sequence[str], number: int) -> bool:
-    """True if a line above defines the name in the same block; decorators need several (`@overload`, `@f.setter`)."""
-    above, depth = [line for line in lines[:number] if line.strip()], depth_of(lines[number])
-    is_decorated = [False, *(line.lstrip().startswith("@") for line in above)]
-    if is_decorated.pop():
-        return False
-    for line, decorated in zip(reversed(above), reversed(is_decorated), strict=True):
-        if depth_of(line) < depth:
-            return False
-        definition = _DEFINITION.match(line)
-        if definition and definition["name"] == name and depth_of(line) == depth:
-            return not decorated
-    return False
-
-
-def _is_imported(lines: Sequence[str], number: int, num_typed: int) -> bool:
-    """True if the line imports a name that its beginning or a line above imports, other than for a fallback."""
-    depth = depth_of(lines[number])
-    header = next((line for line in reversed(lines[:number]) if line.strip() and depth_of(line) < depth), "")
-    if header.lstrip().startswith(("except", "else", "if", "try")):
-        return False
-    typed = lines[number][:num_typed]
-    # the last name of an unfinished line is the one that the fill completes
-    known = {name for line in _enclosing(lines, number) for name in _imported_names(line)}
-    known.update(_imported_names(typed.rpartition(",")[0]))
-    names = [*_imported_names(lines[number])]
-    return any(name in known or names.count(name) > 1 for name in names[typed.count(",") :])
-
-
-def _enclosing(lines: Sequence[str], number: int) -> Iterator[str]:
-    """The lines above in the line's own block and in those around it, the nearest one first."""
-    depth = depth_of(lines[number])
-    for line in reversed(lines[:number]):
-        if line.strip() and depth_of(line) <= depth:
-            depth = depth_of(line)
-            yield line
-
-
-def _imported_names(line: str) -> Iterator[str]:
-    """The names that an import on one line binds; `a.b` for `import a.b`."""
-    imported = _IMPORT.match(line)
-    for item in imported["names"].split(",") if imported else ():
-        if (words := item.split()) and words[-1] != "*":
-            yield words[-1]
 
 
 def unbound_names(text: str) -> frozenset[str]:

@@ -82,10 +82,10 @@ def masked_model(tmp_path_factory):
 
 @pytest.fixture
 def open_masked(opened):
-    """Opens the denoiser that the settings ask for; `spec` changes the model's description."""
+    """Opens the denoiser of a model; `spec` changes the model's description."""
 
-    def open_one(path, prompt_attention="auto", *, spec=None, **settings):
-        chosen = runtime(prompt_attention=prompt_attention, **settings)
+    def open_one(path, *, spec=None, **settings):
+        chosen = runtime(**settings)
         model = LlamaModel.load(path, chosen)
         described = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
         try:

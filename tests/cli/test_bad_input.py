@@ -94,7 +94,7 @@ def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, u
     outcome = dg_lsp(*command)
     assert outcome.code == 3
     message = next(line for line in f"{outcome.err}\n{outcome.out}".splitlines() if "dg-mini.gguf needs" in line)
-    assert "GB of memory including a reserve (prompts" in message
+    assert "GB of memory including a reserve, " in message
     assert "set context_length" in message
 
 

@@ -12,7 +12,7 @@ BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        res
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
 
 needs_runtime = pytest.mark.skipif(
-    not runtime_check.supports_bidirectional(),
+    not runtime_check.runs_diffusiongemma(),
     reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
 )
 
@@ -58,7 +58,7 @@ def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, position, m
 
 
 def test_an_unchanged_llama_cpp_is_refused_with_the_build_command(dg_lsp, position, tiny_repacked, monkeypatch):
-    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: False)
+    monkeypatch.setattr(runtime_check, "functions", lambda: None)
     assert "dg-lsp models build-runtime" in dg_lsp("fill", position, "--model", tiny_repacked).error(3)
 
 

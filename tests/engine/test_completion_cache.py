@@ -111,7 +111,7 @@ def test_text_far_away_may_change():
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
 
 
-@pytest.mark.parametrize("hidden", [{"confidence": 0.01}, {"fault": Reason.EXISTS}], ids=["improbable", "faulty"])
+@pytest.mark.parametrize("hidden", [{"confidence": 0.01}, {"fault": Reason.NO_EFFECT}], ids=["improbable", "faulty"])
 def test_a_good_candidate_is_found_behind_one_that_automatic_requests_hide(hidden):
     cache = CompletionCache()
     best, second = Candidate("foo", -0.1, **hidden), Candidate("fob", -0.2, confidence=0.5)

@@ -129,7 +129,7 @@ CASES = {
     ),
     "markdown": (
         ("See [the page](¦).\n", "page.md).", "page.md"),
-        ("| a | b |\n|---|---|\n¦\n", "| 1 | 2 | 3 |", "| 1 | 2 |"),
+        ("| a | b |\n|---|---|\n¦\n| 3 | 4 |\n", "| 1 | 2 |\n| 3 | 4 |", "| 1 | 2 |"),
         ("```sh\n¦\n```\n", "make\nmake test\n```", "make\nmake test"),
     ),
 }

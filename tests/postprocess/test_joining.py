@@ -44,20 +44,6 @@ def test_what_the_editor_closed_is_not_closed_twice(language, marked, fill, expe
 
 
 @pytest.mark.parametrize(
-    ("above", "fill", "expected"),
-    [
-        ("| a | b |\n|---|---|\n", "| 1 | 2 | 3 |", "| 1 | 2 |"),
-        ("| a | b |\n|---|---|\n", "| 1 |\n| 2 | 3 |", "| 1 | |\n| 2 | 3 |"),
-        ("| a | b |\n|---|---|\n", "| 1 \\| 2 | 3 |", "| 1 \\| 2 | 3 |"),
-        ("| a | b |\n|---|---|\n", "text", "text"),
-        ("a | b\n", "| 1 | 2 | 3 |", "| 1 | 2 | 3 |"),
-    ],
-)
-def test_a_row_of_a_markdown_table_has_the_columns_of_the_table(above, fill, expected):
-    assert judged("markdown", f"{above}¦\n", fill).text == expected
-
-
-@pytest.mark.parametrize(
     ("language", "marked", "fill"),
     [
         ("html", "<p>\n  ¦\n</p>\n", '<a href="x>text</a>'),

@@ -4,7 +4,6 @@ from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
 from dg_lsp.backends.llamacpp.library import Device, devices
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.settings import ModelSettings
 
 __all__ = ["Device", "LlamaDenoiser", "LlamaModel", "denoiser_for", "devices"]
@@ -18,34 +17,15 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     """
     from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
     from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import require_runtime
-    from dg_lsp.backends.llamacpp.masked import (
-        BlockDenoiser,
-        CausalDenoiser,
-        ExactDenoiser,
-        PerRequestDenoiser,
-        ShiftedDenoiser,
-    )
+    from dg_lsp.backends.llamacpp.masked import BlockDenoiser, ExactDenoiser, ShiftedDenoiser
 
     if spec.self_conditioning is not None:
         require_runtime(model.path)
         return SelfConditionedDenoiser(model, spec, settings)
     if spec.block_length:
         return BlockDenoiser(model, spec, settings)
-    if not spec.is_bidirectional:
-        if spec.is_shifted and spec.sampling is not None and not spec.is_drafter:
-            return ShiftedDenoiser(model, spec, settings)
-        return LlamaDenoiser(model, spec, settings)
-    if settings.prompt_attention not in ("per_request", "causal"):
+    if spec.is_bidirectional:
         return ExactDenoiser(model, spec, settings)
-    if not model.has_cache:
-        architecture = model.metadata.get("general.architecture", "")
-        problem = f"llama.cpp has no KV cache for {architecture}"
-        raise ModelUnsupportedError(f"{spec.name}: {problem}; set its prompt_attention (model.sampler) to auto")
-    if settings.prompt_attention == "per_request":
-        return PerRequestDenoiser(model, spec, settings)
-    if not spec.is_shifted:
-        raise ModelUnsupportedError(
-            f"{spec.name} was never a causal model, so it cannot read a causal prompt; "
-            "set its prompt_attention (model.sampler) to per_request or auto"
-        )
-    return CausalDenoiser(model, spec, settings)
+    if spec.is_shifted and spec.sampling is not None and not spec.is_drafter:
+        return ShiftedDenoiser(model, spec, settings)
+    return LlamaDenoiser(model, spec, settings)

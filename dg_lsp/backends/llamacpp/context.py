@@ -1,7 +1,6 @@
 """One llama.cpp context. It starts small and grows; the sequences keep their content then."""
 
 import ctypes
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,7 +135,7 @@ class LlamaContext:
     @property
     def gpu_estimate(self) -> int:
         """Bytes of this context on the GPUs, estimated."""
-        return self._estimate(self.num_cells).gpu.total()
+        return self._estimate(self.num_cells).gpu
 
     def _estimate(self, cells: int) -> memory_estimate.MemoryEstimate:
         model = self._model
@@ -198,11 +197,9 @@ class LlamaContext:
     def _check_room(self, num_cells: int, advice: str, *, copied: int = 0) -> None:
         """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
         model = self._model
-        needed = self._estimate(num_cells) + memory_estimate.MemoryEstimate(
-            host=Counter({memory_estimate.PROMPTS: copied})
-        )
-        if self._handle:
-            needed -= self._estimate(self.num_cells)
+        new = self._estimate(num_cells)
+        old = self._estimate(self.num_cells) if self._handle else memory_estimate.MemoryEstimate()
+        needed = memory_estimate.MemoryEstimate(max(0, new.gpu - old.gpu), max(0, new.host - old.host) + copied)
         what = f"a context of {num_cells} tokens for {model.path.name}"
         memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes, placement=model.placement)
 

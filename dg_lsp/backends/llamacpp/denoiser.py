@@ -254,7 +254,7 @@ class LlamaDenoiser(ContextDenoiser):
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`."""
-        if self.spec.is_bidirectional or self.spec.block_length:
+        if self.spec.block_length:
             return super().extend(slot, ids)
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
@@ -264,7 +264,7 @@ class LlamaDenoiser(ContextDenoiser):
 
     def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
         """See `Denoiser.extend_together`."""
-        if self.spec.is_bidirectional or self.spec.block_length:
+        if self.spec.block_length:
             return super().extend_together(passes)
         slots = [each.slot for each in passes]
         num_tokens = sum(len(each.ids) for each in passes)

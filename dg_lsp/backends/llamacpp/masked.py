@@ -1,6 +1,6 @@
 """Denoisers for models whose prompt is bidirectional, as a whole or inside blocks, and for shifted models.
 
-A bidirectional prompt is computed in every step, once per request, or causally; blocks are cached.
+A bidirectional prompt is computed in every step; blocks are cached.
 """
 
 from collections.abc import Sequence
@@ -54,35 +54,7 @@ class ShiftedDenoiser(LlamaDenoiser):
         return take(join([found, *(reduce(logits.copy()) for _ in range(num_firsts))]), rows)
 
 
-class CausalDenoiser(LlamaDenoiser):
-    """See `Denoiser`. The prompt is causal and cached.
-
-    If the model is shifted, its logits at the last prompt token predict the first canvas position: every step decodes
-    that token again.
-    """
-
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        super().__init__(model, spec, settings)
-        self._last: dict[int, TokenIds] = {}
-        """The last prompt token by slot, shape (0..1,)."""
-
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; the last token of a shifted model is not counted."""
-        prompt, last = self._split(self._checked_prompt(slot, prompt_ids))
-        self._last[slot] = NOTHING  # if the next line fails
-        num_decoded = self._cache.prefill(slot, prompt, most)
-        self._last[slot] = last
-        return num_decoded
-
-    def _split(self, prompt: TokenIds) -> tuple[TokenIds, TokenIds]:
-        num_cached = max(0, len(prompt) - self.spec.is_shifted)
-        return prompt[:num_cached], prompt[num_cached:]
-
-    def _ahead(self, slot: int) -> TokenIds:
-        return self._last.get(slot, NOTHING)
-
-
-class BlockDenoiser(CausalDenoiser):
+class BlockDenoiser(LlamaDenoiser):
     """See `Denoiser`. Whole blocks of the prompt are cached; every step decodes the rest before each canvas.
 
     If the model is shifted and the canvas begins a block, the logits at the end of the block before predict its first
@@ -91,18 +63,24 @@ class BlockDenoiser(CausalDenoiser):
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
+        self._rest: dict[int, TokenIds] = {}
+        """By slot: the tokens of the prompt after its last whole block."""
         self._next: dict[int, tuple[TokenIds, Prediction]] = {}
         """By slot: whole blocks of a prompt, and the prediction of the token after them, shape (1,)."""
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; the tokens after the last whole block are not counted."""
-        blocks, rest = self._split(self._checked_prompt(slot, prompt_ids))
+        prompt = self._checked_prompt(slot, prompt_ids)
+        num_whole = len(prompt) - len(prompt) % self.spec.block_length
+        blocks, rest = prompt[:num_whole], prompt[num_whole:]
+        self._rest[slot] = NOTHING  # if decoding fails
         is_begun = self.spec.is_shifted and len(blocks) and not len(rest)
         known_ids, _ = self._next.get(slot, (NOTHING, None))
         if not is_begun or (np.array_equal(known_ids, blocks) and np.array_equal(self._cache.ids(slot), blocks)):
-            return super().prefill(slot, prompt_ids, most)
+            num_decoded = self._cache.prefill(slot, blocks, most)
+            self._rest[slot] = rest
+            return num_decoded
         self._next.pop(slot, None)
-        self._last[slot] = NOTHING
         before, last = blocks[: -self.spec.block_length], blocks[-self.spec.block_length :]
         num_decoded = self._cache.prefill(slot, before, most)
         if num_decoded >= most:
@@ -110,9 +88,8 @@ class BlockDenoiser(CausalDenoiser):
         self._next[slot] = blocks, self._decode_block(slot, before, last)
         return num_decoded + len(last)
 
-    def _split(self, prompt: TokenIds) -> tuple[TokenIds, TokenIds]:
-        num_cached = len(prompt) - len(prompt) % self.spec.block_length
-        return prompt[:num_cached], prompt[num_cached:]
+    def _ahead(self, slot: int) -> TokenIds:
+        return self._rest.get(slot, NOTHING)
 
     def _decode_block(self, slot: int, before: TokenIds, block: TokenIds) -> Prediction:
         """Appends a block to the slot; returns the prediction of the token after it."""
@@ -143,53 +120,6 @@ class BlockDenoiser(CausalDenoiser):
             join([first, take(one, slice(1, None))]) if ids[0] == mask_id else one
             for ids, one in zip(canvases, found, strict=True)
         ]
-
-
-class PerRequestDenoiser(CausalDenoiser):
-    """See `Denoiser`. The first step after a prefill computes the prompt together with the first canvas."""
-
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        super().__init__(model, spec, settings)
-        self._prompts: dict[int, TokenIds] = {}
-        """By slot, computed or not, without the last token of a shifted model."""
-
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; the next step decodes the whole prompt."""
-        del most
-        prompt = self._checked_prompt(slot, prompt_ids)
-        self._cache.clear(slot)
-        self._prompts[slot], self._last[slot] = self._split(prompt)
-        return len(prompt)
-
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
-        if not self._num_missing(slot):
-            return super()._predict_open(slot, canvases, reduce)
-        first = self._predict_with_prompt(slot, canvases[0], reduce)
-        return join([first, super()._predict_open(slot, canvases[1:], reduce)]) if len(canvases) > 1 else first
-
-    def _predict_with_prompt(self, slot: int, canvas: OpenCanvas, reduce: Reduce) -> Prediction:
-        """One pass over prompt and canvas; the prompt stays in the cache."""
-        prompt = self._prompts[slot]
-        query = CanvasQuery([canvas], np.concatenate([prompt, self._last[slot]]), is_shifted=self.spec.is_shifted)
-        self._cache.make_room(slot, len(query.ids))
-        self._context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), slot, query.outputs)
-        try:
-            self._cache.decode(slot, causal=False)
-            prediction = query.prediction(reduce(self._context.logits(query.num_rows)))
-        except BackendError:
-            self._cache.clear(slot)
-            raise
-        self._context.crop(slot, len(prompt))
-        self._cache.set_ids(slot, prompt)
-        return prediction
-
-    def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
-        longest, *others = sorted(lengths, reverse=True)
-        super()._check_room(slot, [self._num_missing(slot) + longest, *others])
-
-    def _num_missing(self, slot: int) -> int:
-        """Prompt tokens that are not computed yet: all of them or none."""
-        return len(self._prompts.get(slot, NOTHING)) - len(self._cache.ids(slot))
 
 
 class ExactDenoiser(ContextDenoiser):

@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +27,32 @@ _ROOM = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs as indices into `library.gpus()`, and the share of the layers on each; both empty on the processor."""
+    """GPUs as indices into `library.gpus()`; none on the processor."""
 
     gpus: tuple[int, ...] = ()
-    shares: tuple[float, ...] = ()
-
-    @property
-    def is_split(self) -> bool:
-        """More than one GPU holds layers."""
-        return len(self.gpus) > 1
+    split: tuple[float, ...] = ()
+    """Where layers are split, the proportion of them on each GPU of `gpus`."""
 
     def of(self, listed: Sequence[Device]) -> tuple[Device, ...]:
         """Its devices among the listed ones."""
         return tuple(listed[number] for number in self.gpus)
 
     def describe(self, listed: Sequence[Device]) -> str:
-        """For people: `GPU 1: RTX 4090`, `GPU 0: RTX 4090 (60%), GPU 1: RTX 3060 (40%)` or `processor`."""
-        shares = [f" ({share:.0%})" for share in self.shares] if self.is_split else [""] * len(self.gpus)
-        named = zip(self.gpus, self.of(listed), shares, strict=True)
-        return ", ".join(f"GPU {number}: {device.name}{share}" for number, device, share in named) or "processor"
+        """For people: `GPU 0: RTX 4090, GPU 1: RTX 3060` or `processor`."""
+        named = zip(self.gpus, self.of(listed), strict=True)
+        return ", ".join(f"GPU {number}: {device.name}" for number, device in named) or "processor"
 
     def apply(self, params: Any, api: Any) -> Any:
         """Sets `split_mode`, `main_gpu` and `tensor_split`; returns what must live until the model is loaded."""
         if not self.gpus:
             return None
-        if not self.is_split:
-            params.split_mode, params.main_gpu = api.LLAMA_SPLIT_MODE_NONE, self.gpus[0]
-            return None
-        shares = (ctypes.c_float * api.llama_max_devices())()
-        for number, share in zip(self.gpus, self.shares, strict=True):
-            shares[number] = share
-        params.split_mode, params.main_gpu, params.tensor_split = api.LLAMA_SPLIT_MODE_LAYER, self.gpus[0], shares
-        return shares
+        params.main_gpu = self.gpus[0]
+        params.split_mode = api.LLAMA_SPLIT_MODE_LAYER if self.split else api.LLAMA_SPLIT_MODE_NONE
+        proportions = (ctypes.c_float * api.llama_max_devices())()
+        for number, proportion in zip(self.gpus, self.split, strict=False):
+            proportions[number] = proportion
+        params.tensor_split = proportions if self.split else None
+        return proportions
 
 
 CPU = Placement()
@@ -83,13 +77,10 @@ def choose_placement(wanted: str, listed: Sequence[Device], needed: int) -> Plac
             f"model.device is {wanted}, but llama.cpp lists {what}: see dg-lsp doctor, or set it to auto"
         )
     chosen = named or tuple(range(len(listed)))
-    free = {number: listed[number].memory_free for number in chosen}
-    largest = max(chosen, key=lambda number: free[number])
-    if not named and (free[largest] >= needed + _ROOM or len(chosen) == 1):
-        return Placement((largest,), (1.0,))
-    total = sum(free.values())
-    shares = [free[number] / total if total else 1 / len(chosen) for number in chosen]
-    return Placement(chosen, tuple(shares))
+    largest = max(chosen, key=lambda number: listed[number].memory_free)
+    if len(chosen) == 1 or (not named and listed[largest].memory_free >= needed + _ROOM):
+        return Placement((largest,))
+    return Placement(chosen, tuple(float(max(1, listed[number].memory_free)) for number in chosen))
 
 
 MAX_LAYERS = 512  # more layers make llama.cpp abort the process
@@ -180,15 +171,12 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
     of_fills = spec.max_prompt_tokens + 2 * longest
     soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
-    of_texts = 0 if spec.is_bidirectional else min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
+    of_texts = min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
     slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
     shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
     first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + canvas_tokens))
-    batch_tokens = max(_UBATCH, canvas_tokens)
-    if spec.is_bidirectional and settings.prompt_attention == "per_request":
-        batch_tokens = max(batch_tokens, slot_limit)  # prompt and canvas see each other: they are one batch
-    batch_tokens = min(batch_tokens, context_length)
+    batch_tokens = min(max(_UBATCH, canvas_tokens), context_length)
     return ContextBudget(
         context_length=context_length,
         first_length=context_length if settings.context_length else min(first_length, context_length),
@@ -250,8 +238,6 @@ def total_file_size(path: Path) -> int:
 
 
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"
-WEIGHTS, PROMPTS, STEP = "weights", "prompts", "a step"
-"""What memory is used for."""
 _FLOAT_BYTES = 4
 _SPARE_BYTES = 32 << 20
 _SPARE_SHARE = 0.05
@@ -260,16 +246,10 @@ _SPARE_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by purpose, on the GPUs and on the host."""
+    """Bytes on the GPUs and on the host."""
 
-    gpu: Counter[str] = field(default_factory=Counter)
-    host: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: "MemoryEstimate") -> "MemoryEstimate":
-        return MemoryEstimate(self.gpu + other.gpu, self.host + other.host)
-
-    def __sub__(self, other: "MemoryEstimate") -> "MemoryEstimate":
-        return MemoryEstimate(self.gpu - other.gpu, self.host - other.host)
+    gpu: int = 0
+    host: int = 0
 
 
 def estimate_context(
@@ -283,8 +263,9 @@ def estimate_context(
     # attention and the output layer use the same memory one after the other
     step = _FLOAT_BYTES * batch * (3 * sizes.width + 2 * sizes.inner) + max(_FLOAT_BYTES * batch * scores, logits)
     on_gpu = int(gpu_share * cache)
-    host = Counter({PROMPTS: cache - on_gpu, STEP: logits + (0 if gpu_share else step)})
-    return MemoryEstimate(Counter({PROMPTS: on_gpu, STEP: step if gpu_share else 0}), host)
+    if gpu_share:
+        return MemoryEstimate(on_gpu + step, cache - on_gpu + logits)
+    return MemoryEstimate(0, cache + logits + step)
 
 
 def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[WeightBytes, MemoryEstimate]:
@@ -299,7 +280,7 @@ def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -
         budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
         needed = estimate_context(sizes, budget, length, gpu_share=share, flash=share > 0)
     # mapped weights count as well: every step reads all of them
-    return weights, needed + MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
+    return weights, MemoryEstimate(needed.gpu + weights.gpu, needed.host + weights.host)
 
 
 def check_fits(
@@ -309,7 +290,7 @@ def check_fits(
 
     `mapped` bytes of files count as free for the system, but are in use. Without a placement all GPUs count.
     """
-    listed = gpus() if estimate.gpu.total() else ()
+    listed = gpus() if estimate.gpu else ()
     used = placement.of(listed) if placement is not None and listed else listed
     if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it
         _check_free(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
@@ -318,13 +299,11 @@ def check_fits(
     _check_free(what, host, max(0, system_free() - mapped), "this machine", advice)
 
 
-def _check_free(what: str, use: Counter[str], free: int, where: str, advice: str) -> None:
-    needed = use.total() and use.total() + max(_SPARE_BYTES, int(_SPARE_SHARE * use.total()))
+def _check_free(what: str, use: int, free: int, where: str, advice: str) -> None:
+    needed = use and use + max(_SPARE_BYTES, int(_SPARE_SHARE * use))
     if needed > free:
-        listed = ", ".join(f"{purpose} {_size(size)}" for purpose, size in use.items() if size > 0)
         raise ModelMemoryError(
-            f"{what} needs {_size(needed)} of memory including a reserve ({listed}), "
-            f"{where} has {_size(free)} free: {advice}"
+            f"{what} needs {_size(needed)} of memory including a reserve, {where} has {_size(free)} free: {advice}"
         )
 
 

@@ -1,16 +1,13 @@
 """Weights and vocabulary of one GGUF file."""
 
-import contextlib
 import ctypes
-import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,15 +32,12 @@ from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
-    ModelError,
-    ModelMemoryError,
     ModelNotFoundError,
     ModelUnsupportedError,
     escaped,
 )
-from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
+from dg_lsp.gguf import GGUFHeader, read_header
 from dg_lsp.settings import ModelSettings
-from dg_lsp.system import system_free
 
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
@@ -139,7 +133,7 @@ class LlamaModel:
     def load(
         cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False, source: Path | None = None
     ) -> "LlamaModel":
-        """Loads a GGUF file; as another architecture if the settings need a KV cache that only that one has.
+        """Loads a GGUF file.
 
         `check_tensors` reads all weights and refuses numbers that are not finite. `source` is another path of the file,
         by which llama.cpp opens it.
@@ -158,25 +152,27 @@ class LlamaModel:
         params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
         weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
         listed = gpus() if params.n_gpu_layers else ()
-        placement = choose_placement(settings.device, listed, needed.gpu.total()) if wants_gpu else CPU
+        placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
         check_fits(str(path), needed, ADVICE, placement=placement)
         shares = placement.apply(params, native.api)
-        needs_cache = settings.prompt_attention in ("per_request", "causal")
-        alias = CACHED_ALIAS.get(header.architecture, "") if needs_cache else ""
-        is_read = path.stat().st_size < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
-        if is_read:
+        is_mapped = path.stat().st_size >= _MAPPED_BYTES
+        if not is_mapped:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        source = source or path
-        with aliased_copy(header, alias, source) if alias else contextlib.nullcontext(source) as opened:
-            native.problems.clear()
-            header = read_header(opened) if alias else header
-            handle = native.api.llama_model_load_from_file(str(opened).encode(), params)
-            del shares
+        native.problems.clear()
+        handle = native.api.llama_model_load_from_file(str(source or path).encode(), params)
+        del shares
         if not handle:
             raise load_error(path, native.problems)
         try:
-            placed = {"gpu_layers": params.n_gpu_layers, "placement": placement}
-            return cls(handle, path, weights, header, mapped=not (is_read or alias), **placed)
+            return cls(
+                handle,
+                path,
+                weights,
+                header,
+                gpu_layers=params.n_gpu_layers,
+                mapped=is_mapped,
+                placement=placement,
+            )
         except ModelUnsupportedError:
             native.api.llama_model_free(handle)
             raise
@@ -237,8 +233,7 @@ def _text(value: object) -> str:
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
     """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
     if needs_cache and not model.has_cache:
-        advice = "set its prompt_attention (model.sampler) to exact, or use another model"
-        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; {advice}")
+        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; use another model")
     ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     if isinstance(sampling := spec.sampling, MaskSampling):
         ids += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
@@ -373,44 +368,3 @@ class LlamaTokenizer:
         count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
         piece = self._pieces[token] = buffer.raw[: max(0, count)]
         return piece
-
-
-CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
-"""Architectures without a KV cache, and architectures with the same layers and a cache."""
-IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
-"""Whether the copy is a file in memory, which llama.cpp maps, instead of a temporary file, which it reads."""
-
-
-@contextlib.contextmanager
-def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterator[Path]:
-    """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
-
-    Raises:
-        ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
-    """
-    path, advice = header.path, "set its prompt_attention (model.sampler) to exact"
-    if (split := header.values.get("split.count")) and split.read() not in (0, 1):
-        raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
-    if IN_MEMORY and path.stat().st_size > (free := system_free()):
-        needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
-        raise ModelMemoryError(f"{needed}, {free >> 20} are free; {advice}")
-    old = header.architecture
-    values = {
-        f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
-        for key, value in header.values.items()
-        if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
-    }
-    values |= {"general.architecture": gguf.text(architecture), "general.relabelled_from": gguf.text(old)}
-    with contextlib.ExitStack() as stack:
-        if IN_MEMORY:
-            file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
-            copy = Path(f"/proc/self/fd/{file.fileno()}")
-        else:
-            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
-            file = stack.enter_context(copy.open("wb"))
-        try:
-            write_gguf(file, values, [copied(source, tensor) for tensor in header.tensors.values()])
-            file.flush()
-        except OSError as error:
-            raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
-        yield copy

@@ -1,4 +1,4 @@
-"""Keys and values of prompts: one growing cache for each slot, and the fixed buffers that a denoising step reads.
+"""Keys and values of prompts: one growing cache for each slot.
 
 The caches follow transformers' `DynamicCache`. `StaticCache` computes wrong logits for this model as soon as the prompt
 fills the sliding window (transformers 5.23), and the sliding layers of `DynamicCache` cannot crop past the window.
@@ -79,58 +79,32 @@ class PrefixCache:
                 layer.crop(-num_tokens)
         return self.length
 
+    def states(self, number: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Keys and values of a layer, shape (1, heads, N, width), of a sliding layer only its window; None if empty."""
+        if not self.length:
+            return None
+        layer = self.layers.layers[number]
+        num_kept = self._num_visible(is_sliding=layer.is_sliding)
+        return layer.keys[:, :, -num_kept:], layer.values[:, :, -num_kept:]
+
+    def mask(self, canvas_numbers: torch.Tensor, *, is_sliding: bool) -> torch.Tensor:
+        """Which keys each of T canvas tokens attends to in one kind of layer, shape (1, 1, T, N + T).
+
+        These are the `states` of the prompt, then all tokens of the same canvas, by `canvas_numbers` of shape (T,).
+        """
+        same_canvas = canvas_numbers[:, None] == canvas_numbers[None, :]
+        in_prompt = same_canvas.new_ones((len(same_canvas), self._num_visible(is_sliding=is_sliding)))
+        return torch.cat([in_prompt, same_canvas], dim=1)[None, None]
+
+    def _num_visible(self, *, is_sliding: bool) -> int:
+        return min(self.length, self._config.sliding_window - 1) if is_sliding else self.length
+
     def _empty(self) -> DynamicCache:
         cache = DynamicCache(config=self._config)
         for number, layer in enumerate(cache.layers):
             if layer.is_sliding:
                 cache.layers[number] = RollbackSlidingLayer(layer.sliding_window, self._rollback)
         return cache
-
-
-class PromptBuffers:
-    """The keys and values of one prompt in buffers of fixed size and address.
-
-    The shapes of a step depend on the capacity, not on the prompt's length, so one CUDA graph serves many prompts.
-    """
-
-    def __init__(self, text_config: Any, prompt_limit: int, like: torch.Tensor) -> None:
-        """`like` gives number format and device."""
-        self._window = text_config.sliding_window - 1
-        self._is_sliding = [kind == "sliding_attention" for kind in text_config.layer_types]
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for number, is_sliding in enumerate(self._is_sliding):
-            layer = text_config.per_layer_config[number]
-            size = (1, layer.num_key_value_heads, self._window if is_sliding else prompt_limit, layer.head_dim)
-            # zeros: a masked key has weight 0, and 0 times an uninitialized NaN is NaN
-            self._buffers.append((like.new_zeros(size), like.new_zeros(size)))
-
-    def load(self, prefix: PrefixCache) -> None:
-        """Copies a prompt into the buffers; its first token comes first."""
-        if not prefix.length:
-            return
-        for layer, (keys, values) in zip(prefix.layers.layers, self._buffers, strict=True):
-            length = min(layer.keys.shape[-2], keys.shape[-2])
-            keys[:, :, :length].copy_(layer.keys[:, :, -length:])
-            values[:, :, :length].copy_(layer.values[:, :, -length:])
-
-    def layer(self, number: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer, shape (1, heads, N, width): N is `capacity`, or the window of a sliding layer."""
-        keys, values = self._buffers[number]
-        return (keys, values) if self._is_sliding[number] else (keys[:, :, :capacity], values[:, :, :capacity])
-
-    def masks(self, canvas_numbers: torch.Tensor, length: torch.Tensor, capacity: int) -> dict[str, torch.Tensor]:
-        """For each kind of layer, which keys each of T canvas tokens attends to: shape (1, 1, T, N + T).
-
-        All of the prompt of this `length` in full layers, its last `sliding_window - 1` tokens in sliding layers, then
-        all tokens of the same canvas, by `canvas_numbers` of shape (T,). Full layers have room for `capacity` tokens.
-        """
-        same_canvas = canvas_numbers[:, None] == canvas_numbers[None, :]
-
-        def mask(size: int) -> torch.Tensor:
-            in_prompt = torch.arange(size, device=length.device) < length
-            return torch.cat([in_prompt.expand(len(same_canvas), -1), same_canvas], dim=1)[None, None]
-
-        return {"full_attention": mask(capacity), "sliding_attention": mask(self._window)}
 
 
 def prefix_bytes(text_config: Any, num_tokens: int, itemsize: int) -> int:

@@ -7,13 +7,7 @@ import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache, prefix_bytes
 from dg_lsp.backends.transformers.errors import map_step_errors
-from dg_lsp.backends.transformers.network import (
-    DEFAULT_OPTIONS,
-    DiffusionGemmaNetwork,
-    StepInputs,
-    StepOptions,
-    Stepper,
-)
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs
 from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
@@ -36,22 +30,15 @@ from dg_lsp.errors import BackendError, RequestError
 class TransformersDenoiser:
     """See `Denoiser`. One thread only. Keeps the self-conditioning of each canvas by slot and lane."""
 
-    def __init__(
-        self,
-        network: DiffusionGemmaNetwork,
-        spec: ModelSpec,
-        tokenizer: Tokenizer,
-        num_slots: int,
-        options: StepOptions = DEFAULT_OPTIONS,
-    ) -> None:
-        self.spec, self.tokenizer, self.num_slots = spec, tokenizer, num_slots
+    def __init__(self, network: DiffusionGemmaNetwork, spec: ModelSpec, tokenizer: Tokenizer, num_slots: int) -> None:
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.num_slots = num_slots
         self._network = network
         self._device = network.embedding.device
-        self.stepper = Stepper(network, spec.max_prompt_tokens, self._tensor(np.array(spec.banned_ids)), options)
+        self._banned_ids = self._tensor(np.array(spec.banned_ids))
         self._prefixes = [PrefixCache(network.config, spec.max_prompt_tokens) for _ in range(num_slots)]
         self._prompts = [token_ids([]) for _ in range(num_slots)]
-        self._loaded_slot: int | None = None
-        """The slot whose present prompt is in the stepper's buffers."""
         self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
         """By slot and lane, shape (L, hidden)."""
         self.num_decodes = 0
@@ -99,7 +86,6 @@ class TransformersDenoiser:
         shared = common_prefix_length(self._prompts[slot], prompt)
         if shared == len(prompt) == len(self._prompts[slot]):
             return 0
-        self._loaded_slot = None if self._loaded_slot == slot else self._loaded_slot
         self._prompts[slot] = token_ids([])  # until the encoder has finished
         try:
             with map_step_errors("prefill"):
@@ -139,13 +125,9 @@ class TransformersDenoiser:
         lengths = [len(canvas) for canvas in checked]
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
-            if self._loaded_slot != slot:
-                self.stepper.buffers.load(self._prefixes[slot])
-                self._loaded_slot = slot
-            rows_on_device, conditioning = self.stepper.run(inputs, len(self._prompts[slot]))
+            rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids)
             self.num_decodes += 1
-            for key, part in zip(keys, conditioning.split(lengths), strict=True):
-                self._conditioning[key] = part.clone()
+            self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
             rows = self._fetched(rows_on_device)
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
@@ -170,7 +152,7 @@ class TransformersDenoiser:
             return
         self._is_closed = True
         self._conditioning.clear()
-        del self.stepper, self._prefixes, self._network
+        del self._prefixes, self._network
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

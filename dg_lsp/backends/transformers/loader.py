@@ -19,7 +19,7 @@ from transformers.utils import logging
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
-from dg_lsp.backends.transformers.errors import map_load_errors, map_step_errors, map_tokenizer_errors
+from dg_lsp.backends.transformers.errors import map_load_errors, map_tokenizer_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
@@ -29,8 +29,8 @@ from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
 _EXPERTS = "grouped_mm"
-"""One multiplication of static shape for all experts, so that a graph can capture it. In transformers 5.23, `sonicmoe`
-uses another activation, and `batched_mm` copies the weights of an expert for each token."""
+"""One multiplication for all experts. In transformers 5.23, `sonicmoe` uses another activation, and `batched_mm` copies
+the weights of an expert for each token."""
 _LOGITS_ARRAYS = 4
 """Arrays of shape (canvas, vocabulary) in float32 that a step holds at a time."""
 
@@ -54,8 +54,6 @@ def load(
     tokenizer = CheckpointTokenizer(checkpoint.folder, checkpoint.special_ids, spec.vocab_size)
     network = DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype))
     denoiser = TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
-    with map_step_errors("check at load"):
-        denoiser.stepper.check()
     if not settings.threads and device.type == "cpu":
         denoiser.set_threads(threads_for(0, denoiser.run_step, on_gpu=False))
     return denoiser
@@ -85,7 +83,7 @@ def check_memory(
     """
     needed = {
         "weights": num_weights * dtype.itemsize,
-        # of all slots, and the buffers of a step
+        # a step copies one of them
         "prompts": (num_slots + 1) * prefix_bytes(text_config, spec.max_prompt_tokens, dtype.itemsize),
         "step": _LOGITS_ARRAYS * 4 * spec.longest_block * spec.vocab_size,
     }

@@ -1,34 +1,17 @@
 """DiffusionGemma's encoder and decoder, computed by transformers' own modules; one denoising step, and its reduction.
 
 Self-conditioning enters and leaves a step as an embedding of shape (T, hidden); transformers keeps logits instead.
-
-No GPU has run this module: bfloat16, compiled steps for a GPU and CUDA graphs are tested on the CPU with replacements.
+No GPU has run this module.
 """
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 
-from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers
-from dg_lsp.backends.transformers.errors import is_out_of_memory, one_line
+from dg_lsp.backends.transformers.cache import PrefixCache
 
 _ENCODER_CHUNK = 2048
 """Prompt tokens of one encoder pass: the attention scores of a long prompt would take gigabytes."""
-_MIN_GRAPH_CAPACITY = 512
-_MAX_GRAPHS = 24
-"""Each graph holds the activations of one step."""
-_CHECK_TOKENS = 16
-"""Tokens of the prompt and of the canvas of the check at load."""
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest mean difference of probabilities and of entropies in nats between an eager and a fast step, by number format;
-rounding stays far below. Other formats have `_COARSE`, a guess that no GPU has tested."""
-_COARSE = 0.1
-_log = logging.getLogger(__name__)
 
 
 class StepInputs(NamedTuple):
@@ -44,15 +27,13 @@ StepOutputs = tuple[torch.Tensor, torch.Tensor]
 """`ReducedLogits.rows`, and the conditioning of the next step, shape (T, hidden)."""
 
 
-def append_canvas(prefix: StepOutputs, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Replaces the decoder's `append_to_cache`, which indexes a cache by layer and so differs between layers."""
+def append_canvas(
+    prefix: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Replaces the decoder's `append_to_cache`: puts keys and values of a prompt before those of canvases."""
+    if prefix is None:
+        return keys, values
     return torch.cat([prefix[0], keys], dim=-2), torch.cat([prefix[1], values], dim=-2)
-
-
-def run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, mask: torch.Tensor, prefix: StepOutputs) -> torch.Tensor:
-    """One decoder layer. The same code runs all layers of a kind, so torch compiles it once for each kind."""
-    output: torch.Tensor = layer(hidden, position_embeddings=rotary, attention_mask=mask, past_key_values=prefix)
-    return output
 
 
 _BLOCK = 128
@@ -132,157 +113,28 @@ class DiffusionGemmaNetwork:
         for chunk in ids.split(_ENCODER_CHUNK):
             self._encoder(input_ids=chunk[None], past_key_values=prefix.layers)
 
-    def raw_logits(
-        self, inputs: StepInputs, buffers: PromptBuffers, capacity: int, run: Callable[..., torch.Tensor] = run_layer
-    ) -> torch.Tensor:
-        """Logits of shape (T, vocabulary) before the soft cap; `capacity` is at least the prompt's length."""
+    def step(self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor) -> StepOutputs:
+        """One denoising step over canvases after a prompt; `banned_ids`, shape (B,), are never predicted."""
+        raw = self._raw_logits(inputs, prefix)
+        cap = float(self.config.final_logit_softcapping)
+        rows, probabilities = reduce_logits(raw, cap, banned_ids, inputs.noise[-1], inputs.noise[:-1])
+        scale = self._decoder.embed_tokens.embed_scale.to(self.embedding.dtype)
+        return rows, torch.matmul(probabilities, self.embedding) * scale
+
+    def _raw_logits(self, inputs: StepInputs, prefix: PrefixCache) -> torch.Tensor:
+        """Logits of shape (T, vocabulary) before the soft cap."""
         decoder = self._decoder
         ids, positions, canvas_numbers = inputs.tokens
         hidden = decoder.self_conditioning(decoder.embed_tokens(ids[None]), inputs.conditioning[None])
-        masks = buffers.masks(canvas_numbers, positions[0], capacity)
-        rotary = {kind: decoder.rotary_emb(hidden, positions[None], kind) for kind in masks}
+        kinds = set(self.config.layer_types)
+        masks = {kind: prefix.mask(canvas_numbers, is_sliding=kind == "sliding_attention") for kind in kinds}
+        rotary = {kind: decoder.rotary_emb(hidden, positions[None], kind) for kind in kinds}
         for number, (kind, layer) in enumerate(zip(self.config.layer_types, decoder.layers, strict=True)):
-            hidden = run(layer, hidden, rotary[kind], masks[kind], buffers.layer(number, capacity))
+            hidden = layer(
+                hidden,
+                position_embeddings=rotary[kind],
+                attention_mask=masks[kind],
+                past_key_values=prefix.states(number),
+            )
         raw: torch.Tensor = self._head(decoder.norm(hidden))[0]
         return raw
-
-    def soft_embedding(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """The mean embedding under probabilities of shape (T, vocabulary): the next step's conditioning."""
-        scale = self._decoder.embed_tokens.embed_scale.to(self.embedding.dtype)
-        return torch.matmul(probabilities, self.embedding) * scale
-
-
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """How steps run; None means what the device supports."""
-
-    reduce: Callable[..., ReducedLogits] = reduce_logits
-    captures: bool | None = None  # whether steps become CUDA graphs
-    compiles: bool | None = None  # whether torch compiles them, which needs Triton on a GPU
-
-
-DEFAULT_OPTIONS = StepOptions()
-
-
-class Stepper:
-    """Runs denoising steps: compiled and captured as CUDA graphs on a GPU, eagerly elsewhere or where that fails.
-
-    No GPU has run the fast steps; `check` compares them with an eager one at load.
-    """
-
-    def __init__(
-        self, network: DiffusionGemmaNetwork, prompt_limit: int, banned_ids: torch.Tensor, options: StepOptions
-    ) -> None:
-        """`banned_ids`, shape (B,), are never predicted; a prompt has at most `prompt_limit` tokens."""
-        on_gpu = network.embedding.is_cuda
-        self._network, self._prompt_limit, self._banned_ids = network, prompt_limit, banned_ids
-        self.buffers = PromptBuffers(network.config, prompt_limit, like=network.embedding)
-        """The prompt of the following steps."""
-        self._parts = (run_layer, options.reduce)
-        self._captures = on_gpu if options.captures is None else options.captures
-        compiles = on_gpu and find_spec("triton") is not None if options.compiles is None else options.compiles
-        self._compiled = [torch.compile(part, dynamic=True) for part in self._parts] if compiles else []
-        self._uses: Counter[tuple[int, int]] = Counter()
-        self._graphs: dict[tuple[int, int], _Graph] = {}
-
-    def capacity(self, prompt_length: int) -> int:
-        """Prompt tokens that a step has room for; few different numbers where each shape costs a graph."""
-        if not self._captures:
-            return prompt_length
-        return min(max(_MIN_GRAPH_CAPACITY, 1 << max(0, prompt_length - 1).bit_length()), self._prompt_limit)
-
-    def run(self, inputs: StepInputs, prompt_length: int) -> StepOutputs:
-        """One step over a prompt; the next step of the same shape overwrites the outputs."""
-        try:
-            return self._run(inputs, self.capacity(prompt_length))
-        except RuntimeError as error:
-            if is_out_of_memory(error) or not self.is_fast:
-                raise
-            self._slow_down(f"failed ({one_line(error)})")
-        return self.run(inputs, prompt_length)
-
-    @property
-    def is_fast(self) -> bool:
-        """Steps are compiled or captured, as far as nothing has failed."""
-        return bool(self._compiled) or self._captures
-
-    @torch.inference_mode()
-    def check(self) -> None:
-        """Compares fast steps with an eager one over a short prompt, and gives up those that differ.
-
-        It also compiles and captures the first shape. Called before any prompt is loaded. Raises as a step does.
-        """
-        if not self.is_fast:
-            return
-        embedding, count = self._network.embedding, min(_CHECK_TOKENS, self._prompt_limit)
-        ids = torch.arange(2 * count, device=embedding.device) % len(embedding)
-        prefix = PrefixCache(self._network.config, self._prompt_limit)
-        self._network.encode(prefix, ids[:count])
-        self.buffers.load(prefix)
-        positions = torch.arange(count, 2 * count, device=embedding.device)
-        noise = torch.full((count + 1,), 0.5, device=embedding.device)
-        tokens = torch.stack([ids[count:], positions, torch.zeros_like(positions)])
-        inputs = StepInputs(tokens, embedding.new_zeros((count, embedding.shape[1])), noise)
-        expected = self._step(count, inputs, self._parts)[0].clone()
-        limit = _TOLERANCES.get(embedding.dtype, _COARSE)
-        while self.is_fast:
-            for _ in range(2):  # the second one is captured
-                rows = self.run(inputs, count)[0]
-            difference = float((rows - expected)[2:4].abs().mean(dim=1).max())
-            if difference <= limit:  # False for NaN
-                return
-            self._slow_down(f"computes other numbers (by {difference:.2g} in the mean, at most {limit:g})")
-
-    def _slow_down(self, reason: str) -> None:
-        """Goes on without the compiler, then without graphs."""
-        what = "torch.compile" if self._compiled else "the capture of a CUDA graph"
-        _log.warning("%s %s; steps run without it and are slower", what, reason)
-        self._captures, self._compiled = self._captures and bool(self._compiled), []
-        self._graphs.clear()
-
-    def _run(self, inputs: StepInputs, capacity: int) -> StepOutputs:
-        shape = (len(inputs.conditioning), capacity)
-        self._uses[shape] += 1
-        if not self._captures or self._uses[shape] < 2:  # a capture takes longer than several steps
-            return self._step(capacity, inputs)
-        graph = self._graphs.pop(shape, None)
-        if graph is None:
-            if len(self._graphs) >= _MAX_GRAPHS:
-                self._graphs.pop(next(iter(self._graphs)))  # the least recently used one
-            # all graphs share memory: the caller copies the outputs before the next step
-            other = next(iter(self._graphs.values()), None)
-            graph = _Graph(lambda captured: self._step(capacity, captured), inputs, other)
-        self._graphs[shape] = graph
-        return graph.replay(inputs)
-
-    def _step(
-        self, capacity: int, inputs: StepInputs, parts: Sequence[Callable[..., Any]] | None = None
-    ) -> StepOutputs:
-        run, reduce = parts or self._compiled or self._parts
-        raw = self._network.raw_logits(inputs, self.buffers, capacity, run)
-        cap = float(self._network.config.final_logit_softcapping)
-        rows, probabilities = reduce(raw, cap, self._banned_ids, inputs.noise[-1], inputs.noise[:-1])
-        return rows, self._network.soft_embedding(probabilities)
-
-
-class _Graph:
-    """The recorded kernels of a step of one shape: about 3,500 launches at 30 layers become one. Not run on a GPU."""
-
-    def __init__(self, run: Callable[[StepInputs], StepOutputs], example: StepInputs, other: "_Graph | None") -> None:
-        self._inputs = StepInputs(*(tensor.clone() for tensor in example))
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # libraries set up their workspaces, which must happen outside of the capture
-                run(self._inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=other._graph.pool() if other else None):  # noqa: SLF001
-            self._outputs = run(self._inputs)
-
-    def replay(self, inputs: StepInputs) -> StepOutputs:
-        """Runs the step on other inputs of the same shape."""
-        for captured, new in zip(self._inputs, inputs, strict=True):
-            captured.copy_(new)
-        self._graph.replay()
-        return self._outputs

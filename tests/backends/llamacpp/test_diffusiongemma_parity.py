@@ -15,9 +15,8 @@ from margins import lead
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction, Mode, functions
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
-from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, mixture
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
@@ -25,7 +24,7 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
 pytestmark = pytest.mark.skipif(
-    not supports_bidirectional(),
+    not runs_diffusiongemma(),
     reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
 )
 
@@ -52,31 +51,36 @@ def reference(checkpoint):
 
 
 class Recording:
-    """A denoiser that records the logits of its last pass."""
+    """A denoiser, and the logits of its last pass."""
 
-    def __init__(self, path, cache, mass, kinds, reduction):
+    def __init__(self, path, cache, mass, kinds):
         model = LlamaModel.load(path, CPU)
         model.on_gpu = bool(kinds)
         spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
-        self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass, kinds=kinds, reduction=reduction)
+        self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass, kinds=kinds)
         self.cache = cache
         self.logits = None
-        self._reduce = self.denoiser._reducer.reduce
-        self.denoiser._reducer.reduce = self._recorded
-
-    def _recorded(self, logits, **options):
-        self.logits = logits.copy()
-        return self._reduce(logits, **options)
 
     def predict(self, canvas, temperature, conditioning=None):
         """`conditioning` replaces the last prediction by these tempered logits."""
         if conditioning is not None:
-            prediction = self._reduce(conditioning.copy(), 1.0, np.random.default_rng(0))
-            self.denoiser._records[0] = {0: self.denoiser._host.record(slice(0, len(canvas)), prediction)}
+            self.denoiser._records[0] = {0: self._record(conditioning)}
         (prediction,) = self.denoiser.predict(0, [token_ids(canvas)], temperature, np.random.default_rng(0))
-        if isinstance(self.denoiser._reduction, GraphReduction):
-            self.logits = self.denoiser._reduction.logits(range(len(canvas)))
+        self.logits = self.denoiser._reduction.logits(range(len(canvas))).copy()
         return prediction
+
+    def _record(self, logits):
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        feedback = self.denoiser._reduction.feedback
+        if isinstance(feedback, DeviceFeedback):
+            return (self.denoiser._table.mix(None, shares) * self.denoiser._table.scale).astype(np.float32)
+        order = np.argsort(-shares, axis=1).astype(np.int32)
+        entropy = -(shares * np.log(shares + 1e-30)).sum(axis=1)
+        every = np.arange(len(shares))
+        weights = (shares / shares.max(axis=1, keepdims=True)).astype(np.float32)
+        top_shares = np.take_along_axis(shares, order, 1)
+        return mixture(order, top_shares, every, weights, entropy, feedback.mass, shares.shape[1])
 
     def check(self, steps, frozen=None):
         """Compares all steps; returns the number of entropy bounds at which accepted positions could be compared."""
@@ -105,10 +109,10 @@ def record(checkpoint, monkeypatch, opened):
         params.type_k = params.type_v = 0  # GGML_TYPE_F32
         return params
 
-    def open_one(prompt, cache="float32", mass=1.0, kinds=(), reduction=Mode.HOST):
+    def open_one(prompt, cache="float32", mass=1.0, kinds=()):
         if cache == "float32":
             monkeypatch.setattr(library().api, "llama_context_default_params", exact)
-        recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds, reduction)
+        recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds)
         opened(recording.denoiser).prefill(0, prompt)
         return recording
 
@@ -131,29 +135,18 @@ def test_every_step_equals_the_references(reference, record, num_prompt, length,
     assert num_bounds or cache == "float16"  # rounding may leave no clear bound
 
 
-def test_step_with_device_feedback_equals_the_references(reference, record):
+def test_every_step_on_a_device_equals_the_references(reference, record):
     """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
     prompt, canvas, noise = material(20, 32)
     recording = record(prompt, kinds=("cpu",))
-    assert isinstance(recording.denoiser._feedback, DeviceFeedback)
-    recording.check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
-
-
-@pytest.mark.skipif(functions() is None, reason="the changed llama.cpp is of an earlier version")
-@pytest.mark.parametrize("kinds", [(), ("cpu",)], ids=["host feedback", "device feedback"])
-@pytest.mark.parametrize("reduction", [Mode.ROWS, Mode.OPS])
-def test_step_that_is_reduced_in_the_graph_equals_the_references(reference, record, reduction, kinds):
-    prompt, canvas, noise = material(20, 32)
-    recording = record(prompt, kinds=kinds, reduction=reduction)
-    assert recording.denoiser._reduction.mode is reduction
+    assert isinstance(recording.denoiser._reduction.feedback, DeviceFeedback)
     recording.check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
 
 
 @pytest.mark.parametrize("length", [8, 32])
-@pytest.mark.parametrize("reduction", list(Mode) if functions() else [Mode.HOST])
-def test_steps_that_condition_each_other_stay_close_to_the_references(reference, record, length, reduction):
+def test_steps_that_condition_each_other_stay_close_to_the_references(reference, record, length):
     prompt, canvas, noise = material(20, length)
-    recording = record(prompt, reduction=reduction)
+    recording = record(prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
         prediction = recording.predict(step.canvas, step.temperature)
         assert np.sqrt(np.square(recording.logits - step.logits).mean()) < 0.1
@@ -181,7 +174,8 @@ def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, reco
     recording.denoiser.predict(0, [token_ids(each) for each in canvases], 0.8, np.random.default_rng(0))
     cache = reference.encoded(prompt)
     expected = np.concatenate([reference.logits(cache, each) for each in canvases])
-    assert np.abs(recording.logits - expected).max() < TOLERANCE["float32"]
+    logits = recording.denoiser._reduction.logits(range(len(expected)))
+    assert np.abs(logits - expected).max() < TOLERANCE["float32"]
 
 
 def test_frozen_positions_are_conditioned_on_the_models_prediction(reference, record):

@@ -35,8 +35,8 @@ def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, needed
 
 def test_a_single_gpu_is_used_whatever_it_reports():
     silent = (Device("silent", "gpu", 0, 0),)
-    assert choose_placement("auto", silent, 5 * GB) == Placement((0,), (1.0,))
-    assert choose_placement("gpu:0,1", (*silent, *silent), GB).shares == (0.5, 0.5)
+    assert choose_placement("auto", silent, 5 * GB) == Placement((0,))
+    assert choose_placement("gpu:0,1", (*silent, *silent), GB).split == (1.0, 1.0)
     assert choose_placement("auto", (), 5 * GB) == CPU
 
 
@@ -56,9 +56,9 @@ def test_the_parameters_of_llama_cpp_follow_the_placement():
     )
     placement = choose_placement("gpu:0,2", (PAIR[0], *PAIR), GB)
     shares = placement.apply(params, three)
-    assert list(shares) == [0.25, 0.0, 0.75, 0.0]
-    assert (params.split_mode, params.tensor_split[2]) == (api.LLAMA_SPLIT_MODE_LAYER, 0.75)
-    assert placement.describe((PAIR[0], *PAIR)) == "GPU 0: RTX 3060 (25%), GPU 2: RTX 4090 (75%)"
+    assert list(shares) == pytest.approx([10 * GB, 0, 30 * GB, 0]), "llama.cpp splits in proportion to the free memory"
+    assert (params.split_mode, bool(params.tensor_split)) == (api.LLAMA_SPLIT_MODE_LAYER, True)
+    assert placement.describe((PAIR[0], *PAIR)) == "GPU 0: RTX 3060, GPU 2: RTX 4090"
     assert CPU.describe(()) == "processor"
 
 

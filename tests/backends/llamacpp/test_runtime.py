@@ -1,4 +1,4 @@
-"""Which llama.cpp a process loads, and whether it computes DiffusionGemma. A process loads only one."""
+"""Which llama.cpp a process loads, and whether it is the changed one. A process loads only one."""
 
 import json
 import os
@@ -19,14 +19,14 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()
 model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
 print(json.dumps(dict(
     kind="overlay" if loaded.runtime else "stock", note=loaded.note,
-    supports_bidirectional=supports_bidirectional(), vocab_size=model.vocab_size, devices=len(devices()),
+    runs_diffusiongemma=runs_diffusiongemma(), vocab_size=model.vocab_size, devices=len(devices()),
     inherited=os.environ.get("LLAMA_CPP_LIB_PATH"),
 )))
 """
@@ -57,7 +57,7 @@ def unchanged(tmp_path):
 def test_installed_library_is_loaded_unchanged():
     answer = loaded_by()
     assert (answer["kind"], answer["note"]) == ("stock", "DG_LSP_RUNTIME is set to stock")
-    assert not answer["supports_bidirectional"], "the changed runtime is not needed any more"
+    assert not answer["runs_diffusiongemma"]
     assert answer["devices"] >= 1
 
 
@@ -67,7 +67,7 @@ def test_overlay_is_loaded_and_not_inherited_by_child_processes(unchanged):
     assert (answer["kind"], answer["note"], answer["inherited"]) == ("overlay", "", None)
     stock = loaded_by()
     assert (answer["vocab_size"], answer["devices"]) == (stock["vocab_size"], stock["devices"])
-    assert not answer["supports_bidirectional"]
+    assert not answer["runs_diffusiongemma"]
 
 
 @needs_elf
@@ -88,6 +88,6 @@ def test_runtime_that_cannot_be_used_leaves_the_installed_library(unchanged, pro
 
 
 @needs_runtime
-def test_changed_runtime_supports_bidirectional_canvases():
+def test_changed_runtime_runs_diffusiongemma_canvases():
     answer = loaded_by(find_runtime().runtime.folder)
-    assert (answer["supports_bidirectional"], answer["note"]) == (True, "")
+    assert (answer["runs_diffusiongemma"], answer["note"]) == (True, "")

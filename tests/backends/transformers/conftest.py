@@ -9,8 +9,9 @@ import torch
 from diffusiongemma_reference import Reference
 from tiny_diffusiongemma import tiny_model
 
+from dg_lsp.backends.transformers import network as network_module
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24
@@ -68,17 +69,14 @@ def float32_models():
 
 
 @pytest.fixture
-def open_denoiser(float64_models):
-    """Opens denoisers over the tiny network, and closes them after the test."""
-    opened = []
+def open_denoiser(float64_models, opened, monkeypatch):
+    """Opens denoisers over the tiny network; `reduce` replaces the reduction of all of them."""
 
-    def open_one(network=float64_models[1], **options):
-        opened.append(TransformersDenoiser(network, SPEC, None, 4, StepOptions(**options)))
-        return opened[-1]
+    def open_one(network=float64_models[1], *, reduce=reduce_logits):
+        monkeypatch.setattr(network_module, "reduce_logits", reduce)
+        return opened(TransformersDenoiser(network, SPEC, None, 4))
 
-    yield open_one
-    for denoiser in opened:
-        denoiser.close()
+    return open_one
 
 
 @pytest.fixture

@@ -90,24 +90,6 @@ def test_canvases_of_one_pass_do_not_affect_each_other(float64_models, open_deno
             last[lane] = logits / 0.7
 
 
-def test_unused_capacity_does_not_change_the_logits(float64_models, open_denoiser, draw_ids):
-    reference, network = float64_models
-    recorded = RecordLogits()
-    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
-    denoiser.prefill(1, draw_ids(250))
-    denoiser.predict(1, [draw_ids(64)], 0.8, rng)  # leaves keys of another prompt in the buffers
-    for length in (1, 5, 24, 70):
-        prompt, canvas = draw_ids(length), draw_ids(16)
-        denoiser.prefill(0, prompt)
-        denoiser.predict(0, [canvas], 0.8, rng)
-        inputs = denoiser._inputs([canvas], [(0, 1)], length, 0.8, rng)
-        logits = reference.logits(reference.encoded(prompt), canvas)
-        with torch.inference_mode():
-            for capacity in (70, 128, 256):
-                denoiser.stepper._step(capacity, inputs)
-                assert (recorded.logits - logits).abs().max() < 1e-6
-
-
 class TorchRng:
     """The part of numpy's generator that the loop uses, with the random numbers of torch."""
 

@@ -10,24 +10,15 @@ import numpy as np
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS
-from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import (
-    REDUCTION_ARRAYS,
-    Decode,
-    GraphReduction,
-    HostReduction,
-    Mode,
-    choose_reduction,
-    functions,
-)
+from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import REDUCTION_ARRAYS, GraphReduction, agrees
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
     MASS,
     DeviceFeedback,
     EmbeddingTable,
+    HostFeedback,
     SelfConditioning,
-    choose_feedback,
 )
-from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.threads import physical_cores
@@ -38,10 +29,8 @@ from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
-_TRIED_TOKENS = 16
-"""Length of the canvas that is reduced at load, on a CPU; on a GPU the longest, so that its memory is known to do."""
 _FLAT, _SURE = 1.0, 0.05
-"""Temperatures of these steps: measured is one of flat positions; the host needs few embeddings of sure ones."""
+"""Temperatures of the steps that compare a device with the host: of flat positions, and of sure ones."""
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
 
@@ -60,13 +49,11 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         *,
         mass: float = MASS,
         kinds: tuple[str, ...] = GPU_KINDS,
-        reduction: Mode | None = None,
     ) -> None:
         """Reads the side file, makes the context and measures the threads. See `LlamaDenoiser`.
 
         The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
-        GPU, a device of one of these `kinds` may do it instead. Logits are reduced where it is fastest, or where
-        `reduction` asks for it.
+        GPU, a device of one of these `kinds` does it instead, if it has room and agrees with the host.
         """
         if spec.self_conditioning is None:
             raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
@@ -76,28 +63,44 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         super().__init__(model, spec, settings)
         decoders = min(physical_cores(), _MAX_DECODERS) if model.on_gpu else self.threads
         self._table = EmbeddingTable(gguf.read_header(model.path), spec.vocab_size, width, threads=decoders)
-        self._feedback = choose_feedback(
-            self._table,
-            self._network,
-            mass=mass,
-            kinds=kinds if model.on_gpu else (),
-            number=self._logits_gpu,
-            needed_bytes=self._reduction_bytes,
-        )
         self._records: dict[int, dict[int, Any]] = {}
-        """See `HostFeedback.record`; of the last pass, by slot, then lane."""
-        self._host = HostReduction(self._context, self._reducer, self._feedback)
-        self._reduction = self._choose_reduction(reduction)
+        """See `GraphReduction.record`; of the last pass, by slot, then lane."""
+        feedback = HostFeedback(self._table, self._network, mass)
+        self._reduction = GraphReduction(self._context, self._reducer, feedback, spec)
+        if model.on_gpu:
+            self._use_device(kinds)
 
-    @property
-    def _logits_gpu(self) -> int:
-        """Index into `gpus()` of the one with the last layers."""
-        return max(self._model.placement.gpus, default=0)
+    def _use_device(self, kinds: tuple[str, ...]) -> None:
+        """Sums and reduces on the device with the last layers, if it has room and computes what the host computes."""
+        number = max(self._model.placement.gpus, default=0)
+        device = GraphDevice.open(kinds, number)
+        if device is None:
+            return
+        length = self._budget.canvas_tokens  # the longest, so that its memory is known to be enough
+        needed_bytes = REDUCTION_ARRAYS * 4 * length * self.spec.vocab_size
+        host = self._reduction
+        try:
+            feedback = DeviceFeedback(device, self._table, self._network, needed_bytes)
+        except BackendError as error:
+            _log.warning("self-conditioning runs on the host: %s", error)
+            return
+        self._reduction = GraphReduction(self._context, self._reducer, feedback, self.spec)
+        try:
+            for temperature in (_FLAT, _SURE):
+                if not agrees(self._step(self._reduction, length, temperature), self._step(host, length, temperature)):
+                    raise BackendError("the device computes another step than the host")
+        except BackendError as error:
+            _log.warning("self-conditioning runs on the host: %s", error)
+            self._reduction = host
+            feedback.close()
 
-    @property
-    def _reduction_bytes(self) -> int:
-        """Memory of `Mode.OPS` for the largest step."""
-        return REDUCTION_ARRAYS * 4 * self._budget.canvas_tokens * self.spec.vocab_size
+    def _step(self, reduction: GraphReduction, length: int, temperature: float) -> tuple[Prediction, Floats]:
+        """The predictions of a step over a canvas without a prompt, and the inputs of the step after it."""
+        ids = np.arange(length, dtype=np.int32) % np.int32(self.spec.vocab_size)
+        decode = partial(self._decode_canvases, 0, self._input_rows(ids, None), [length])
+        prediction = reduction.reduce(decode, length, temperature, np.random.default_rng(0))
+        embedded = self._table.rows(ids) * self._table.scale
+        return prediction, reduction.feedback.condition(embedded, reduction.record(slice(0, length)))
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`; forgets the slot's predictions."""
@@ -111,7 +114,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
 
     def close(self) -> None:
         """Frees everything. Idempotent."""
-        self._feedback.close()
+        self._reduction.feedback.close()
         self._table.close()
         super().close()
 
@@ -130,23 +133,11 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         if not np.isfinite(content).all():
             raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
         decode = partial(self._decode_canvases, slot, content, lengths)
-        reduced = self._reduce(decode, len(content), temperature, rng)
+        reduced = self._reduction.reduce(decode, len(content), temperature, rng)
         parts = [slice(stop - size, stop) for size, stop in zip(lengths, np.cumsum(lengths).tolist(), strict=True)]
-        predictions = [take(reduced, part) for part in parts]
-        records = map(self._reduction.record, parts, predictions)
+        records = map(self._reduction.record, parts)
         self._records[slot] = {**last, **dict(zip(chosen, records, strict=True))}
-        return predictions
-
-    def _reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
-        """A decode and its predictions. If the device fails, the host is used from then on."""
-        try:
-            return self._reduction.reduce(decode, num_rows, temperature, rng)
-        except BackendError as error:
-            if self._reduction is self._host:
-                raise
-            _log.warning("logits are reduced on the host from now on: %s", error)
-            self._reduction = self._host
-        return self._reduction.reduce(decode, num_rows, temperature, rng)
+        return [take(reduced, part) for part in parts]
 
     def _input_rows(self, ids: TokenIds, record: Any) -> Floats:
         """The model's input instead of the canvas's ids, shape (L, H)."""
@@ -154,42 +145,12 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         embedded *= self._table.scale
         if record is None or len(record) != len(ids):
             return self._network.condition(embedded, None)
-        return self._feedback.condition(embedded, record)
+        return self._reduction.feedback.condition(embedded, record)
 
     @property
     def footprint(self) -> Footprint:
         """See `Denoiser.footprint`."""
-        shared, feedback = super().footprint, self._feedback
-        more = feedback.size_bytes if isinstance(feedback, DeviceFeedback) else 0
-        sampling = "host" if self._reduction is self._host else "device"
-        return replace(shared, sampling=sampling, gpu_estimate=shared.gpu_estimate + more)
-
-    def _has_gpu_room(self) -> bool:
-        """Whether the model's GPU has memory for `Mode.OPS`, as far as its driver reports it."""
-        if not self._model.on_gpu:
-            return False
-        free = [device.memory_free for device in gpus()[self._logits_gpu :][:1]]
-        return not 0 < min(free, default=0) < self._reduction_bytes
-
-    def _choose_reduction(self, mode: Mode | None) -> HostReduction:
-        """The reduction of this mode; None measures a step with each that the device may have."""
-        on_gpu, limit = self._model.on_gpu, self._budget.canvas_tokens
-        modes = (mode,) if mode is not None else (Mode.OPS, Mode.ROWS) if self._has_gpu_room() else (Mode.ROWS,)
-        parts = (self._context, self._reducer, self._feedback, self.spec)
-        found = [GraphReduction(*parts, each) for each in modes if each is not Mode.HOST and functions() is not None]
-        if mode is not None or not found:
-            return found[0] if found else self._host
-        length = limit if on_gpu else min(limit, _TRIED_TOKENS)
-        ids = np.arange(length, dtype=np.int32) % np.int32(self.spec.vocab_size)
-        decode = partial(self._decode_canvases, 0, self._input_rows(ids, None), [length])
-
-        def run(reduction: HostReduction, temperature: float) -> tuple[Prediction, Any]:
-            prediction = reduction.reduce(decode, length, temperature, np.random.default_rng(0))
-            return prediction, reduction.record(slice(0, length), prediction)
-
-        return choose_reduction(
-            self._host,
-            found,
-            step=lambda reduction: run(reduction, _FLAT)[0],
-            next_input=lambda reduction: self._input_rows(ids, run(reduction, _SURE)[1]),
-        )
+        shared, feedback = super().footprint, self._reduction.feedback
+        if not isinstance(feedback, DeviceFeedback):
+            return shared
+        return replace(shared, sampling="device", gpu_estimate=shared.gpu_estimate + feedback.size_bytes)

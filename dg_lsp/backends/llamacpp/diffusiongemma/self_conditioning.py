@@ -4,11 +4,9 @@ The host sums few rows of the embedding table, as they are stored in the file. A
 fast as ggml. No GPU has run `DeviceFeedback`: it is tested on ggml's CPU device.
 """
 
-import contextlib
 import ctypes
 import functools
 import math
-from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +20,7 @@ from dg_lsp.backends.llamacpp.device_graph import DeviceGraph, GraphDevice
 from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import F16, F32, GGUFHeader, TensorType, map_file_errors, read_header
 from dg_lsp.system import file_sha256
@@ -153,45 +151,28 @@ class Mixture:
         return len(self.shares)
 
 
-def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixture:
-    """The tokens that hold at least `mass` at some position, for all positions; a mass of 1 keeps all tokens.
-
-    `weights`, shape (L, V), are relative to the best token, and `prediction` is of the same distributions.
-    """
-    vocab_size = weights.shape[1]
-    needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
-    is_sure = prediction.confidence >= mass  # the best token is enough
-    needed[prediction.argmax_ids[is_sure]] = True
-    _add_most_probable(needed, weights, prediction, np.flatnonzero(~is_sure), mass)
-    ids = np.flatnonzero(needed).astype(np.int32)
-    is_dense = len(ids) > _DENSE_SHARE * vocab_size
-    kept = weights if is_dense else weights[:, ids]
-    return Mixture(None if is_dense else ids, kept / kept.sum(axis=1, keepdims=True))
-
-
-def top_mixture(
-    top: tuple[TokenIds, Floats],
+def mixture(
+    top_ids: TokenIds,
+    top_shares: Floats,
     short: npt.NDArray[np.intp],
     weights: Floats,
-    prediction: Prediction,
+    entropy: Floats,
     mass: float,
     vocab_size: int,
 ) -> Mixture:
-    """The same from the most probable tokens alone, with the smallest number of tokens at each position.
+    """The tokens that hold at least `mass` at some position, as few as possible, for all positions.
 
-    `top` are their ids and their probabilities, the highest first, shape (L, K) each.
-    At the positions `short`, shape (S,), they hold less than `mass`: `weights` and `prediction` are of those, see
-    `mixture`.
+    The most probable tokens of L positions and their probabilities, the highest first, have the shape (L, K). At the
+    positions `short`, shape (S,), they hold less than `mass`. `weights`, shape (S, V), are relative to the best token,
+    and `entropy`, shape (S,), is of the same distributions.
     """
-    top_ids, top_shares = top
-    if len(short) == len(top_ids):
-        return mixture(weights, prediction, mass)
     kept = np.cumsum(top_shares, axis=1, dtype=np.float32) - top_shares < mass
     kept[short] = False
     rows, tokens = np.nonzero(kept)[0], top_ids[kept]
     needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
     needed[tokens] = True
-    _add_most_probable(needed, weights, prediction, np.arange(len(weights)), mass)
+    for row_weights, row_entropy in zip(weights, entropy, strict=True):
+        needed[_most_probable(row_weights, row_entropy, mass)] = True
     ids = np.flatnonzero(needed).astype(np.int32)
     is_dense = len(ids) > _DENSE_SHARE * vocab_size
     shares: Floats = np.zeros((len(top_ids), vocab_size if is_dense else len(ids)), dtype=np.float32)
@@ -201,18 +182,10 @@ def top_mixture(
     return Mixture(None if is_dense else ids, shares)
 
 
-def _add_most_probable(
-    needed: Flags, weights: Floats, prediction: Prediction, rows: npt.NDArray[np.intp], mass: float
-) -> None:
-    """Sets `needed`, shape (V,), for the tokens that hold `mass` at these rows."""
-    for row in rows:
-        total = 1 / prediction.confidence[row]
-        needed[_most_probable(weights[row], total, prediction.entropy[row], mass)] = True
-
-
-def _most_probable(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
-    """The fewest tokens with this mass, or somewhat more if they are very many."""
-    wanted = mass * float(total)
+def _most_probable(weights: Floats, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
+    """The fewest tokens with this mass, or somewhat more if they are very many; weights of shape (V,)."""
+    total = weights.sum(dtype=np.float64)
+    wanted = mass * total
     # all tokens below this probability have less than the rest together
     lowest = np.float32((1 - mass) / len(weights))
     level = max(_FIRST_LEVEL * np.exp(-entropy), lowest)
@@ -288,13 +261,8 @@ class HostFeedback:
     def __init__(self, table: EmbeddingTable, network: SelfConditioning, mass: float = MASS) -> None:
         self._table = table
         self._network = network
-        self.width = table.shape[1]
         self.mass = mass
         """Probability mass that is fed back."""
-
-    def record(self, weights: Floats, prediction: Prediction) -> Mixture:
-        """What the next pass needs of a prediction, of its length; weights relative to the best token, shape (L, V)."""
-        return mixture(weights, prediction, self.mass)
 
     def condition(self, embedded: Floats, record: Mixture) -> Floats:
         """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""
@@ -308,29 +276,24 @@ _BLOCK_TOKENS = 4096
 """Rows of the table that are copied to the device at a time."""
 _SPARE_BYTES = 512 << 20
 """Memory of the device that stays free for others."""
-_TRIED_TOKENS, _TRIED_LENGTH = 64, 4
-_AGREEMENT = 0.02
-"""Largest accepted difference from the host, as a share of the largest number; half precision causes about 0.001."""
 
 
 class DeviceFeedback:
-    """Feeds predictions back on a device, which it owns, by weighted sums of all rows. See `HostFeedback`."""
+    """Feeds predictions back on a device, which it owns. The graph of a step sums all rows of the table there."""
 
     def __init__(
         self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning, needed_bytes: int = 0
     ) -> None:
-        """Copies table and network to the device, and compares it with the host. Others need `needed_bytes` of it.
+        """Copies table and network to the device, of which others need `needed_bytes`.
 
         Raises:
-            BackendError: the device lacks memory or an operation, or computes something else; it is closed.
+            BackendError: the device lacks memory or an operation; it is closed.
         """
         self._device = device
         self._network = network
         self._vocab_size, self.width = table.shape
-        self.scale = table.scale
-        """Factor of the sums."""
-        self._graphs: dict[tuple[Callable[[int, DeviceGraph], object], int], DeviceGraph] = {}
-        """By the function that declares it, and canvas length."""
+        self._graphs: dict[int, DeviceGraph] = {}
+        """By canvas length; 0 has the weights."""
         self._is_closed = False
         parts = (network.pre_norm, network.gate_up, network.down)
         self.size_bytes = F16.row_bytes(self._vocab_size) * self.width + sum(part.nbytes for part in parts)
@@ -338,38 +301,24 @@ class DeviceFeedback:
         try:
             if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
                 raise BackendError("the device has no memory for a second embedding table")
-            weights = self._graphs[self._declare_weights, 0] = DeviceGraph(device, partial(self._declare_weights, 0))
+            weights = self._graphs[0] = DeviceGraph(device, self._declare_weights)
             weights.keep_in_place()
             for tensor, part in zip(self._parts, parts, strict=True):
                 weights.put(tensor, part)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
                 self._copy_rows(start, table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size))))
-            self._compare(table)
         except BackendError:
             self.close()
             raise
 
-    def record(self, weights: Floats, prediction: Prediction) -> Floats:
-        """See `HostFeedback.record`: the mean embedding, shape (L, H)."""
-        return self.sums(weights) * (prediction.confidence[:, None] * self.scale)
-
-    def mix(self, kept: Mixture) -> Floats:
-        """The record of a prediction of which these tokens are kept."""
-        weights: Floats = np.zeros((len(kept), self._vocab_size), dtype=np.float32)
-        weights[:, slice(None) if kept.ids is None else kept.ids] = kept.shares
-        return self.sums(weights) * self.scale
-
     def condition(self, embedded: Floats, record: Floats) -> Floats:
-        """See `HostFeedback.condition`."""
-        return self._computed(self._declare_network, embedded, record)
-
-    def sums(self, weights: Floats) -> Floats:
-        """Weighted sums of all embeddings, shape (L, H), by weights of shape (L, V)."""
-        length = len(weights)
-        padded = 1 << max(0, length - 1).bit_length()  # every length has memory of its own
-        if padded != length:
-            weights = np.concatenate([weights, np.zeros((padded - length, self._vocab_size), np.float32)])
-        return self._computed(self._declare_sums, weights)[:length]
+        """See `HostFeedback.condition`; the record has the scaled mean embeddings of the last pass, shape (L, H)."""
+        length = len(embedded)
+        if length not in self._graphs:
+            self._graphs[length] = DeviceGraph(self._device, partial(self._declare_network, length))
+        graph = self._graphs[length]
+        graph.compute(embedded, record)
+        return graph.result(length, self.width)
 
     def close(self) -> None:
         """Frees its memory. Idempotent."""
@@ -379,23 +328,11 @@ class DeviceFeedback:
                 graph.close()
             self._device.close()
 
-    def _computed(self, declare: Callable[[int, DeviceGraph], object], *values: Floats) -> Floats:
-        """Computes rows of width H with the graph for this canvas length."""
-        length = len(values[0])
-        graph = self._graphs.get((declare, length))
-        if graph is None:
-            graph = self._graphs[declare, length] = DeviceGraph(self._device, partial(declare, length))
-        graph.compute(*values)
-        return graph.result(length, self.width)
-
-    def _declare_weights(self, _length: int, graph: DeviceGraph) -> None:
+    def _declare_weights(self, graph: DeviceGraph) -> None:
         network = self._network
         self.columns = graph.tensor(self.width, self._vocab_size, F16)
         """ggml's tensor of the transposed table."""
         self._parts = [graph.tensor(*part.shape) for part in (network.pre_norm, network.gate_up, network.down)]
-
-    def _declare_sums(self, length: int, graph: DeviceGraph) -> None:
-        graph.apply("mul_mat", self.columns, graph.input(length, self._vocab_size))
 
     def _declare_network(self, length: int, graph: DeviceGraph) -> None:
         """The same as `SelfConditioning.condition`."""
@@ -424,35 +361,3 @@ class DeviceFeedback:
             graph.compute(rows)
         finally:
             graph.close()
-
-    def _compare(self, table: EmbeddingTable) -> None:
-        """Compares the device with the host on a few tokens."""
-        rng = np.random.default_rng(0)
-        ids = np.sort(rng.choice(self._vocab_size, min(self._vocab_size, _TRIED_TOKENS), replace=False)).astype(
-            np.int32
-        )
-        weights = np.zeros((_TRIED_LENGTH, self._vocab_size), dtype=np.float32)
-        weights[:, ids] = rng.random((_TRIED_LENGTH, len(ids)), dtype=np.float32)
-        rows = rng.standard_normal((2, _TRIED_LENGTH, self.width), dtype=np.float32)
-        for found, expected in (
-            (self.sums(weights), table.mix(ids, weights[:, ids])),
-            (self.condition(*rows), self._network.condition(*rows)),
-        ):
-            if not np.abs(found - expected).max() < _AGREEMENT * np.abs(expected).max():
-                raise BackendError("the device computes another self-conditioning than the host")
-
-
-def choose_feedback(
-    table: EmbeddingTable,
-    network: SelfConditioning,
-    *,
-    mass: float,
-    kinds: tuple[str, ...],
-    number: int = 0,
-    needed_bytes: int = 0,
-) -> HostFeedback | DeviceFeedback:
-    """Uses a device (see `GraphDevice.open`) if it has room, works and agrees with the host, otherwise the host."""
-    if device := GraphDevice.open(kinds, number):
-        with contextlib.suppress(BackendError):
-            return DeviceFeedback(device, table, network, needed_bytes)
-    return HostFeedback(table, network, mass)
