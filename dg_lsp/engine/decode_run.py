@@ -12,14 +12,13 @@ import numpy as np
 from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
 from dg_lsp.canvas.token_boundary import TokenIndex
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, CausalPass, Denoiser, Lanes, Prediction, is_whole
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
     Decoder,
     DecodeTask,
     Draft,
-    PendingPass,
     PrefillSpeed,
     Progress,
     mapped,
@@ -30,7 +29,7 @@ from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.repetition import BufferTokens, Repetition
 from dg_lsp.engine.result import Ending, FillResult, Timings
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
-from dg_lsp.errors import DgLspError, RequestError
+from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
 
 Value = TypeVar("Value")
@@ -171,7 +170,6 @@ class RequestDenoiser:
     num_decodes: int = 0  # passes of the runtime for this request
     num_there: int = 0  # first tokens of the prompt that the slot holds
     held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
-    joined: tuple[CausalPass, Prediction] | None = field(init=False, default=None)  # a pass that `join` computed
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Passes.prefill`."""
@@ -212,27 +210,17 @@ class RequestDenoiser:
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
-        joined, self.joined = self.joined, None
-        if joined is not None and joined[0].slot == slot and np.array_equal(joined[0].ids, ids):
-            causal_pass, prediction = joined
-            self.slots.user = self
-        else:
-            self.restore(slot)
-            causal_pass = self.causal_pass(slot, ids)
-            with self._counted("predict"):
-                prediction = self.inner.extend(slot, ids, causal_pass.allowed)
+        self.restore(slot)
         fills = self._fills(ids)
+        restrictions = {at: self.removed.allowed(fill) for at, fill in fills.items()}
+        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
+        with self._counted("predict"):
+            prediction = self.inner.extend(slot, ids, allowed)
         self.held = np.concatenate([self.held, ids])
         for at, fill in fills.items():
-            if self.repetition is not None and at not in (causal_pass.allowed or {}):
+            if self.repetition is not None and at not in allowed:
                 prediction = self.repetition.overridden(prediction, fill, (at,))
         return prediction
-
-    def causal_pass(self, slot: int, ids: TokenIds) -> CausalPass:
-        """What `extend` has to compute."""
-        restrictions = {at: self.removed.allowed(fill) for at, fill in self._fills(ids).items()}
-        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
-        return CausalPass(slot, len(self.held), ids, allowed)
 
     def _fills(self, ids: TokenIds) -> dict[int, TokenIds]:
         """By position in a causal pass: the fill up to there. The positions before it are followed by known text."""
@@ -245,14 +233,7 @@ class RequestDenoiser:
     @property
     def is_displaced(self) -> bool:
         """Another request has used the model since the prompt was decoded."""
-        return self.slots.user is not self and self.num_there == WHOLE_PROMPT and self.joined is None
-
-    def take_joined(self, causal_pass: CausalPass, prediction: Prediction, seconds: float) -> None:
-        """Keeps the result of a pass of several requests, which took its time while the caller held a step."""
-        self.joined = causal_pass, prediction
-        self.watch.predict += seconds
-        self.watch.paused -= seconds
-        self.num_decodes += 1
+        return self.slots.user is not self and self.num_there == WHOLE_PROMPT
 
     @contextmanager
     def _counted(self, stage: Literal["prefill", "predict"]) -> Iterator[None]:
@@ -268,29 +249,6 @@ class RequestDenoiser:
             held = self.held
             self.prefill(slot, held)
             self.slots.hold(slot, held, self.client)
-
-
-def join(passes: Sequence[PendingPass]) -> bool:
-    """Computes the next causal passes of several requests to one model in one pass; their decoders take the results.
-
-    False where that is not possible; then each request decodes by itself.
-    """
-    requests = [pending.denoiser for pending in passes if isinstance(pending.denoiser, RequestDenoiser)]
-    began = time.perf_counter()
-    causal_passes = list[CausalPass]()
-    try:
-        for request, pending in zip(requests, passes, strict=True):
-            request.restore(pending.slot)
-            causal_passes.append(request.causal_pass(pending.slot, pending.ids))
-        predictions = requests[0].inner.extend_together(causal_passes)
-    except DgLspError:
-        return False
-    finally:
-        requests[0].slots.user = None  # a request that does not take its result restores its slot
-    seconds = time.perf_counter() - began
-    for request, causal_pass, prediction in zip(requests, causal_passes, predictions, strict=True):
-        request.take_joined(causal_pass, prediction, seconds)
-    return True
 
 
 def _leftmost_masks(is_mask: Flags) -> range:

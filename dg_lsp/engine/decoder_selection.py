@@ -6,7 +6,7 @@ decoding; of the text only the cursor's line counts.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -17,7 +17,7 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
-from dg_lsp.diffusion.denoiser import CausalPass, Denoiser
+from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.stop_criteria import Limits, canvas_length, early_stop_ms
 from dg_lsp.settings import CompletionSettings
@@ -28,8 +28,6 @@ VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token,
 _PROMPT_TOKENS = 32
 _ROUNDS, _ENOUGH_MS = 4, 100.0
 """Measurements of a kind of pass: so many, or of so much time together, which a short delay hardly changes."""
-JOINED_PASSES = 1.2
-"""Single passes that a joined one of two requests may take. At 1.5, the mean wait without joining, processors lost."""
 _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 """Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
@@ -45,12 +43,6 @@ class StepCosts:
     causal: Points = ()  # empty without a causal head
     canvas: Points = ()  # all canvases of the pass together; empty without a canvas
     prompt_token: float = 0.0  # one token of a prompt that is not cached, decoded with many others
-    joined: float = math.inf  # a causal pass with one token of each of two requests
-
-    @property
-    def joins(self) -> bool:
-        """Two requests that decode side by side get their answers earlier on average than one after the other."""
-        return self.joined < JOINED_PASSES * self.extend(1)
 
     @property
     def line_ms(self) -> float:
@@ -78,20 +70,17 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     rng = np.random.default_rng(0)
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
 
-    def best_ms(step: Callable[[], object], before: TokenIds = prompt, slots: Sequence[int] = (slot,)) -> float:
+    def best_ms(step: Callable[[], object], before: TokenIds = prompt) -> float:
         times: list[float] = []
         # in a row, as in a fill: a pass like the one before it is cheaper
         while len(times) < _ROUNDS and sum(times) < _ENOUGH_MS:
-            for used_slot in slots:
-                denoiser.prefill(used_slot, before)
+            denoiser.prefill(slot, before)
             start = clock()
             step()
             times.append(1e3 * (clock() - start))
         return min(times)
 
     prompt_ms = best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0])
-    both = range(max(0, slot - 1), slot + 1)
-    together = [CausalPass(used_slot, len(prompt), prompt[:1]) for used_slot in both]
     causal = CAUSAL_TOKENS if spec.has_causal_head else ()
     lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
     canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
@@ -99,10 +88,8 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
         canvas=tuple((size, best_ms(partial(denoiser.predict, slot, ids, 0.0, rng))) for size, ids in canvases),
         prompt_token=prompt_ms / len(prompt),
-        joined=best_ms(partial(denoiser.extend_together, together), slots=both) if causal and slot else math.inf,
     )
-    for used_slot in both:
-        denoiser.prefill(used_slot, prompt[:0])
+    denoiser.prefill(slot, prompt[:0])
     return costs
 
 

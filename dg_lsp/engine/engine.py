@@ -69,11 +69,6 @@ class Engine(ABC):
         """The model's memory on this machine; for any thread."""
 
     @property
-    def max_joined(self) -> int:
-        """Requests whose causal passes are worth computing together; 1 where none are."""
-        return 1
-
-    @property
     def slots(self) -> tuple[SlotState, ...]:
         """The slots of the KV cache, none where a server has them; for any thread."""
         return ()
@@ -212,11 +207,6 @@ class LocalEngine(Engine):
     @override
     def slots(self) -> tuple[SlotState, ...]:
         return self._model.slots.states
-
-    @property
-    @override
-    def max_joined(self) -> int:
-        return self._model.denoiser.num_slots if self.costs and self.costs.joins else 1
 
     def selection(self, kind: PositionKind) -> DecoderSelection:
         """The selection of decoders where the whole prompt is cached."""

@@ -1,5 +1,6 @@
 """Requests to the engine."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
@@ -52,6 +53,16 @@ class EngineRequest(ABC, Generic[Result_co]):
     def subject(self) -> str:
         """The document or the conversation: a newer request of the same kind about it replaces the request."""
 
+    @property
+    @abstractmethod
+    def priority(self) -> Priority:
+        """How urgent it is."""
+
+    @property
+    @abstractmethod
+    def deadline_ms(self) -> float | None:
+        """Milliseconds from submission, after which the result is what is settled; None takes the setting."""
+
     @abstractmethod
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, Result_co]":
         """The engine's work for the request, see `Engine`. `deadline` is in `time.monotonic` seconds."""
@@ -67,7 +78,7 @@ class FillRequest(EngineRequest[FillResult]):
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     suffix_lines: int | None = None  # lines after the cursor's own that the model may see; None: as many as fit
-    deadline_ms: float | None = None  # milliseconds from submission; None takes the setting
+    deadline_ms: float | None = None
     early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
     decoder: DecoderName | None = None  # None takes the setting
     seed: int = 0
@@ -110,7 +121,7 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     instruction: str = ""  # in words; empty leaves the change to the model
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
-    deadline_ms: float = 60_000.0  # milliseconds from submission; an unfinished rewrite is rejected
+    deadline_ms: float = 60_000.0  # an unfinished rewrite is rejected
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
@@ -132,6 +143,7 @@ class WarmUpRequest(EngineRequest[None]):
     """In idle time: decodes the prompt of a fill that the user may request next."""
 
     priority: ClassVar = Priority.SPECULATION
+    deadline_ms: ClassVar = math.inf
     fill: FillRequest
 
     @property
@@ -150,6 +162,7 @@ class RefreshRequest(EngineRequest[None]):
     """In idle time: decodes again what the cache holds approximately."""
 
     priority: ClassVar = Priority.SPECULATION
+    deadline_ms: ClassVar = math.inf
     subject: ClassVar[str] = ""
 
     @override
@@ -171,7 +184,7 @@ class ChatRequest(EngineRequest[FillResult]):
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
-    deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
+    deadline_ms: float = CHAT_DEADLINE_MS
     seed: int = 0
 
     @property

@@ -168,10 +168,6 @@ class Clocked(ScriptedDenoiser):
         self.now += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
-    def extend_together(self, passes):
-        self.now += 0.7e-3 * sum(len(each.ids) for each in passes)
-        return super().extend_together(passes)
-
     def predict(self, slot, canvases, temperature, rng, _lanes=()):
         self.now += 2e-3 * sum(map(len, canvases))
         return super().predict(slot, canvases, temperature, rng)
@@ -182,15 +178,12 @@ def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
     costs = measure_costs(denoiser, clock=lambda: denoiser.now)
     assert costs.causal == (pytest.approx((1, 1.0)), pytest.approx((8, 8.0)))
     assert costs.canvas == (pytest.approx((8, 16.0)), pytest.approx((32, 64.0)))
-    assert costs.joined == pytest.approx(1.4)
     for slot in range(denoiser.num_slots):
         assert denoiser.prefill(slot, np.arange(10, 20, dtype=np.int32)) == 10
 
 
 def test_only_passes_that_the_model_can_run_are_measured():
     assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).causal == ()
-    assert not measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).joins
-    assert not measure_costs(Clocked("x", num_slots=1)).joins
     assert measure_costs(Clocked("x", spec=CAUSAL_SPEC)).canvas == ()
     short = measure_costs(Clocked("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
     assert [length for length, _ in short.canvas] == [8]

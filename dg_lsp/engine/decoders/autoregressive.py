@@ -12,7 +12,7 @@ from typing_extensions import override
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, PendingPass, Progress, gap_of
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
@@ -29,9 +29,8 @@ class AutoregressiveDecoder(Decoder):
         task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
         prompt_ids = known_ids = task.layout.prompt_ids
         draft, num_new = EMPTY, (yield from self._prefill(prompt_ids))
-        copied = self._copied(known_ids)
         while not (self._is_done(draft) or limits.is_over()):
-            drafted = (yield from self._drafted(known_ids, draft)) if copied is None else copied
+            drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
                 break
             num_agreed = 0
@@ -47,11 +46,7 @@ class AutoregressiveDecoder(Decoder):
             num_new = 1
             num_tokens = len(draft.confidence)
             fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + num_tokens]
-            copied = self._copied(known_ids)
-            next_pass = None
-            if copied is not None:
-                next_pass = PendingPass(denoiser, slot, np.concatenate([known_ids[-1:], copied]))
-            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence, next_pass=next_pass)
+            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
@@ -61,17 +56,14 @@ class AutoregressiveDecoder(Decoder):
         self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
         return num_left
 
-    def _copied(self, known_ids: TokenIds) -> TokenIds | None:
-        """Tokens that may follow, found without a pass; None where passes draft them."""
-        del known_ids
-        return NOTHING
-
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         """Tokens that may follow, with one value for each forward pass that it took to draft them.
 
         The slot holds all but the last token of `known_ids`, before and after.
         """
-        raise NotImplementedError
+        del known_ids, draft
+        yield from ()
+        return NOTHING
 
     def _grown(self, draft: Draft, prediction: Prediction, accepted: slice) -> Draft:
         """Grows token by token, so that the draft stops where it would without drafted tokens."""
@@ -109,7 +101,8 @@ class PromptLookupDecoder(AutoregressiveDecoder):
     """Drafts cost no pass of their own; without a match a pass gives one token."""
 
     @override
-    def _copied(self, known_ids: TokenIds) -> TokenIds:
+    def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
+        yield from ()
         layout, repetition = self._task.layout, self._task.repetition
         fill_ids = known_ids[len(layout.prompt_ids) :]
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
@@ -154,10 +147,6 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         # the canvas comes before the first causal pass, and needs all of the prompt but the newest token
         self.num_decoded = 1 + (yield from self._task.prefill(prompt_ids[:-1]))
         return 1
-
-    @override
-    def _copied(self, known_ids: TokenIds) -> None:
-        del known_ids
 
     @override
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:

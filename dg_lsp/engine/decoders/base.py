@@ -72,15 +72,6 @@ EMPTY = Draft(NOTHING, np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingPass:
-    """The causal pass that comes next unless its decoder ends; see `decode_run.join`."""
-
-    denoiser: Passes
-    slot: int
-    ids: TokenIds
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Progress:
     """The first candidate after one forward pass, or nothing between two pieces of a prompt: then it has no ids."""
 
@@ -97,7 +88,6 @@ class Progress:
     num_removed: int = 0  # bytes before the cursor with which the draft begins, see `Layout.removed`
     is_answer: bool = False  # to a conversation: a thought may come first
     is_thinking: bool = False  # see `ModelSpec.is_thinking`
-    next_pass: PendingPass | None = None  # None where it is unknown, or no causal pass
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft, num_earlier: int = 0) -> "Progress":
