@@ -15,8 +15,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.request import EngineRequest
-from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.engine.request import EngineRequest, FillResult, RewriteResult
 from dg_lsp.engine.ttfue import Outcome, line_of, parsed
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings

@@ -18,8 +18,8 @@ from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.engine.decoders.base import Limits, canvas_length, early_stop_ms
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.stop_criteria import Limits, canvas_length, early_stop_ms
 from dg_lsp.settings import CompletionSettings
 
 CAUSAL_TOKENS = (1, 8)
@@ -154,47 +154,38 @@ class DecoderSelection:
         request: FillRequest,
         settings: CompletionSettings,
         decoder: DecoderName,
-        deadline: float | None,
+        deadline: float,
         layout: Layout = OPEN,
     ) -> Limits:
         """The request's limits; where it sets none, those of the settings, the cursor and the model.
 
-        `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now. `layout`
-        has what stands in the canvas beside the fill.
+        `deadline` is in `time.monotonic` seconds. `layout` has what stands in the canvas beside the fill.
 
         Raises:
             RequestError: the canvas has no room for a fill.
         """
-        if deadline is None:
-            deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-        max_lines = request.line_limit
-        length = canvas_length(self.spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
-        num_canvases = self.num_canvases(decoder)
+        length = canvas_length(self.spec, request.line_limit, layout, decoder) if decoder.needs_canvas else 0
+        has_several = decoder is DecoderName.DIFFUSION and not self.spec.block_length  # of blocks only one continues
+        num_canvases = self.num_candidates if has_several else 1
         stop_ms = early_stop_ms(request, settings, deadline)
         return Limits(
             canvas_length=length,
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
-            max_lines=max_lines,
+            max_lines=request.line_limit,
             num_canvases=num_canvases,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
         )
-
-    def num_canvases(self, decoder: DecoderName) -> int:
-        """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
-        if self.spec.block_length or decoder is not DecoderName.DIFFUSION:  # only a block's first canvas continues
-            return 1
-        if self.num_candidates > 1 or self.costs is None:
-            return self.num_candidates
-        rows = self._rows(decoder)
-        return min(rows, key=self._ms).num_canvases if rows else 1
 
     def expected_ms(self, decoder: DecoderName) -> float:
         """Milliseconds for each useful edit: half as many right answers double them.
 
         Infinite without costs, and for a decoder without expected passes.
         """
-        return min(map(self._ms, self._rows(decoder)), default=math.inf)
+        for row in (*self.spec.expectations, *DEFAULTS):
+            if row.decoder is decoder and row.kind == self.kind:
+                return self._ms(row)
+        return math.inf
 
     def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
         """Passes over canvases of so many tokens that take about this time on an idle machine.
@@ -217,14 +208,6 @@ class DecoderSelection:
             return DecoderName.SPECULATIVE if self.spec.is_drafter else possible[0]
         return min(possible, key=self.expected_ms)
 
-    def _rows(self, decoder: DecoderName) -> list[ExpectedPasses]:
-        """Expected passes from the model's file, or else the defaults."""
-        for table in (self.spec.expectations, DEFAULTS):
-            rows = [row for row in table if row.decoder is decoder and row.kind == self.kind]
-            if rows:
-                return rows
-        return []
-
     def _ms(self, row: ExpectedPasses) -> float:
         costs = self.costs or StepCosts()
         num_missing = self.num_missing_causal if row.decoder.needs_causal_head else self.num_missing
@@ -236,7 +219,7 @@ class DecoderSelection:
             longest = self.spec.canvas_length or self.spec.longest_block  # as of a text
             is_text = self.kind is PositionKind.TEXT
             length = longest if is_text else canvas_length(self.spec, 1 if is_line else None)
-            ms += row.canvases * costs.predict(length * row.num_canvases)
+            ms += row.canvases * costs.predict(length)
         return ms / row.hits
 
 
@@ -254,20 +237,17 @@ def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:
     return ""
 
 
-_Passes = tuple[tuple[float, float, float], ...]
-_PASSES: dict[tuple[DecoderName, int], _Passes] = {
-    # decoder and canvases: (singles, checks, canvases) at each kind of position, and for each token of a text, which
-    # one canvas at a time denoises
-    (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
-    (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
-    (DecoderName.SPECULATIVE, 1): ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
-    (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
-    (DecoderName.DIFFUSION, 2): ((0.0, 0.0, 6.9), (0.0, 0.0, 10.8), (0.0, 0.0, 13.4)),
+_PASSES = {
+    # (singles, checks, canvases) at each kind of position, and for each token of a text
+    DecoderName.AUTOREGRESSIVE: ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
+    DecoderName.PROMPT_LOOKUP: ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
+    DecoderName.SPECULATIVE: ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
+    DecoderName.DIFFUSION: ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
 }
 DEFAULTS = tuple(
-    ExpectedPasses(kind, decoder, *means, hits=0.3, num_canvases=num_canvases)
-    for (decoder, num_canvases), rows in _PASSES.items()
-    for kind, means in zip(PositionKind, rows, strict=False)
+    ExpectedPasses(kind, decoder, *means, hits=0.3)
+    for decoder, rows in _PASSES.items()
+    for kind, means in zip(PositionKind, rows, strict=True)
 )
 """For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right.
 

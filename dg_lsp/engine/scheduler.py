@@ -24,11 +24,10 @@ from typing import Any, Protocol, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
+from dg_lsp.engine.decode_run import SlotState
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.kv_slots import SlotState
-from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -262,7 +261,7 @@ class Scheduler:
         warm_up = _warm_up_job(request, settings or self._settings)
         with self._changed:
             active = [] if self._active is None else [self._active]
-            is_needed = any(not isinstance(job.request, WarmUpRequest) for job in (*active, *self._queue.jobs))
+            is_needed = any(not isinstance(job.request, IdleRequest) for job in (*active, *self._queue.jobs))
             if self._is_closed or is_needed or not warm_up.settings.speculate:
                 return
             for job in active:
@@ -450,7 +449,7 @@ class Scheduler:
         if following is not None:
             idle_jobs.append(following)
         elif self._engine is not None and not self._engine.is_exact:
-            idle_jobs.append(Job(RefreshRequest(), job.settings))
+            idle_jobs.append(Job(IdleRequest(), job.settings))
         return idle_jobs
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
@@ -508,7 +507,7 @@ class Scheduler:
 
 
 def _warm_up_job(request: FillRequest, settings: CompletionSettings) -> Job:
-    return Job(WarmUpRequest(request, client=request.client), settings)
+    return Job(IdleRequest(request, client=request.client), settings)
 
 
 def _settle(future: Future[Any], outcome: Any) -> None:

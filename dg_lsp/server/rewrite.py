@@ -15,8 +15,7 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.eligibility import Cause
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.engine.request import Cell, Frame
 from dg_lsp.engine.scheduler import OnStep
 
 

@@ -12,8 +12,7 @@ import pytest
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine import audit
 from dg_lsp.engine.audit import AuditLog, AuditRecord, read_log
-from dg_lsp.engine.request import ChatRequest
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.request import ChatRequest, FillResult, Timings
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 from dg_lsp.settings import PrivacySettings

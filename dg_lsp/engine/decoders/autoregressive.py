@@ -26,34 +26,38 @@ class AutoregressiveDecoder(Decoder):
     @override
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
-        task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
+        task = self._task
+        limits = task.limits
         prompt_ids = known_ids = task.layout.prompt_ids
-        draft, num_new = EMPTY, (yield from self._prefill(prompt_ids))
+        draft = EMPTY
+        num_new = yield from self._prefill(prompt_ids)
         while not (self._is_done(draft) or limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
                 break
             num_agreed = 0
-            prediction = denoiser.extend(slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted]))
-            self.num_passes += 1
+            prediction = task.denoiser.extend(
+                task.slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted])
+            )
+            task.costs.num_passes += 1
             if len(drafted):
                 num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
             accepted = slice(num_new - 1, num_new + num_agreed)
             known_ids = np.concatenate([known_ids, prediction.argmax_ids[accepted]])
             if num_agreed < len(drafted):
-                denoiser.prefill(slot, known_ids[:-1])
+                task.denoiser.prefill(task.slot, known_ids[:-1])
             draft = self._grown(draft, prediction, accepted)
             num_new = 1
-            num_tokens = len(draft.confidence)
-            fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + num_tokens]
-            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
+            fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + len(draft.confidence)]
+            yield Progress(0, task.costs.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         """Returns how many of the last tokens are left to the first pass, at least one."""
         num_missing = len(prompt_ids) - self._task.num_kept
         num_left = max(1, num_missing) if num_missing <= MAX_OPENING else 1
-        self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
+        num_decoded = yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left])
+        self._task.costs.num_prefilled += num_left + num_decoded
         return num_left
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
@@ -67,7 +71,8 @@ class AutoregressiveDecoder(Decoder):
 
     def _grown(self, draft: Draft, prediction: Prediction, accepted: slice) -> Draft:
         """Grows token by token, so that the draft stops where it would without drafted tokens."""
-        ids, confidence = prediction.argmax_ids[accepted], prediction.confidence[accepted]
+        ids = prediction.argmax_ids[accepted]
+        confidence = prediction.confidence[accepted]
         for i in range(len(ids)):
             draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._end_ids)
             if i + 1 < len(ids) and self._is_done(draft):
@@ -77,7 +82,7 @@ class AutoregressiveDecoder(Decoder):
     def _is_done(self, draft: Draft) -> bool:
         task = self._task
         is_full = len(task.layout.prompt_ids) + len(draft.confidence) >= task.max_length
-        return is_full or task.is_done(draft, self.num_passes)
+        return is_full or task.is_done(draft)
 
 
 class RemovedTextDecoder(AutoregressiveDecoder):
@@ -145,7 +150,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
     @override
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         # the canvas comes before the first causal pass, and needs all of the prompt but the newest token
-        self.num_decoded = 1 + (yield from self._task.prefill(prompt_ids[:-1]))
+        self._task.costs.num_prefilled += 1 + (yield from self._task.prefill(prompt_ids[:-1]))
         return 1
 
     @override
@@ -153,12 +158,12 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         task = self._task
         layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
         canvas = layout.canvas(task.limits.canvas_length - 1, task.spec, task.rng)
-        self._count_canvases([canvas])
+        task.costs.count_canvases([canvas])
         step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
-        self.num_passes += 1
+        task.costs.num_passes += 1
         ids = np.concatenate([draft.ids, step.draft_ids])
         confidence = np.concatenate([draft.confidence, step.confidence])
-        yield Progress(0, self.num_passes, draft, ids, confidence)
+        yield Progress(0, task.costs.num_passes, draft, ids, confidence)
         return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:
