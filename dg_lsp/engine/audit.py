@@ -66,9 +66,10 @@ def parse_line(line: str | bytes) -> Record:
         ValueError: the line is no record.
     """
     tree = json.loads(line)
-    is_outcome = isinstance(tree, dict) and tree.get("event") == EVENT
     try:
-        return cattrs.structure(tree, Outcome if is_outcome else AuditRecord)
+        if isinstance(tree, dict) and tree.get("event") == EVENT:
+            return cattrs.structure(tree, Outcome)
+        return cattrs.structure(tree, AuditRecord)
     except cattrs.BaseValidationError as error:
         raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
 

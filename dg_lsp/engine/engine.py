@@ -123,11 +123,6 @@ class Engine(ABC):
             BackendError: the runtime or the server failed.
         """
 
-    @property
-    def is_exact(self) -> bool:
-        """No cached prompt is an approximation; otherwise `refresh` computes it again."""
-        return True
-
     def refresh(self) -> Generator[Progress, None, None]:
         """Decodes again what the cache holds approximately, one short pass for each value. Raises `BackendError`."""
         yield from ()
@@ -336,18 +331,12 @@ class LocalEngine(Engine):
         result = run.result(draft, (Candidate(text, draft.score),), ())
         return replace(result, thought=thought, output_tokens=min(result.output_tokens, most))
 
-    @property
-    @override
-    def is_exact(self) -> bool:
-        denoiser = self._model.denoiser
-        return not any(map(denoiser.drift, range(denoiser.num_slots)))
-
     @override
     def refresh(self) -> Generator[Progress, None, None]:
         model = self._model
-        model.slots.user = None  # an interrupted request restores its slot
         for slot in range(model.denoiser.num_slots):
             while model.denoiser.refresh(slot):
+                model.slots.user = None  # an interrupted request restores its slot
                 yield PROMPT_PIECE
 
     @override

@@ -168,19 +168,9 @@ class GapsFill:
         request = self._request
         snapshot, offset = self._text.opened(number, number)
         decoder = None if self._model is not None else request.decoder
-        fill = FillRequest(
-            snapshot,
-            offset,
-            early_stop_ms=0.0,
-            decoder=decoder,
-            seed=request.seed,
-            snippets=request.snippets,
-            priority=Priority.INVOKED,
-            client=request.client,
-            sampler=request.sampler,
-        )
+        fill = request.fill_at(snapshot, offset, seed=request.seed, max_lines=None, decoder=decoder)
         before = self._costs.num_passes
-        steps = self._fill(fill, deadline=self._deadline)
+        steps = self._fill(replace(fill, priority=Priority.INVOKED), deadline=self._deadline)
         steps = mapped(steps, lambda progress: replace(progress, number=before + progress.number))
         result = yield from self._costs.relay(steps)
         self._costs.num_passes += result.steps

@@ -287,6 +287,23 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
         return engine.rewrite(self, deadline=deadline)
 
+    def fill_at(
+        self, snapshot: Snapshot, offset: int, *, seed: int, max_lines: int | None, decoder: DecoderName | None
+    ) -> FillRequest:
+        """A fill in place of the range or of a gap."""
+        return FillRequest(
+            snapshot,
+            offset,
+            max_lines=max_lines,
+            early_stop_ms=0.0,
+            decoder=decoder,
+            seed=seed,
+            snippets=self.snippets,
+            priority=Priority.REWRITE,
+            client=self.client,
+            sampler=self.sampler,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class IdleRequest(EngineRequest[None]):

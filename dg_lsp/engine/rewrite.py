@@ -13,7 +13,7 @@ from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of
-from dg_lsp.engine.request import FillRequest, FillResult, RewriteRequest, RewriteResult, Timings
+from dg_lsp.engine.request import FillResult, RewriteRequest, RewriteResult, Timings
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
@@ -85,17 +85,7 @@ class Rewrite:
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
-        fill = FillRequest(
-            snapshot,
-            offset,
-            max_lines=max_lines,
-            early_stop_ms=0.0,
-            seed=seed,
-            snippets=request.snippets,
-            priority=request.priority,
-            client=request.client,
-            sampler=request.sampler,
-        )
+        fill = request.fill_at(snapshot, offset, seed=seed, max_lines=max_lines, decoder=None)
         result = yield from self._costs.relay(self._fill(fill, deadline=self._deadline))
         self._costs.num_passes += result.steps
         if not result.candidates:
@@ -276,6 +266,16 @@ def rewrite_result(
     timings: Timings,
 ) -> RewriteResult:
     """The result of a request, whose range has been checked."""
-    best, rejection = (verdict, None) if isinstance(verdict, Candidate) else (Candidate("", 0.0, 0.0), verdict)
-    facts = best.text, rejection, best.score, best.confidence
-    return RewriteResult(model, request.start, request.end, *facts, follows_instructions, steps, timings)
+    shown = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
+    return RewriteResult(
+        model,
+        request.start,
+        request.end,
+        text=shown.text,
+        rejection=None if isinstance(verdict, Candidate) else verdict,
+        score=shown.score,
+        confidence=shown.confidence,
+        follows_instructions=follows_instructions,
+        steps=steps,
+        timings=timings,
+    )

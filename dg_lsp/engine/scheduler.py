@@ -448,7 +448,7 @@ class Scheduler:
                 following = Job(again, job.settings)
         if following is not None:
             idle_jobs.append(following)
-        elif self._engine is not None and not self._engine.is_exact:
+        else:
             idle_jobs.append(Job(IdleRequest(), job.settings))
         return idle_jobs
 

@@ -62,7 +62,8 @@ def test_next_fill_is_computed_while_the_user_reads_if_the_settings_allow_it(sch
     scheduler = scheduler_of(denoiser, settings)
     first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
     wait_until(lambda: is_idle(scheduler))
-    assert (denoiser.num_steps > first.steps) is (scheduler.model_time.speculative > 0) is speculate
+    assert (denoiser.num_steps > first.steps) is speculate
+    assert scheduler.model_time.speculative > 0
     second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
     assert (second.text, second.is_cached) == ("two", speculate)
 
