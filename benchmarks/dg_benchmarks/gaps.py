@@ -21,8 +21,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.request import RewriteRequest, RewriteResult
 from dg_lsp.postprocess.syntax import Validity, python_validity
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 

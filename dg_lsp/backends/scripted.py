@@ -12,8 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, CausalPass, Floats, Footprint, Lanes, Prediction
-from dg_lsp.errors import RequestError
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -143,20 +142,6 @@ class ScriptedDenoiser:
         before = self._slots.get(slot, (NO_IDS, ()))[0]
         denoiser.check_prompt_length(len(before) + len(new), self._context_length)
         self._begin_pass()
-        return self._extension(slot, before, new, allowed)
-
-    def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """See `Denoiser.extend_together`; as long as one pass."""
-        held = [self._slots.get(each.slot, (NO_IDS, ()))[0] for each in passes]
-        if [len(ids) for ids in held] != [each.num_held for each in passes]:
-            raise RequestError("a slot does not hold what it should")
-        self._begin_pass()
-        return [
-            self._extension(each.slot, before, each.ids, each.allowed)
-            for each, before in zip(passes, held, strict=True)
-        ]
-
-    def _extension(self, slot: int, before: TokenIds, new: TokenIds, allowed: Allowed | None) -> Prediction:
         prompt = token_ids(np.concatenate([before, new]))
         targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]
         self._slots[slot] = prompt, self._targets(prompt)

@@ -13,8 +13,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 
 ANSWER_SECONDS = 600.0

@@ -48,9 +48,8 @@ class ExpectedPasses:
     decoder: DecoderName
     singles: float  # causal passes over one token
     checks: float  # causal passes that check a draft
-    canvases: float  # bidirectional passes over one canvas or several
+    canvases: float  # bidirectional passes over a canvas
     hits: float  # fraction of fills whose first line is right, above 0
-    num_canvases: int = 1  # canvases that share each pass
 
 
 class PromptFormat(StrEnum):

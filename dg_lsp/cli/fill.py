@@ -28,8 +28,7 @@ from dg_lsp.settings import SamplerOptions
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import FillRequest, RewriteRequest
-    from dg_lsp.engine.result import FillResult
+    from dg_lsp.engine.request import FillRequest, FillResult, RewriteRequest
     from dg_lsp.settings import CompletionSettings, Settings
 
 

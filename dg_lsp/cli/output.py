@@ -25,8 +25,7 @@ from dg_lsp.cli.printing import plural, print_json, print_line
 from dg_lsp.context.document import LINE_END, Snapshot
 from dg_lsp.engine.decoders.base import Progress as Step
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import ChatRequest
-from dg_lsp.engine.result import Cell, FillResult, Frame, RewriteResult, Timings
+from dg_lsp.engine.request import Cell, ChatRequest, FillResult, Frame, RewriteResult, Timings
 
 Frames = Generator[Frame, None, FillResult]
 

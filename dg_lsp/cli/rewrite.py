@@ -15,8 +15,7 @@ from dg_lsp.cli.printing import plural, print_json, print_line
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import RewriteRequest
-    from dg_lsp.engine.result import FilledGap, RewriteResult
+    from dg_lsp.engine.request import FilledGap, RewriteRequest, RewriteResult
     from dg_lsp.settings import Settings
 
 

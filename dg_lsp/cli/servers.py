@@ -129,8 +129,7 @@ def serve(
     over: dict[str, Any],
 ) -> int:
     """Serve completions over HTTP."""
-    from dg_lsp.engine.request_queue import SharedDevice
-    from dg_lsp.engine.scheduler import Scheduler
+    from dg_lsp.engine.scheduler import Scheduler, SharedDevice
     from dg_lsp.http.app import HttpServer
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 

@@ -21,9 +21,8 @@ from dg_lsp.daemon.client import receive, send
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import SchedulerSession
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DaemonError, ModelMemoryError, SettingsError
 from dg_lsp.server.app import create_server, serve

@@ -35,16 +35,6 @@ class Prediction:
     unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CausalPass:
-    """One of the passes of `Denoiser.extend_together`."""
-
-    slot: int
-    num_held: int  # tokens that the slot holds before the pass
-    ids: TokenIds
-    allowed: Allowed | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """Memory of one GPU in bytes, for all its users; 0 where the driver does not report it."""
@@ -129,16 +119,6 @@ class Denoiser(Passes, Protocol):
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Passes.extend`. Where only some tokens are allowed, all others have the probability 0."""
-        ...
-
-    def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """The same as `extend` for each of several slots, in one pass of the runtime where it can.
-
-        Raises:
-            RequestError: a slot does not hold what it should, or the slots do not fit into one pass or the cache
-                together; nothing has changed.
-            BackendError: see `extend`; all slots of the passes are empty.
-        """
         ...
 
     @property

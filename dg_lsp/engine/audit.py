@@ -7,17 +7,17 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import cattrs
 from filelock import FileLock, Timeout
 
 from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.request import EngineRequest
-from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.ttfue import Outcome, line_of, parsed
+from dg_lsp.engine.request import EngineRequest, FillResult, RewriteResult
+from dg_lsp.engine.ttfue import EVENT, Outcome, rounded
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
@@ -32,44 +32,46 @@ class AuditRecord:
     time: str  # of arrival, UTC, ISO 8601
     request: str  # an id
     endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
-    model: str
     outcome: str
     """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, or
     `ineligible` (not computed, for example because the file is excluded; only requests by the user are recorded)."""
     reason: str = ""  # why nothing was shown, or the class of the error
+    model: str = ""
     decoder: str = ""
     is_cached: bool = False  # the rest of an earlier fill, without a new model call
     prompt_tokens: int = 0
     reused_tokens: int = 0  # prompt tokens that were in the KV cache
     output_tokens: int = 0
     canvas_tokens: int = 0  # of all canvases that were denoised
-    blocks: int = 0  # these canvases
-    canvas_length: int = 0
     steps: int = 0
-    slot: int = -1  # of the KV cache; -1 where none was taken
     queue_seconds: float = 0.0  # before the model started on it; of a cancelled request its whole time
     prefill_seconds: float = 0.0  # building the prompt and decoding what the cache lacked of it
     generation_seconds: float = 0.0
     total_seconds: float = 0.0  # from arrival to answer
     resident_bytes: int = 0  # memory of this process at the time of the answer
 
-    @property
-    def is_success(self) -> bool:
-        """The request was answered, even if nothing is worth showing."""
-        return self.outcome in ("shown", "nothing")
 
-    def line(self) -> bytes:
-        """The record as a line of the file."""
-        return line_of({**asdict(self), "success": self.is_success}, digits=6)
+Record = AuditRecord | Outcome
 
-    @classmethod
-    def parse(cls, line: str | bytes) -> Self:
-        """The record of a line; unknown keys are ignored.
 
-        Raises:
-            ValueError: the line is no record.
-        """
-        return parsed(json.loads(line), cls)
+def line_of(record: Record) -> bytes:
+    """The record as a line of the log; times have microseconds."""
+    return json.dumps(rounded(asdict(record), digits=6), separators=(",", ":")).encode() + b"\n"
+
+
+def parse_line(line: str | bytes) -> Record:
+    """The record of a line; unknown keys are ignored.
+
+    Raises:
+        ValueError: the line is no record.
+    """
+    tree = json.loads(line)
+    try:
+        if isinstance(tree, dict) and tree.get("event") == EVENT:
+            return cattrs.structure(tree, Outcome)
+        return cattrs.structure(tree, AuditRecord)
+    except cattrs.BaseValidationError as error:
+        raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
 
 
 class AuditLog:
@@ -91,16 +93,33 @@ class AuditLog:
 
     def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
         """See `SchedulerListener`. Records the request."""
-        self.write(_record(request, outcome, seconds))
+        arrival = datetime.now(UTC) - timedelta(seconds=seconds)
+        record = AuditRecord(
+            arrival.isoformat(timespec="milliseconds"),
+            request.id or uuid.uuid4().hex,
+            request.endpoint,
+            "cancelled",
+            queue_seconds=seconds,
+            total_seconds=seconds,
+            resident_bytes=resident_bytes() or 0,
+        )
+        if not outcome.cancelled():
+            error = outcome.exception()
+            if error is None:
+                record = _answered(record, outcome.result())
+            else:
+                record = replace(record, outcome="failed", reason=type(error).__name__, queue_seconds=0.0)
+        self.write(record)
 
     def ineligible(self, endpoint: str, eligibility: Eligibility) -> None:
         """Records a request of the user that no model may or can serve."""
-        time, reason = datetime.now(UTC).isoformat(timespec="milliseconds"), str(eligibility.cause)
-        self.write(AuditRecord(time, uuid.uuid4().hex, endpoint, model="", outcome="ineligible", reason=reason))
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        request = uuid.uuid4().hex
+        self.write(AuditRecord(time, request, endpoint, outcome="ineligible", reason=str(eligibility.cause)))
 
-    def write(self, record: AuditRecord | Outcome) -> None:
+    def write(self, record: Record) -> None:
         """Appends a line."""
-        line = record.line()
+        line = line_of(record)
         with self._lock:
             try:
                 if self._is_full(line):
@@ -147,56 +166,40 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     for file in (older_log(path), path) if older_log(path).exists() else (path,):
         for line in file.read_bytes().splitlines():
             try:
-                if (outcome := Outcome.parse(line)) is None:
-                    records.append(AuditRecord.parse(line))
-                else:
-                    outcomes.append(outcome)
+                record = parse_line(line)
             except (ValueError, RecursionError):
                 num_bad += 1
+                continue
+            if isinstance(record, Outcome):
+                outcomes.append(record)
+            else:
+                records.append(record)
     return records, outcomes, num_bad
 
 
-def _record(request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> AuditRecord:
-    arrival = datetime.now(UTC) - timedelta(seconds=seconds)
-    tree: dict[str, Any] = {
-        "time": arrival.isoformat(timespec="milliseconds"),
-        "request": request.id or uuid.uuid4().hex,
-        "endpoint": request.endpoint,
-        "model": "",
-        "total_seconds": seconds,
-        "resident_bytes": resident_bytes() or 0,
-    }
-    if outcome.cancelled():
-        tree |= {"outcome": "cancelled", "queue_seconds": seconds}
-    elif (error := outcome.exception()) is not None:
-        tree |= {"outcome": "failed", "reason": type(error).__name__}
-    else:
-        tree |= _costs(outcome.result(), seconds)
-    return AuditRecord(**tree)
-
-
-def _costs(result: FillResult | RewriteResult, total: float) -> dict[str, Any]:
+def _answered(record: AuditRecord, result: FillResult | RewriteResult) -> AuditRecord:
+    """The record with the answer's outcome and costs."""
     reason = result.reason
-    is_cached = isinstance(result, FillResult) and result.is_cached
-    tree = {
-        "model": result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
-        "outcome": "shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
-        "reason": reason.value if reason else "",
-        "decoder": result.decoder.value if isinstance(result, FillResult) else "rewrite",
-        "steps": result.steps,
-        "queue_seconds": 0.0 if is_cached else max(0.0, total - result.timings.total / 1e3),
-        "prefill_seconds": result.timings.prefill / 1e3,
-        "generation_seconds": result.timings.denoise / 1e3,
-    }
-    if isinstance(result, FillResult):
-        tree |= {
-            "is_cached": result.is_cached,
-            "prompt_tokens": result.prompt_tokens,
-            "reused_tokens": result.cached_tokens,
-            "output_tokens": result.output_tokens,
-            "canvas_tokens": result.canvas_tokens,
-            "blocks": result.num_blocks,
-            "canvas_length": result.canvas_length,
-            "slot": result.slot,
-        }
-    return tree
+    record = replace(
+        record,
+        outcome="shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
+        reason=reason.value if reason else "",
+        model=result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
+        decoder="rewrite",
+        steps=result.steps,
+        queue_seconds=max(0.0, record.total_seconds - result.timings.total / 1e3),
+        prefill_seconds=result.timings.prefill / 1e3,
+        generation_seconds=result.timings.denoise / 1e3,
+    )
+    if not isinstance(result, FillResult):
+        return record
+    return replace(
+        record,
+        decoder=result.decoder.value,
+        is_cached=result.is_cached,
+        prompt_tokens=result.prompt_tokens,
+        reused_tokens=result.cached_tokens,
+        output_tokens=result.output_tokens,
+        canvas_tokens=result.canvas_tokens,
+        queue_seconds=0.0 if result.is_cached else record.queue_seconds,
+    )

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.result import NO_TIME, FillResult
+from dg_lsp.engine.request import NO_TIME, FillRequest, FillResult, Priority
 from dg_lsp.postprocess.validate import Candidate
 
 CAPACITY = 128  # fills of all documents together; the oldest go first

@@ -1,6 +1,6 @@
-"""A decoder at work for one request: the slot of the KV cache, the clock, and the model as this request sees it."""
+"""A decoder at work for one request: the slot of the KV cache, the model as this request sees it, and the result."""
 
-import time
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,78 +9,131 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
+from dg_lsp.canvas.layout import (
+    NOTHING,
+    CachingTokenizer,
+    Flags,
+    Layout,
+    TokenIds,
+    Tokenizer,
+    common_prefix_length,
+    token_ids,
+)
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
 from dg_lsp.canvas.token_boundary import TokenIndex
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, CausalPass, Denoiser, Lanes, Prediction, is_whole
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
     Decoder,
     DecodeTask,
     Draft,
-    PendingPass,
+    Limits,
     PrefillSpeed,
     Progress,
+    RequestCosts,
+    StopCriteria,
     mapped,
     prefill,
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
-from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.repetition import BufferTokens, Repetition
-from dg_lsp.engine.result import Ending, FillResult, Timings
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
-from dg_lsp.errors import DgLspError, RequestError
+from dg_lsp.engine.request import FillResult
+from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
 
-Value = TypeVar("Value")
 Result = TypeVar("Result")
-
-
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
+MAX_LAG = 8
+"""Tokens that a prompt may lack that is kept ready beside the current one."""
 
 
-class Stopwatch:
-    """The seconds of one request by stage."""
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One slot at a moment."""
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self.prompt = self.prefill = self.predict = self.postprocess = self.paused = 0.0
+    num_tokens: int  # of the prompt that it holds
+    is_busy: bool  # for a request that has begun and not ended
+
+
+class KVSlots:
+    """Which prompt each slot of the KV cache holds, least recently used first. Not thread-safe: owned by the engine.
+
+    Slots are not shared between clients, because the time that reuse saves would tell one client what another wrote.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
+        self._clients: dict[int, Hashable] = {}
+        self._writers: dict[int, Hashable] = {}
+        self.user: object = None  # the request that used the model last
+        self.is_crowded = False  # there was no memory for two prompts at a time
+        self._busy: tuple[int, ...] = ()  # slots of requests that have begun and not ended
 
     @contextmanager
-    def stage(self, name: Literal["prompt", "postprocess"]) -> Iterator[None]:
-        """Adds the time of the `with` block to this stage."""
-        began = time.perf_counter()
+    def in_use(self, slot: int) -> Iterator[None]:
+        """Lists the slot as busy in the `with` block."""
+        self._busy = (*self._busy, slot)
         try:
             yield
         finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - began)
+            at = self._busy.index(slot)
+            self._busy = (*self._busy[:at], *self._busy[at + 1 :])
 
-    def relay(self, steps: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
-        """The same steps; the time in which the caller holds one is not counted."""
-        try:
-            while True:
-                step = next(steps)
-                began = time.perf_counter()
-                yield step
-                self.paused += time.perf_counter() - began
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        finally:
-            steps.close()
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
+        """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
 
-    def timings(self) -> Timings:
-        """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
-        total = time.perf_counter() - self._start - self.paused
-        return Timings(
-            prefill=1e3 * (self.prompt + self.prefill),
-            denoise=1e3 * (total - self.prompt - self.prefill - self.postprocess),
-            postprocess=1e3 * self.postprocess,
-            total=1e3 * total,
-            predict=1e3 * self.predict,
-        )
+        Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
+        in use. A `slot` that exists is taken as it is.
+        """
+        if slot not in self._held:
+            possible = [slot for slot in self._held if slot not in taken]
+            free = [slot for slot in possible if slot not in self._busy] or possible
+            shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
+            slot = max(shared, key=lambda slot: shared[slot])
+            if 2 * shared[slot] < min(len(prompt_ids), len(self._held[slot])):
+                slot = free[0]
+        self._held.move_to_end(slot)
+        return slot
+
+    @property
+    def states(self) -> tuple[SlotState, ...]:
+        """All slots by number; for any thread."""
+        held = dict(self._held)
+        busy = self._busy
+        return tuple(SlotState(len(held[slot]), slot in busy) for slot in sorted(held))
+
+    def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """Tokens of the prompt that the client's best slot lacks."""
+        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids, client) for slot in self._held)
+
+    def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """How many of the prompt's first tokens the slot holds for the client."""
+        return common_prefix_length(self._of(slot, client), prompt_ids)
+
+    def hold(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> None:
+        """Records that the slot holds this prompt now."""
+        self._held[slot] = prompt_ids
+        self._clients[slot] = client
+
+    def prefill(
+        self, denoiser: Denoiser, slot: int, prompt_ids: TokenIds, client: Hashable, most: int = WHOLE_PROMPT
+    ) -> int:
+        """See `Passes.prefill`; nothing of another client's prompt is reused."""
+        if self._writers.setdefault(slot, client) != client:
+            self._writers[slot] = client
+            denoiser.prefill(slot, NOTHING)
+        return denoiser.prefill(slot, prompt_ids, most)
+
+    def num_alike(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """First and last tokens that the slot's prompt has in common with this one."""
+        num_shared = self.num_shared(slot, prompt_ids, client)
+        rest = self._of(slot, client)[num_shared:]
+        return num_shared + common_prefix_length(rest[::-1], prompt_ids[num_shared:][::-1])
+
+    def _of(self, slot: int, client: Hashable) -> TokenIds:
+        return self._held[slot] if self._clients.get(slot, client) == client else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +175,18 @@ class EngineModel:
         """See `Tokenizer.decode`; a step decodes a few tokens that are cached."""
         return b"".join(map(self.token_bytes, ids.tolist()))
 
+    def following_removed(self, removed: bytes, fill_ids: TokenIds) -> TokenIds | None:
+        """The tokens that may follow a partial fill of shape (N,), which begins with `removed`; None where all may.
 
-@dataclass(frozen=True, slots=True)
-class RemovedText:
-    """See `Layout.removed`: which tokens may follow the beginning of a fill that does not have all of it."""
-
-    text: bytes
-    decode: Callable[[TokenIds], bytes]
-    token_index: Callable[[], TokenIndex]
-
-    def allowed(self, fill_ids: TokenIds) -> TokenIds | None:
-        """The tokens after a partial fill of shape (N,); None where all are allowed."""
-        if len(fill_ids) >= len(self.text):  # a token has at least one byte
+        See `Layout.removed`.
+        """
+        if len(fill_ids) >= len(removed):  # a token has at least one byte
             return None
         spelled = self.decode(fill_ids)
-        if len(spelled) >= len(self.text) or not self.text.startswith(spelled):
+        if len(spelled) >= len(removed) or not removed.startswith(spelled):
             return None
-        ids = self.token_index().spelling(self.text[len(spelled) :])
+        ids = self.token_index().spelling(removed[len(spelled) :])
         return ids if len(ids) else None
-
-
-NOTHING_REMOVED = RemovedText(b"", lambda _: b"", lambda: TokenIndex(()))
 
 
 @dataclass(slots=True, eq=False)
@@ -160,137 +204,107 @@ class RequestDenoiser:
     masks: only causal passes are overridden there.
     """
 
-    inner: Denoiser
-    slots: KVSlots
-    watch: Stopwatch
-    spec: ModelSpec  # with the request's prompt format
+    model: EngineModel
+    costs: RequestCosts
     repetition: Repetition | None = None
     num_known: int = 0  # tokens before the fill, prompt and head together
-    client: Hashable = 0
-    removed: RemovedText = NOTHING_REMOVED
-    num_decodes: int = 0  # passes of the runtime for this request
+    removed: bytes = b""  # see `Layout.removed`
     num_there: int = 0  # first tokens of the prompt that the slot holds
     held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
-    joined: tuple[CausalPass, Prediction] | None = field(init=False, default=None)  # a pass that `join` computed
+
+    @property
+    def spec(self) -> ModelSpec:
+        """With the request's prompt format."""
+        return self.model.spec
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Passes.prefill`."""
-        self.slots.user, self.held = self, prompt_ids
+        slots = self.model.slots
+        slots.user = self
+        self.held = prompt_ids
         with self._counted("prefill"):
-            num_decoded = self.slots.prefill(self.inner, slot, prompt_ids, self.client, most)
+            num_decoded = slots.prefill(self.model.denoiser, slot, prompt_ids, self.model.client, most)
         is_done = is_whole(num_decoded, prompt_ids, most)
         self.num_there = WHOLE_PROMPT if is_done else self.num_there + num_decoded
         return num_decoded
 
+    def take(self, slot: int, prompt_ids: TokenIds) -> int:
+        """Records that the slot is for this prompt; returns how many of its first tokens the slot holds."""
+        self.num_there = self.model.slots.num_shared(slot, prompt_ids, self.model.client)
+        self.model.slots.hold(slot, prompt_ids, self.model.client)
+        return self.num_there
+
     @contextmanager
     def holding(self, slot: int, prompt_ids: TokenIds) -> Iterator[None]:
         """Records after the `with` block how much of its prompt the slot holds, unless another request took it."""
+        slots = self.model.slots
         try:
             yield
         finally:
-            if self.slots.num_shared(slot, prompt_ids, self.client) == len(prompt_ids):
-                self.slots.hold(slot, prompt_ids[: self.num_there], self.client)
+            if slots.num_shared(slot, prompt_ids, self.model.client) == len(prompt_ids):
+                slots.hold(slot, prompt_ids[: self.num_there], self.model.client)
 
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Passes.predict`."""
-        self.restore(slot)
+        self._restore(slot)
         with self._counted("predict"):
-            predictions = self.inner.predict(slot, canvases, temperature, rng, lanes)
-        sampling, repetition = self.spec.sampling, self.repetition
-        if repetition is None or not isinstance(sampling, MaskSampling):
+            predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes)
+        sampling = self.spec.sampling
+        if self.repetition is None or not isinstance(sampling, MaskSampling):
             return predictions
         num_head = max(0, self.num_known - len(self.held))  # frozen before the gap
         before = self.held[self.num_known :]
-        overridden = list[Prediction]()
+        overridden: list[Prediction] = []
         for canvas, prediction in zip(canvases, predictions, strict=True):
-            run = _leftmost_masks(canvas == sampling.mask_id)
-            fill_ids = np.concatenate([before, canvas[num_head : run.start]])
-            overridden.append(repetition.overridden(prediction, fill_ids, run))
+            masks = _leftmost_masks(canvas == sampling.mask_id)
+            fill_ids = np.concatenate([before, canvas[num_head : masks.start]])
+            overridden.append(self.repetition.overridden(prediction, fill_ids, masks))
         return overridden
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
-        joined, self.joined = self.joined, None
-        if joined is not None and joined[0].slot == slot and np.array_equal(joined[0].ids, ids):
-            causal_pass, prediction = joined
-            self.slots.user = self
-        else:
-            self.restore(slot)
-            causal_pass = self.causal_pass(slot, ids)
-            with self._counted("predict"):
-                prediction = self.inner.extend(slot, ids, causal_pass.allowed)
+        self._restore(slot)
         fills = self._fills(ids)
+        restrictions = {at: self.model.following_removed(self.removed, fill) for at, fill in fills.items()}
+        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
+        with self._counted("predict"):
+            prediction = self.model.denoiser.extend(slot, ids, allowed)
         self.held = np.concatenate([self.held, ids])
         for at, fill in fills.items():
-            if self.repetition is not None and at not in (causal_pass.allowed or {}):
+            if self.repetition is not None and at not in allowed:
                 prediction = self.repetition.overridden(prediction, fill, (at,))
         return prediction
 
-    def causal_pass(self, slot: int, ids: TokenIds) -> CausalPass:
-        """What `extend` has to compute."""
-        restrictions = {at: self.removed.allowed(fill) for at, fill in self._fills(ids).items()}
-        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
-        return CausalPass(slot, len(self.held), ids, allowed)
-
     def _fills(self, ids: TokenIds) -> dict[int, TokenIds]:
         """By position in a causal pass: the fill up to there. The positions before it are followed by known text."""
-        if self.repetition is None and not self.removed.text:
+        if self.repetition is None and not self.removed:
             return {}
-        held, num_before = np.concatenate([self.held, ids]), len(self.held)
+        held = np.concatenate([self.held, ids])
+        num_before = len(self.held)
         first = max(0, self.num_known - num_before - 1)
         return {at: held[self.num_known : num_before + at + 1] for at in range(first, len(ids))}
 
     @property
     def is_displaced(self) -> bool:
         """Another request has used the model since the prompt was decoded."""
-        return self.slots.user is not self and self.num_there == WHOLE_PROMPT and self.joined is None
-
-    def take_joined(self, causal_pass: CausalPass, prediction: Prediction, seconds: float) -> None:
-        """Keeps the result of a pass of several requests, which took its time while the caller held a step."""
-        self.joined = causal_pass, prediction
-        self.watch.predict += seconds
-        self.watch.paused -= seconds
-        self.num_decodes += 1
+        return self.model.slots.user is not self and self.num_there == WHOLE_PROMPT
 
     @contextmanager
     def _counted(self, stage: Literal["prefill", "predict"]) -> Iterator[None]:
         """Adds the time and the passes of the `with` block."""
-        began, before = time.perf_counter(), self.inner.num_decodes
-        yield
-        setattr(self.watch, stage, getattr(self.watch, stage) + time.perf_counter() - began)
-        self.num_decodes += self.inner.num_decodes - before
+        before = self.model.denoiser.num_decodes
+        with self.costs.stage(stage):
+            yield
+        self.costs.num_decodes += self.model.denoiser.num_decodes - before
 
-    def restore(self, slot: int) -> None:
+    def _restore(self, slot: int) -> None:
         """Makes the slot hold what it held before another request used the model."""
-        if self.slots.user is not self and len(self.held):
+        if self.model.slots.user is not self and len(self.held):
             held = self.held
             self.prefill(slot, held)
-            self.slots.hold(slot, held, self.client)
-
-
-def join(passes: Sequence[PendingPass]) -> bool:
-    """Computes the next causal passes of several requests to one model in one pass; their decoders take the results.
-
-    False where that is not possible; then each request decodes by itself.
-    """
-    requests = [pending.denoiser for pending in passes if isinstance(pending.denoiser, RequestDenoiser)]
-    began = time.perf_counter()
-    causal_passes = list[CausalPass]()
-    try:
-        for request, pending in zip(requests, passes, strict=True):
-            request.restore(pending.slot)
-            causal_passes.append(request.causal_pass(pending.slot, pending.ids))
-        predictions = requests[0].inner.extend_together(causal_passes)
-    except DgLspError:
-        return False
-    finally:
-        requests[0].slots.user = None  # a request that does not take its result restores its slot
-    seconds = time.perf_counter() - began
-    for request, causal_pass, prediction in zip(requests, causal_passes, predictions, strict=True):
-        request.take_joined(causal_pass, prediction, seconds)
-    return True
+            self.model.slots.hold(slot, held, self.model.client)
 
 
 def _leftmost_masks(is_mask: Flags) -> range:
@@ -309,7 +323,7 @@ class DecodeRun:
         decoder: DecoderName,
         layout: Layout,
         limits: Limits,
-        watch: Stopwatch,
+        costs: RequestCosts,
         *,
         seed: int,
         repetition: Repetition | None = None,
@@ -320,34 +334,33 @@ class DecodeRun:
         Raises:
             RequestError: the model lacks what the decoder needs.
         """
+        missing = missing_part(model.spec, decoder)
+        if missing:
+            raise RequestError(missing)
         self._model = model
-        self._watch = watch
-        prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
-        stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
-        slot = slots.choose(prompt_ids, model.client, slot=slot)
-        removed = RemovedText(layout.removed, model.decode, model.token_index)
-        denoiser = RequestDenoiser(
-            model.denoiser,
-            slots,
-            watch,
-            model.spec,
-            repetition=repetition,
-            num_known=layout.num_known,
-            client=model.client,
-            removed=removed,
+        self._name = decoder
+        self._costs = costs
+        self._denoiser = RequestDenoiser(model, costs, repetition, layout.num_known, layout.removed)
+        slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
+        self.task = DecodeTask(
+            self._denoiser,
+            slot,
+            layout,
+            limits,
+            StopCriteria(model.decode, limits, layout.stop, layout.removed),
+            np.random.default_rng(seed),
+            costs,
+            repetition,
+            num_kept=self._denoiser.take(slot, layout.prompt_ids),
+            speed=model.speed,
         )
-        self._denoiser = denoiser
-        num_kept = denoiser.num_there = slots.num_shared(slot, prompt_ids, model.client)
-        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept, model.speed)
-        self.name = decoder
-        self.decoder = new_decoder(decoder, self.task)
-        slots.hold(slot, prompt_ids, model.client)
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
         slot = self.task.slot
+        num_removed = len(self.task.layout.removed)
         with self._model.slots.in_use(slot), self._denoiser.holding(slot, self.task.layout.prompt_ids):
-            steps, num_removed = self._watch.relay(self._restored(self.decoder.run())), len(self.task.layout.removed)
+            steps = self._costs.relay(self._restored(_DECODERS[self._name](self.task).run()))
             return (yield from mapped(steps, lambda progress: replace(progress, num_removed=num_removed)))
 
     def _restored(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
@@ -364,14 +377,11 @@ class DecodeRun:
                     self._model.slots.hold(self.task.slot, self._denoiser.held, self._model.client)
                     yield from self.task.prefill(self._denoiser.held)
 
-    @property
-    def num_decodes(self) -> int:
-        """Passes of the runtime so far."""
-        return self._denoiser.num_decodes
-
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
-        text, length, num_removed = b"", len(draft.confidence), len(self.task.layout.removed)
+        text = b""
+        length = len(draft.confidence)
+        num_removed = len(self.task.layout.removed)
         for number, token in enumerate(draft.ids.tolist(), start=1):
             text += self._model.token_bytes(token)
             if b"\n" in text[num_removed:].lstrip():
@@ -379,37 +389,28 @@ class DecodeRun:
                 break
         return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))
 
-    def ending(self, draft: Draft) -> Ending:
-        """Why the draft stopped."""
-        if draft.is_cut:
-            return Ending.TOKENS
-        return self.task.stop.ending(draft.ids, is_ended=draft.is_ended, num_passes=self.decoder.num_passes)
-
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
-        """The result of a fill or an answer, and its costs so far."""
-        num_prompt, decoder = len(self.task.layout.prompt_ids), self.decoder
+        """The result of a fill or an answer, and the costs of the request so far."""
+        num_prompt = len(self.task.layout.prompt_ids)
+        costs = self._costs
         return FillResult(
             model=self._model.spec.name,
             candidates=candidates,
             rejections=rejections,
             canvas_length=self.task.limits.canvas_length,
-            steps=decoder.num_passes,
+            steps=costs.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=num_prompt,
-            cached_tokens=num_prompt - self.decoder.num_decoded,
-            timings=self._watch.timings(),
-            decoder=self.name,
+            cached_tokens=max(0, num_prompt - costs.num_prefilled),
+            timings=costs.timings(),
+            decoder=self._name,
             slot=self.task.slot,
-            drift=self._model.denoiser.drift(self.task.slot),
-            ending=self.ending(best),
-            num_blocks=decoder.num_blocks,
-            canvas_tokens=decoder.canvas_tokens,
-            num_decodes=self.num_decodes,
+            ending=self.task.stop.ending(best, costs.num_passes),
+            num_blocks=costs.num_blocks,
+            canvas_tokens=costs.canvas_tokens,
+            num_decodes=costs.num_decodes,
             slot_tokens=len(self._denoiser.held),
         )
-
-
-MAX_LAG = 8  # tokens that a prompt may lack that is kept ready beside the current one
 
 
 def warm_up(
@@ -419,16 +420,12 @@ def warm_up(
 
     Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
     """
-    slots, client = model.slots, model.client
-    slot = slots.choose(prompt_ids, client, taken)
-    num_missing = len(prompt_ids) - slots.num_alike(slot, prompt_ids, client)
-    if num_missing <= max_lag:
-        return slot
-    denoiser = RequestDenoiser(model.denoiser, slots, Stopwatch(), model.spec, client=client)
-    denoiser.num_there = slots.num_shared(slot, prompt_ids, client)
-    slots.hold(slot, prompt_ids, client)
-    with denoiser.holding(slot, prompt_ids):
-        yield from prefill(denoiser, slot, prompt_ids, model.speed)
+    slot = model.slots.choose(prompt_ids, model.client, taken)
+    if len(prompt_ids) - model.slots.num_alike(slot, prompt_ids, model.client) > max_lag:
+        denoiser = RequestDenoiser(model, RequestCosts())
+        denoiser.take(slot, prompt_ids)
+        with denoiser.holding(slot, prompt_ids):
+            yield from prefill(denoiser, slot, prompt_ids, model.speed)
     return slot
 
 
@@ -439,14 +436,3 @@ _DECODERS: dict[DecoderName, type[Decoder]] = {
     DecoderName.PROMPT_LOOKUP: PromptLookupDecoder,
     DecoderName.INFILL: InfillDecoder,
 }
-
-
-def new_decoder(name: DecoderName, task: DecodeTask) -> Decoder:
-    """A decoder other than `auto`.
-
-    Raises:
-        RequestError: the model lacks what the decoder needs.
-    """
-    if missing := missing_part(task.spec, name):
-        raise RequestError(missing)
-    return _DECODERS[name](task)

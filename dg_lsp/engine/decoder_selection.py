@@ -6,7 +6,7 @@ decoding; of the text only the cursor's line counts.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -17,9 +17,9 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
-from dg_lsp.diffusion.denoiser import CausalPass, Denoiser
+from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.engine.decoders.base import Limits, canvas_length, early_stop_ms
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.stop_criteria import Limits, canvas_length, early_stop_ms
 from dg_lsp.settings import CompletionSettings
 
 CAUSAL_TOKENS = (1, 8)
@@ -28,8 +28,6 @@ VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token,
 _PROMPT_TOKENS = 32
 _ROUNDS, _ENOUGH_MS = 4, 100.0
 """Measurements of a kind of pass: so many, or of so much time together, which a short delay hardly changes."""
-JOINED_PASSES = 1.2
-"""Single passes that a joined one of two requests may take. At 1.5, the mean wait without joining, processors lost."""
 _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 """Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
@@ -45,12 +43,6 @@ class StepCosts:
     causal: Points = ()  # empty without a causal head
     canvas: Points = ()  # all canvases of the pass together; empty without a canvas
     prompt_token: float = 0.0  # one token of a prompt that is not cached, decoded with many others
-    joined: float = math.inf  # a causal pass with one token of each of two requests
-
-    @property
-    def joins(self) -> bool:
-        """Two requests that decode side by side get their answers earlier on average than one after the other."""
-        return self.joined < JOINED_PASSES * self.extend(1)
 
     @property
     def line_ms(self) -> float:
@@ -78,20 +70,17 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     rng = np.random.default_rng(0)
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
 
-    def best_ms(step: Callable[[], object], before: TokenIds = prompt, slots: Sequence[int] = (slot,)) -> float:
+    def best_ms(step: Callable[[], object], before: TokenIds = prompt) -> float:
         times: list[float] = []
         # in a row, as in a fill: a pass like the one before it is cheaper
         while len(times) < _ROUNDS and sum(times) < _ENOUGH_MS:
-            for used_slot in slots:
-                denoiser.prefill(used_slot, before)
+            denoiser.prefill(slot, before)
             start = clock()
             step()
             times.append(1e3 * (clock() - start))
         return min(times)
 
     prompt_ms = best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0])
-    both = range(max(0, slot - 1), slot + 1)
-    together = [CausalPass(used_slot, len(prompt), prompt[:1]) for used_slot in both]
     causal = CAUSAL_TOKENS if spec.has_causal_head else ()
     lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
     canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
@@ -99,10 +88,8 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
         canvas=tuple((size, best_ms(partial(denoiser.predict, slot, ids, 0.0, rng))) for size, ids in canvases),
         prompt_token=prompt_ms / len(prompt),
-        joined=best_ms(partial(denoiser.extend_together, together), slots=both) if causal and slot else math.inf,
     )
-    for used_slot in both:
-        denoiser.prefill(used_slot, prompt[:0])
+    denoiser.prefill(slot, prompt[:0])
     return costs
 
 
@@ -167,47 +154,38 @@ class DecoderSelection:
         request: FillRequest,
         settings: CompletionSettings,
         decoder: DecoderName,
-        deadline: float | None,
+        deadline: float,
         layout: Layout = OPEN,
     ) -> Limits:
         """The request's limits; where it sets none, those of the settings, the cursor and the model.
 
-        `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now. `layout`
-        has what stands in the canvas beside the fill.
+        `deadline` is in `time.monotonic` seconds. `layout` has what stands in the canvas beside the fill.
 
         Raises:
             RequestError: the canvas has no room for a fill.
         """
-        if deadline is None:
-            deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-        max_lines = request.line_limit
-        length = canvas_length(self.spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
-        num_canvases = self.num_canvases(decoder)
+        length = canvas_length(self.spec, request.line_limit, layout, decoder) if decoder.needs_canvas else 0
+        has_several = decoder is DecoderName.DIFFUSION and not self.spec.block_length  # of blocks only one continues
+        num_canvases = self.num_candidates if has_several else 1
         stop_ms = early_stop_ms(request, settings, deadline)
         return Limits(
             canvas_length=length,
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
-            max_lines=max_lines,
+            max_lines=request.line_limit,
             num_canvases=num_canvases,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
         )
-
-    def num_canvases(self, decoder: DecoderName) -> int:
-        """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
-        if self.spec.block_length or decoder is not DecoderName.DIFFUSION:  # only a block's first canvas continues
-            return 1
-        if self.num_candidates > 1 or self.costs is None:
-            return self.num_candidates
-        rows = self._rows(decoder)
-        return min(rows, key=self._ms).num_canvases if rows else 1
 
     def expected_ms(self, decoder: DecoderName) -> float:
         """Milliseconds for each useful edit: half as many right answers double them.
 
         Infinite without costs, and for a decoder without expected passes.
         """
-        return min(map(self._ms, self._rows(decoder)), default=math.inf)
+        for row in (*self.spec.expectations, *DEFAULTS):
+            if row.decoder is decoder and row.kind == self.kind:
+                return self._ms(row)
+        return math.inf
 
     def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
         """Passes over canvases of so many tokens that take about this time on an idle machine.
@@ -230,14 +208,6 @@ class DecoderSelection:
             return DecoderName.SPECULATIVE if self.spec.is_drafter else possible[0]
         return min(possible, key=self.expected_ms)
 
-    def _rows(self, decoder: DecoderName) -> list[ExpectedPasses]:
-        """Expected passes from the model's file, or else the defaults."""
-        for table in (self.spec.expectations, DEFAULTS):
-            rows = [row for row in table if row.decoder is decoder and row.kind == self.kind]
-            if rows:
-                return rows
-        return []
-
     def _ms(self, row: ExpectedPasses) -> float:
         costs = self.costs or StepCosts()
         num_missing = self.num_missing_causal if row.decoder.needs_causal_head else self.num_missing
@@ -249,7 +219,7 @@ class DecoderSelection:
             longest = self.spec.canvas_length or self.spec.longest_block  # as of a text
             is_text = self.kind is PositionKind.TEXT
             length = longest if is_text else canvas_length(self.spec, 1 if is_line else None)
-            ms += row.canvases * costs.predict(length * row.num_canvases)
+            ms += row.canvases * costs.predict(length)
         return ms / row.hits
 
 
@@ -267,20 +237,17 @@ def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:
     return ""
 
 
-_Passes = tuple[tuple[float, float, float], ...]
-_PASSES: dict[tuple[DecoderName, int], _Passes] = {
-    # decoder and canvases: (singles, checks, canvases) at each kind of position, and for each token of a text, which
-    # one canvas at a time denoises
-    (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
-    (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
-    (DecoderName.SPECULATIVE, 1): ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
-    (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
-    (DecoderName.DIFFUSION, 2): ((0.0, 0.0, 6.9), (0.0, 0.0, 10.8), (0.0, 0.0, 13.4)),
+_PASSES = {
+    # (singles, checks, canvases) at each kind of position, and for each token of a text
+    DecoderName.AUTOREGRESSIVE: ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0), (1.0, 0.0, 0.0)),
+    DecoderName.PROMPT_LOOKUP: ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0), (0.34, 0.21, 0.0)),
+    DecoderName.SPECULATIVE: ((0.0, 1.5, 1.5), (0.0, 1.8, 1.8), (0.0, 1.8, 1.8), (0.0, 0.08, 0.08)),
+    DecoderName.DIFFUSION: ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6), (0.0, 0.0, 0.92)),
 }
 DEFAULTS = tuple(
-    ExpectedPasses(kind, decoder, *means, hits=0.3, num_canvases=num_canvases)
-    for (decoder, num_canvases), rows in _PASSES.items()
-    for kind, means in zip(PositionKind, rows, strict=False)
+    ExpectedPasses(kind, decoder, *means, hits=0.3)
+    for decoder, rows in _PASSES.items()
+    for kind, means in zip(PositionKind, rows, strict=True)
 )
 """For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right.
 

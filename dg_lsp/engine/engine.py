@@ -7,30 +7,35 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.canvas.chat import has_template, split_thought
+from dg_lsp.canvas.chat import chat_layout, has_template, raw_layout, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.chat import answer
-from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
+from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, mapped
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, mapped
 from dg_lsp.engine.gaps import GapsFill
-from dg_lsp.engine.kv_slots import SlotState
 from dg_lsp.engine.repetition import Repetition
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.result import FillResult, Frame, RewriteResult
+from dg_lsp.engine.request import (
+    ChatRequest,
+    EngineRequest,
+    FillRequest,
+    FillResult,
+    Frame,
+    Priority,
+    RewriteRequest,
+    RewriteResult,
+)
 from dg_lsp.engine.rewrite import Rewrite
-from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
 from dg_lsp.settings import CompletionSettings
@@ -67,11 +72,6 @@ class Engine(ABC):
     @abstractmethod
     def footprint(self) -> Footprint:
         """The model's memory on this machine; for any thread."""
-
-    @property
-    def max_joined(self) -> int:
-        """Requests whose causal passes are worth computing together; 1 where none are."""
-        return 1
 
     @property
     def slots(self) -> tuple[SlotState, ...]:
@@ -123,11 +123,6 @@ class Engine(ABC):
             BackendError: the runtime or the server failed.
         """
 
-    @property
-    def is_exact(self) -> bool:
-        """No cached prompt is an approximation; otherwise `refresh` computes it again."""
-        return True
-
     def refresh(self) -> Generator[Progress, None, None]:
         """Decodes again what the cache holds approximately, one short pass for each value. Raises `BackendError`."""
         yield from ()
@@ -166,15 +161,6 @@ class Engine(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FillAttempt:
-    """One draft of a decoder, and what it is worth."""
-
-    run: DecodeRun
-    draft: Draft
-    verdict: Candidate | Rejection
-
-
 class LocalEngine(Engine):
     """A denoiser, its KV cache and how requests use them."""
 
@@ -210,53 +196,48 @@ class LocalEngine(Engine):
     def slots(self) -> tuple[SlotState, ...]:
         return self._model.slots.states
 
-    @property
-    @override
-    def max_joined(self) -> int:
-        return self._model.denoiser.num_slots if self.costs and self.costs.joins else 1
-
     def selection(self, kind: PositionKind) -> DecoderSelection:
         """The selection of decoders where the whole prompt is cached."""
         return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
 
     @override
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        watch = Stopwatch()
-        with watch.stage("prompt"):
+        costs = RequestCosts()
+        with costs.stage("prompt"):
             check_for_code(request.sampler)
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             layout = _fill_layout(request, model)
             selection = self._selection(request, model, layout)
-            decoders = selection.decoders(wanted)
-        attempts: list[FillAttempt] = []
+            if deadline is None:
+                deadline = time.monotonic() + (request.deadline_ms or self.settings.deadline_ms) / 1e3
+        attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
         rankings: list[tuple[Candidate, ...]] = []
         rejections: list[Rejection] = []
-        runs: list[DecodeRun] = []
-        for decoder in decoders:
-            with watch.stage("prompt"):
-                run = self._start(request, selection, decoder, model, layout, deadline, watch)
-            deadline = run.task.limits.deadline  # one for all decoders, as the passes below
-            run.decoder.num_passes = runs[-1].decoder.num_passes if runs else 0
-            runs.append(run)
+        for decoder in selection.decoders(wanted):
+            with costs.stage("prompt"):
+                decoder_layout = layout.in_prompt() if decoder.needs_causal_head else layout
+                limits = selection.limits(request, self.settings, decoder, deadline, decoder_layout)
+                repetition = self._repetition(request, model, layout)
+                run = DecodeRun(
+                    model,
+                    decoder,
+                    decoder_layout,
+                    limits,
+                    costs,
+                    seed=request.seed,
+                    repetition=repetition,
+                    slot=request.slot,
+                )
             drafts = yield from run.drafts()
-            with watch.stage("postprocess"):
-                judged = [FillAttempt(run, draft, self._judge(draft, run, request)) for draft in drafts]
-                ranking, refused = rank(attempt.verdict for attempt in judged)
+            with costs.stage("postprocess"):
+                judged = [(run, draft, self._judge(draft, run, request)) for draft in drafts]
+                ranking, refused = rank(verdict for _, _, verdict in judged)
             attempts += judged
             rankings.append(ranking)
             rejections += refused
         candidates = merge(rankings)
-        best = next((attempt for attempt in attempts if attempt.verdict in candidates[:1]), attempts[0])
-        result = best.run.result(best.draft, candidates[: request.num_candidates], tuple(rejections))
-        num_decoded = sum(run.decoder.num_decoded for run in runs)
-        result = replace(
-            result,
-            steps=runs[-1].decoder.num_passes,
-            cached_tokens=max(0, result.prompt_tokens - num_decoded),
-            num_blocks=sum(run.decoder.num_blocks for run in runs),
-            canvas_tokens=sum(run.decoder.canvas_tokens for run in runs),
-            num_decodes=sum(run.num_decodes for run in runs),
-        )
+        best_run, best_draft, _ = next((attempt for attempt in attempts if attempt[2] in candidates[:1]), attempts[0])
+        result = best_run.result(best_draft, candidates[: request.num_candidates], tuple(rejections))
         return result.confident(request.min_confidence(self.settings))
 
     def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
@@ -285,25 +266,6 @@ class LocalEngine(Engine):
             num_candidates=request.num_candidates,
             num_missing=num_missing,
             num_missing_causal=num_missing_causal,
-        )
-
-    def _start(
-        self,
-        request: FillRequest,
-        selection: DecoderSelection,
-        decoder: DecoderName,
-        model: EngineModel,
-        layout: Layout,
-        deadline: float | None,
-        watch: Stopwatch,
-    ) -> DecodeRun:
-        """One decoder's run for a request."""
-        if decoder.needs_causal_head:
-            layout = layout.in_prompt()
-        limits = selection.limits(request, self.settings, decoder, deadline, layout)
-        repetition = self._repetition(request, model, layout)
-        return DecodeRun(
-            model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition, slot=request.slot
         )
 
     def _repetition(self, request: FillRequest, model: EngineModel, layout: Layout) -> Repetition | None:
@@ -340,35 +302,44 @@ class LocalEngine(Engine):
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        if request.sampler.thinking and request.text is not None:
+        is_raw = request.text is not None
+        if request.sampler.thinking and is_raw:
             raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
         model, wanted = self._resolved(request, request.decoder or DecoderName.AUTO)
-        selection = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT)
-        return (yield from answer(model, request, deadline, selection.choose(wanted)))
-
-    @property
-    @override
-    def is_exact(self) -> bool:
-        denoiser = self._model.denoiser
-        return not any(map(denoiser.drift, range(denoiser.num_slots)))
+        decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
+        costs = RequestCosts()
+        with costs.stage("prompt"):
+            run = _chat_run(request, model, decoder, deadline, costs)
+        is_thinking = model.spec.is_thinking
+        (draft, *_) = yield from mapped(
+            run.drafts(),
+            lambda progress: progress if is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
+        )
+        if draft.is_empty:
+            return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
+        most = request.max_tokens
+        if len(draft.ids) > most:  # an end token after the cut is not the end of the answer
+            draft = replace(draft, ids=draft.ids[:most], confidence=draft.confidence[:most], is_ended=False)
+        thought = ""
+        if is_raw:
+            text = model.decode(draft.ids).decode("utf-8", "replace")
+        else:
+            thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
+        result = run.result(draft, (Candidate(text, draft.score),), ())
+        return replace(result, thought=thought, output_tokens=min(result.output_tokens, most))
 
     @override
     def refresh(self) -> Generator[Progress, None, None]:
         model = self._model
-        model.slots.user = None  # an interrupted request restores its slot
-        number = 0
         for slot in range(model.denoiser.num_slots):
             while model.denoiser.refresh(slot):
-                number += 1
-                yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
+                model.slots.user = None  # an interrupted request restores its slot
+                yield PROMPT_PIECE
 
     @override
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
-        """See `Engine.warm_up`. A layout with a canvas has the same prompt.
-
-        Where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
-        that the key that changes it decodes a few tokens only.
-        """
+        # where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
+        # that the key that changes it decodes a few tokens only; a layout with a canvas has the same prompt
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
@@ -402,14 +373,15 @@ class LocalEngine(Engine):
         self._model.denoiser.close()
 
     def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
-        is_begun = not draft.is_empty and run.task.stop.is_spelled(draft.ids)
+        stop = run.task.stop
+        is_begun = not draft.is_empty and stop.is_spelled(draft.ids)
         if not (is_begun or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
-        text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
-        verdict = self._judge_fill(text, request, run.task.limits, draft.score)
+        verdict = self._judge_fill(stop.shown_bytes(draft), request, run.task.limits, draft.score)
         if isinstance(verdict, Rejection):
             return verdict
-        return replace(verdict, confidence=run.confidence(draft), is_cut=run.ending(draft).is_cut)
+        is_cut = stop.ending(draft, run.task.costs.num_passes).is_cut
+        return replace(verdict, confidence=run.confidence(draft), is_cut=is_cut)
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, ahead: int = 0) -> Layout:
@@ -417,6 +389,36 @@ def _fill_layout(request: FillRequest, model: EngineModel, ahead: int = 0) -> La
     max_tokens = model.spec.max_prompt_tokens
     prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines, ahead=ahead)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
+
+
+def _chat_run(
+    request: ChatRequest, model: EngineModel, decoder: DecoderName, deadline: float, costs: RequestCosts
+) -> DecodeRun:
+    """The run of a decoder for a conversation, or for a text that is continued."""
+    if request.ignores_end:
+        model = replace(model, spec=replace(model.spec, end_ids=()))
+    spec = model.spec
+    # what one slot takes, which may be more than the prompt of a fill
+    max_length = max(0, model.denoiser.footprint.context_size - spec.longest_block)
+    if request.text is None:
+        layout = chat_layout(request.turns, model.tokenizer, spec, max_length)
+    else:
+        layout = raw_layout(request.text, model.tokenizer, spec, max_length)
+    length = 0
+    if decoder.needs_canvas:  # the shortest canvas that holds the longest answer, or the longest canvas
+        fitting = (length for length in spec.canvas_lengths if length >= request.max_tokens)
+        length = spec.canvas_length or min(fitting, default=max(spec.canvas_lengths, default=0))
+    limits = Limits(
+        length,
+        request.max_tokens,
+        None,
+        deadline=deadline,
+        is_raw=request.text is not None or request.ignores_end,
+        stops=request.stops,
+        is_stopped=request.is_stopped,
+        max_length=max_length,
+    )
+    return DecodeRun(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
 
 
 def _following(

@@ -19,15 +19,21 @@ from dg_lsp.context.document import LINE_END
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind
-from dg_lsp.engine.decoders.base import EMPTY, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, early_stop_ms, meets_stop_criteria
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
-from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.result import Ending, FillResult, Frame, RewriteResult
+from dg_lsp.engine.request import (
+    ChatRequest,
+    Ending,
+    FillRequest,
+    FillResult,
+    Frame,
+    Priority,
+    RewriteRequest,
+    RewriteResult,
+)
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
-from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -78,9 +84,12 @@ class RemoteEngine(Engine):
         _check_sampler(request)
         if request.priority is Priority.WARM_UP:
             return FillResult.unfinished()
-        watch = Stopwatch()
+        watch = RequestCosts()
         with watch.stage("prompt"):
             selection = DecoderSelection(spec=self.spec, costs=None, kind=PositionKind.TEXT)
+            seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
+            if deadline is None:
+                deadline = time.monotonic() + seconds
             limits = selection.limits(request, self.settings, DecoderName.AUTOREGRESSIVE, deadline)
             size = self.spec.max_prompt_tokens
             prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
@@ -92,7 +101,6 @@ class RemoteEngine(Engine):
                 RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request), is_invoked=is_invoked
             )
             # a server reports no passes
-            seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
         answer = yield from watch.relay(self._stream(query, limits, early_stop))
         with watch.stage("postprocess"):
@@ -119,7 +127,7 @@ class RemoteEngine(Engine):
             raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
         if not is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
-        watch = Stopwatch()
+        watch = RequestCosts()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
         prompt = Prompt(request.text or "", "")
@@ -135,7 +143,7 @@ class RemoteEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
         _check_sampler(request)
-        watch = Stopwatch()
+        watch = RequestCosts()
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
         if request.gaps:
             return (yield from GapsFill(request, self.spec.name, self.settings, end, self.run).run())
@@ -220,7 +228,7 @@ class RemoteEngine(Engine):
         answer: RemoteAnswer,
         candidates: tuple[Candidate, ...],
         rejections: tuple[Rejection, ...],
-        watch: Stopwatch,
+        watch: RequestCosts,
         limits: Limits,
     ) -> FillResult:
         ending = Ending.END

@@ -1,9 +1,10 @@
-"""Requests to the engine."""
+"""Requests to the engine, and their results: a frame per denoising step, and one result per request."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from typing_extensions import override
@@ -13,7 +14,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.gaps import Gap
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 from dg_lsp.settings import NO_OPTIONS, CompletionSettings, SamplerOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,156 @@ if TYPE_CHECKING:
 CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
 CHAT_DEADLINE_MS = 60_000.0
 Result_co = TypeVar("Result_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall milliseconds of one request."""
+
+    prefill: float = 0.0  # building the prompt, and decoding what the cache lacks of it
+    denoise: float = 0.0
+    postprocess: float = 0.0
+    total: float = 0.0
+    """From the engine's start on the request to its result, without the time in which the caller held a step."""
+    predict: float = 0.0  # inside the backend's forward passes; the rest of `denoise` is the engine's own overhead
+
+
+NO_TIME = Timings()
+
+
+class Ending(StrEnum):
+    """Why a decoder stopped."""
+
+    END = "end"  # an end token, or all that was wanted is there
+    STOP = "stop"  # a text that the request named
+    TOKENS = "tokens"  # as many tokens or lines as the request allows
+    CONTEXT = "context"  # prompt and text fill the model's context
+    DEADLINE = "deadline"
+
+    @property
+    def is_cut(self) -> bool:
+        """The text might go on."""
+        return self in (Ending.TOKENS, Ending.CONTEXT, Ending.DEADLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class FillResult:
+    """Ranked candidates, best first, and their cost."""
+
+    model: str
+    candidates: tuple[Candidate, ...]
+    rejections: tuple[Rejection, ...]
+    canvas_length: int  # 0 for a decoder without a canvas
+    steps: int  # forward passes after the prompt's
+    output_tokens: int  # tokens of the best candidate, its end token included; 0 where nothing was computed
+    prompt_tokens: int
+    cached_tokens: int  # prompt tokens that were not decoded again
+    timings: Timings
+    decoder: DecoderName = DecoderName.AUTO  # the decoder that ran; `auto` where none did
+    is_cached: bool = False  # the rest of an earlier fill that the user has typed into so far
+    slot: int = -1  # of the KV cache; -1 where none was taken
+    hidden: tuple[Candidate, ...] = ()  # improbable or faulty: kept for the keys that the user types next
+    thought: str = ""  # what the model wrote before its answer to a conversation
+    ending: Ending = Ending.END
+    num_blocks: int = 0  # canvases that were denoised, those that share a pass included
+    canvas_tokens: int = 0  # tokens of these canvases
+    num_decodes: int = 0  # passes of the runtime, those of the prompt and of settled canvases included
+    slot_tokens: int = 0  # that the slot of the KV cache holds afterwards
+
+    @classmethod
+    def unfinished(cls) -> "FillResult":
+        """The result at the deadline of a request that the model never started on."""
+        return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
+
+    def confident(self, least: float | None) -> "FillResult":
+        """The result with the candidates below this confidence or with a fault hidden, at 0 too; None hides nothing."""
+        if least is None:
+            return self
+        hidden = tuple(candidate for candidate in self.candidates if candidate.fault or candidate.confidence < least)
+        shown = tuple(candidate for candidate in self.candidates if candidate not in hidden)
+        refused = tuple(Rejection(candidate.fault or Reason.LOW_CONFIDENCE, candidate.text) for candidate in hidden)
+        return replace(self, candidates=shown, hidden=(*self.hidden, *hidden), rejections=(*refused, *self.rejections))
+
+    @property
+    def text(self) -> str:
+        """The best candidate's text; empty without one."""
+        return self.candidates[0].text if self.candidates else ""
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why there is no candidate; None with a candidate, and if nothing was rejected."""
+        return None if self.candidates or not self.rejections else self.rejections[0].reason
+
+    @property
+    def problem(self) -> str:
+        """The same in words, to be read after `the result`."""
+        return (self.reason or Reason.EMPTY).problem
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Nothing was stable at the deadline: the same request may have a candidate later."""
+        return not self.candidates and any(rejection.reason is Reason.UNFINISHED for rejection in self.rejections)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Output tokens per forward pass."""
+        return self.output_tokens / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FilledGap:
+    """A gap and its fill, or the reason why it stays as it is."""
+
+    start: int
+    end: int  # offsets of the placeholder
+    text: str  # empty where rejected
+    rejection: Rejection | None
+    confidence: float  # estimated probability that the first line is right; 0 where rejected
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The new text of a range, or the reason why there is none."""
+
+    model: str
+    start: int
+    end: int  # offsets of the text to replace: an instruction covers whole lines
+    text: str  # in the buffer's own line ends and indentation; empty where rejected
+    rejection: Rejection | None
+    score: float  # mean log probability per token, in nats; 0 where rejected
+    confidence: float  # estimated probability that the first line is right; 0 where rejected
+    follows_instructions: bool  # False where the model saw the instruction as a comment at most
+    steps: int
+    timings: Timings
+    gaps: tuple[FilledGap, ...] = ()  # the gaps of the range, if only they were filled
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why there is no new text; None with one."""
+        return self.rejection.reason if self.rejection else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One canvas position, for display."""
+
+    text: str  # the draft's text here; empty for an end token
+    confidence: float  # probability of the draft's token, 0 to 1
+    is_committed: bool
+    is_end: bool
+    is_frozen: bool = False  # text of the buffer between two gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The best canvas after one denoising step, for display."""
+
+    block: int  # 0 for the first canvas; a longer fill continues in further ones
+    step: int  # 1-based, counted over the whole request
+    cells: tuple[Cell, ...]
+    settled_text: str  # the beginning of the fill that will not change any more
+    earlier_text: str = ""  # the part of it that is from canvases before this one
+    thought: str = ""  # of an answer to a conversation, before `settled_text`
 
 
 class Priority(IntEnum):
@@ -51,6 +202,16 @@ class EngineRequest(ABC, Generic[Result_co]):
     def subject(self) -> str:
         """The document or the conversation: a newer request of the same kind about it replaces the request."""
 
+    @property
+    @abstractmethod
+    def priority(self) -> Priority:
+        """How urgent it is."""
+
+    @property
+    @abstractmethod
+    def deadline_ms(self) -> float | None:
+        """Milliseconds from submission, after which the result is what is settled; None takes the setting."""
+
     @abstractmethod
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, Result_co]":
         """The engine's work for the request, see `Engine`. `deadline` is in `time.monotonic` seconds."""
@@ -66,7 +227,7 @@ class FillRequest(EngineRequest[FillResult]):
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     suffix_lines: int | None = None  # lines after the cursor's own that the model may see; None: as many as fit
-    deadline_ms: float | None = None  # milliseconds from submission; None takes the setting
+    deadline_ms: float | None = None
     early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
     decoder: DecoderName | None = None  # None takes the setting
     seed: int = 0
@@ -109,7 +270,7 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     instruction: str = ""  # in words; empty leaves the change to the model
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
-    deadline_ms: float = 60_000.0  # milliseconds from submission; an unfinished rewrite is rejected
+    deadline_ms: float = 60_000.0  # an unfinished rewrite is rejected
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
@@ -125,36 +286,36 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
         return engine.rewrite(self, deadline=deadline)
 
+    def fill_at(
+        self, snapshot: Snapshot, offset: int, *, seed: int, max_lines: int | None, decoder: DecoderName | None
+    ) -> FillRequest:
+        """A fill in place of the range or of a gap."""
+        return FillRequest(
+            snapshot,
+            offset,
+            max_lines=max_lines,
+            early_stop_ms=0.0,
+            decoder=decoder,
+            seed=seed,
+            snippets=self.snippets,
+            priority=Priority.REWRITE,
+            client=self.client,
+            sampler=self.sampler,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class WarmUpRequest(EngineRequest[None]):
-    """In idle time: decodes the prompt of a fill that the user may request next."""
+class IdleRequest(EngineRequest[None]):
+    """In idle time: decodes the prompt of a fill that may come next, or again what the cache holds approximately."""
 
     priority: ClassVar = Priority.SPECULATION
-    fill: FillRequest
-
-    @property
-    @override
-    def subject(self) -> str:
-        return self.fill.subject
-
-    @override
-    def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, None]":
-        del deadline
-        return engine.warm_up(self.fill)
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshRequest(EngineRequest[None]):
-    """In idle time: decodes again what the cache holds approximately."""
-
-    priority: ClassVar = Priority.SPECULATION
+    deadline_ms: ClassVar = math.inf
     subject: ClassVar[str] = ""
+    fill: FillRequest | None = None  # None refreshes the cache
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, None]":
-        del deadline
-        return engine.refresh()
+        return engine.refresh() if self.fill is None else engine.warm_up(self.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +331,7 @@ class ChatRequest(EngineRequest[FillResult]):
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
-    deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
+    deadline_ms: float = CHAT_DEADLINE_MS
     seed: int = 0
 
     @property

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import OnStep, SchedulerListener
-from dg_lsp.engine.scheduler import ModelTime, Scheduler, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerListener, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")

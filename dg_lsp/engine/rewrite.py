@@ -11,11 +11,9 @@ from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
-from dg_lsp.engine.decoders.base import EMPTY, Progress, gap_of
-from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.result import FillResult, RewriteResult, Timings
-from dg_lsp.engine.stop_criteria import Limits
+from dg_lsp.engine.decode_run import DecodeRun, EngineModel
+from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of
+from dg_lsp.engine.request import FillResult, RewriteRequest, RewriteResult, Timings
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
@@ -43,8 +41,10 @@ class RewriteAttempt:
     text: bytes
     score: float
     confidence: float
-    steps: int
     is_whole: bool = True  # False where the deadline came first
+
+
+UNFINISHED = RewriteAttempt(b"", 0.0, 0.0, is_whole=False)
 
 
 class Rewrite:
@@ -58,55 +58,45 @@ class Rewrite:
         Raises:
             RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
         """
-        self._is_instructed = bool(request.instruction.strip()) and follows_instructions(model)
+        self._is_instructed = bool(request.instruction.strip()) and has_template(model.spec)
         self._model = model
         self._request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         self._deadline = deadline
         self._fill = fill
         self._settings = settings
-        self._watch = Stopwatch()
+        self._costs = RequestCosts()
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
-        request, steps = self._request, 0
+        request = self._request
         attempt_rewrite = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
         for number in range(MAX_TRIES):
             attempt = yield from attempt_rewrite(request.seed + number)
-            steps += attempt.steps
-            with self._watch.stage("postprocess"):
+            with self._costs.stage("postprocess"):
                 verdict = self._judge(attempt)
             if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
                 break
-        costs = steps, self._watch.timings()
-        return rewrite_result(request, verdict, self._model.spec.name, follows_instructions(self._model), *costs)
+        spec = self._model.spec
+        steps = self._costs.num_passes
+        return rewrite_result(request, verdict, spec.name, has_template(spec), steps, self._costs.timings())
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         """A fill of at most as many lines where the range was."""
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
-        fill = FillRequest(
-            snapshot,
-            offset,
-            max_lines=max_lines,
-            early_stop_ms=0.0,
-            seed=seed,
-            snippets=request.snippets,
-            priority=request.priority,
-            client=request.client,
-            sampler=request.sampler,
-        )
-        result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
+        fill = request.fill_at(snapshot, offset, seed=seed, max_lines=max_lines, decoder=None)
+        result = yield from self._costs.relay(self._fill(fill, deadline=self._deadline))
+        self._costs.num_passes += result.steps
         if not result.candidates:
-            is_whole = bool(result.rejections) and result.rejections[0].reason is not Reason.UNFINISHED
-            return RewriteAttempt(b"", 0.0, 0.0, result.steps, is_whole)
+            return UNFINISHED if result.reason in (None, Reason.UNFINISHED) else replace(UNFINISHED, is_whole=True)
         best = result.candidates[0]
         written = TextStyle.of(snapshot.text).to_model(best.text).encode()
-        return RewriteAttempt(written, best.score, best.confidence, result.steps)
+        return RewriteAttempt(written, best.score, best.confidence)
 
     def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         model, request = self._model, self._request
-        with self._watch.stage("prompt"):
+        with self._costs.stage("prompt"):
             size = model.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=self._is_instructed)
             prompt = replace(prompt, snippets=request.snippets)
@@ -115,48 +105,56 @@ class Rewrite:
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
-            decoder, length = DecoderName.DIFFUSION, model.spec.longest_block
-            if model.spec.sampling is None:
-                decoder, length, layout = DecoderName.AUTOREGRESSIVE, 0, layout.in_prompt()
+            decoder = DecoderName.DIFFUSION
             lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
-            limits = Limits(min(lengths, default=length), longest, None, deadline=self._deadline)
-            run = DecodeRun(model, decoder, layout, limits, self._watch, seed=seed)
+            length = min(lengths, default=model.spec.longest_block)
+            if model.spec.sampling is None:
+                decoder = DecoderName.AUTOREGRESSIVE
+                layout = layout.in_prompt()
+                length = 0
+            limits = Limits(length, longest, None, deadline=self._deadline)
+            run = DecodeRun(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(run, prompt))
-        return (yield from self._watch.relay(self._from_selection(run, prompt)))
+        return (yield from self._costs.relay(self._from_selection(run, prompt)))
 
     def _from_nothing(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """An open canvas after the instruction; the answer begins with the selection's indentation."""
         (draft, *_) = yield from run.drafts()
         is_whole = draft.is_ended or not run.task.limits.is_over()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        text = indentation.encode() + run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
-        return RewriteAttempt(text, draft.score, run.confidence(draft), run.decoder.num_passes, is_whole)
+        text = indentation.encode() + run.task.stop.shown_bytes(draft)
+        return RewriteAttempt(text, draft.score, run.confidence(draft), is_whole)
 
     def _from_selection(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """Canvases that begin as the selection, with a share of the tokens replaced by noise."""
-        model, task, selection, strength = self._model, run.task, prompt.selection, self._request.strength
+        model = self._model
+        task = run.task
+        selection = prompt.selection
+        strength = self._request.strength
         sampling = resume_sampling(task.sampling, strength)
         # blanks that stand in the layout's head
         num_frozen = len(selection) - len(selection.lstrip(" ")) if task.layout.stop else 0
         renoise = Renoise(task.layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
-        draft, steps = EMPTY, 0
+        draft = EMPTY
         for block, canvas in enumerate(renoise):
             yield from task.prefill(canvas.prompt_ids)
             if task.limits.is_over():
-                return RewriteAttempt(b"", 0.0, 0.0, steps, is_whole=False)
-            settled, gap_ids = draft, NOTHING
+                return UNFINISHED
+            settled = draft
+            gap_ids = NOTHING
             for step in denoise(task.denoiser, task.slot, canvas, sampling, task.rng):
-                steps += 1
+                task.costs.num_passes += 1
                 gap = gap_of(step)
-                settled, gap_ids = draft.grow(gap.draft_ids, gap.confidence, frozenset()), gap.draft_ids
-                yield Progress.of(block, steps, gap, settled)
+                gap_ids = gap.draft_ids
+                settled = draft.grow(gap_ids, gap.confidence, frozenset())
+                yield Progress.of(block, task.costs.num_passes, gap, settled)
                 if task.limits.is_over() and step.stop is None:
-                    return RewriteAttempt(b"", 0.0, 0.0, steps, is_whole=False)
+                    return UNFINISHED
             draft = settled
             renoise.settle(gap_ids)
         text = selection[:num_frozen].encode() + model.tokenizer.decode(renoise.result_ids)
-        return RewriteAttempt(text, draft.score, run.confidence(draft), steps)
+        return RewriteAttempt(text, draft.score, run.confidence(draft))
 
     def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
         if not attempt.is_whole:
@@ -168,11 +166,6 @@ class Rewrite:
         if attempt.confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
-
-
-def follows_instructions(model: EngineModel) -> bool:
-    """The model has a chat template."""
-    return has_template(model.spec)
 
 
 def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:
@@ -273,6 +266,16 @@ def rewrite_result(
     timings: Timings,
 ) -> RewriteResult:
     """The result of a request, whose range has been checked."""
-    best, rejection = (verdict, None) if isinstance(verdict, Candidate) else (Candidate("", 0.0, 0.0), verdict)
-    facts = best.text, rejection, best.score, best.confidence
-    return RewriteResult(model, request.start, request.end, *facts, follows_instructions, steps, timings)
+    shown = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
+    return RewriteResult(
+        model,
+        request.start,
+        request.end,
+        text=shown.text,
+        rejection=None if isinstance(verdict, Candidate) else verdict,
+        score=shown.score,
+        confidence=shown.confidence,
+        follows_instructions=follows_instructions,
+        steps=steps,
+        timings=timings,
+    )

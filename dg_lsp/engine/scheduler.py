@@ -4,9 +4,6 @@ The future of a request stays pending while the request runs, so that its owner 
 checks it between steps. There the thread also turns to more urgent requests and continues afterwards: typing never
 waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
-Requests of the same priority decode side by side, several tokens in one causal pass, where such a pass is so much
-cheaper than single ones that the answers come earlier on average. Otherwise they run one after the other.
-
 Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
 follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
@@ -16,30 +13,40 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decode_run import join
+from dg_lsp.engine.decode_run import SlotState
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.kv_slots import SlotState
-from dg_lsp.engine.request import EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest, WarmUpRequest
-from dg_lsp.engine.request_queue import Job, OnStep, Request, RequestQueue, SchedulerListener, SharedDevice
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
 from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
+Key = tuple[Hashable, str, type]
+"""Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
+OnStep = Callable[[Progress], None]
 
 DEADLINE_GRACE = 0.03
 """Seconds after its deadline in which a request may return what it has."""
+LONGEST_WAIT = 0.1
+"""Seconds after which a request that waits for the device looks again whether it was cancelled or is overdue."""
+
+
+class SchedulerListener(Protocol):
+    """Receives the events of the requests of one client, on any thread; it must be quick and raise nothing."""
+
+    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
+        """A request has ended so many seconds after its arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,126 @@ class ModelTime:
 
     def __add__(self, other: "ModelTime") -> "ModelTime":
         return ModelTime(self.total + other.total, self.stale + other.stale, self.speculative + other.speculative)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request on its way through the scheduler."""
+
+    request: EngineRequest[Any]
+    settings: CompletionSettings
+    on_step: OnStep | None = None
+    arrival: float = field(default_factory=time.monotonic)
+    future: Future[Any] = field(default_factory=Future)
+    steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
+    num_passes: int = 0  # since it was resumed, those of its prompt left out
+
+    @property
+    def deadline(self) -> float:
+        """In `time.monotonic` seconds."""
+        return self.arrival + (self.request.deadline_ms or self.settings.deadline_ms) / 1e3
+
+    @property
+    def key(self) -> Key:
+        """Of two jobs with the same key the newer one wins."""
+        return self.request.client, self.request.subject, type(self.request)
+
+    @property
+    def priority(self) -> int:
+        """The request's; a job that has begun and is overdue comes first, to return what it has."""
+        return -1 if self.steps and time.monotonic() >= self.deadline else self.request.priority
+
+    @property
+    def is_speculative(self) -> bool:
+        """No client has requested it yet."""
+        return self.request.priority is Priority.SPECULATION
+
+
+class RequestQueue:
+    """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
+
+    Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs)
+
+    def add(self, job: Job) -> None:
+        """Lets the job wait."""
+        self.jobs.append(job)
+
+    def pop(self) -> Job:
+        """The next one; the queue must not be empty."""
+        job = min(self.jobs, key=lambda job: (job.priority, job.steps is None))
+        self.jobs.remove(job)
+        return job
+
+    def pop_done(self) -> list[Job]:
+        """Interrupted jobs whose futures have ended meanwhile."""
+        done = [job for job in self.jobs if job.steps and job.future.done()]
+        self.jobs = [job for job in self.jobs if job not in done]
+        return done
+
+    def outranks(self, running: Job) -> bool:
+        """A job that has not begun is more urgent than the running one."""
+        priority = running.priority
+        return any(job.steps is None and job.priority < priority for job in self.jobs)
+
+    def replace(self, key: Key | None) -> list[Job]:
+        """Removes jobs with this key and speculative ones; returns them."""
+        return self._removed([job for job in self.jobs if job.is_speculative or job.key == key])
+
+    def clear(self) -> list[Job]:
+        """Removes all jobs; returns them."""
+        return self._removed(self.jobs)
+
+    def _removed(self, jobs: list[Job]) -> list[Job]:
+        self.jobs = [job for job in self.jobs if job.steps or job not in jobs]
+        return jobs
+
+
+class SharedDevice:
+    """Models are opened one at a time, and an urgent request of one model pauses the others. Any thread may call.
+
+    Typing does not wait for a rewrite by another model: the rewrite pauses between two steps, as it does in the queue
+    of its own model. Models of other processes are not included.
+    """
+
+    def __init__(self) -> None:
+        self.opening = threading.Lock()
+        """Held while a model is opened: two at once would count the same memory as free."""
+        self._running: Counter[int] = Counter()
+        """Requests that run now, by priority, of all models."""
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def running(self, priority: int) -> Iterator[None]:
+        """Counts a request of this priority while it runs, pauses included."""
+        with self._changed:
+            self._running[priority] += 1
+        try:
+            yield
+        finally:
+            self.wake(priority)
+
+    def wait(self, priority: int) -> float:
+        """Waits once while a more urgent request of another model runs; returns the seconds, 0 where none runs."""
+        with self._changed:
+            if not any(number and running < priority for running, number in self._running.items()):
+                return 0.0
+            began = time.monotonic()
+            self._changed.wait(LONGEST_WAIT)
+            return time.monotonic() - began or LONGEST_WAIT
+
+    def wake(self, ended: int | None = None) -> None:
+        """Ends the present waits, because a queue has changed or a request of the priority `ended` has ended."""
+        with self._changed:
+            if ended is not None:
+                self._running[ended] -= 1
+            self._changed.notify_all()
 
 
 class Scheduler:
@@ -81,7 +208,7 @@ class Scheduler:
         self._device = device or SharedDevice()
         self._cache = CompletionCache()
         self._queue = RequestQueue()
-        self._active: tuple[Job, ...] = ()
+        self._active: Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
@@ -109,15 +236,15 @@ class Scheduler:
         `on_step` is called by the model thread after each forward pass. `settings` and `listeners` replace the
         scheduler's.
         """
-        assert isinstance(request, Request)
-        job = Job.of(request, settings or self._settings, on_step)
+        job = Job(request, settings or self._settings, on_step)
         for listener in self.listeners if listeners is None else listeners:
-            job.future.add_done_callback(partial(_report, listener, request, time.monotonic()))
+            job.future.add_done_callback(partial(_report, listener, job))
         cached: FillResult | None = None
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
             with self._changed:
-                if (cached := self._cache.find(request, request.min_confidence(job.settings))) is not None:
+                cached = self._cache.find(request, request.min_confidence(job.settings))
+                if cached is not None:
                     queued = self._next_fill(job, request, cached)
         self._enqueue(job, queued)
         if cached is not None:
@@ -133,13 +260,12 @@ class Scheduler:
         """
         warm_up = _warm_up_job(request, settings or self._settings)
         with self._changed:
-            is_waiting = any(not isinstance(job.request, WarmUpRequest) for job in self._queue.jobs)
-            if self._is_closed or is_waiting or not warm_up.settings.speculate:
+            active = [] if self._active is None else [self._active]
+            is_needed = any(not isinstance(job.request, IdleRequest) for job in (*active, *self._queue.jobs))
+            if self._is_closed or is_needed or not warm_up.settings.speculate:
                 return
-            if any(not isinstance(active.request, WarmUpRequest) for active in self._active):
-                return
-            for active in self._active:
-                active.future.cancel()
+            for job in active:
+                job.future.cancel()
             self._queue.clear()
             self._queue.add(warm_up)
             self._changed.notify()
@@ -179,7 +305,9 @@ class Scheduler:
         """
         with self._changed:
             self._is_closed = True
-            jobs = [*self._queue.clear(), *self._active]
+            jobs = self._queue.clear()
+            if self._active is not None:
+                jobs = [*jobs, self._active]
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
@@ -193,7 +321,9 @@ class Scheduler:
                 job.future.cancel()
                 return
             stale = self._queue.replace(job.key)
-            stale += [active for active in self._active if active.is_speculative or active.key == job.key]
+            active = self._active
+            if active is not None and (active.is_speculative or active.key == job.key):
+                stale.append(active)
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
@@ -215,13 +345,14 @@ class Scheduler:
     def _serve_next(self) -> None:
         """Serves the next request, or closes the model, after idle time or at the end. Survives and reports errors."""
         try:
-            if (first := self._next_job()) is not None:
-                self._advance(first)
-            else:
+            job = self._next_job()
+            if job is None:
                 self._close_engine()
+            elif self._run(job):
+                self._end(job)
         except Exception as error:  # noqa: BLE001 - without its thread a model never answers again
-            for active in self._active:
-                _settle(active.future, error)
+            if self._active is not None:
+                _settle(self._active.future, error)
             place = traceback.extract_tb(error.__traceback__)[-1]  # its message may quote a buffer
             where = f"{Path(place.filename).name}:{place.lineno}"
             sys.stderr.write(f"dg-lsp: {type(error).__name__} in the model thread, which goes on ({where})\n")
@@ -232,7 +363,8 @@ class Scheduler:
         Raises:
             BackendError: the scheduler was closed while it waited for another model to be opened.
         """
-        if (engine := self._engine) is None:
+        engine = self._engine
+        if engine is None:
             with self._device.opening:
                 if self._is_closed:
                     raise BackendError("the model was closed before it was opened")
@@ -251,182 +383,74 @@ class Scheduler:
         """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
         self._close_done()
         with self._changed:
-            self._active = ()
+            self._active = None
             timeout = None if self._engine is None else self._idle_seconds
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
-            if not (self._queue and not self._is_closed):
-                return None
-            job = self._queue.pop()
-            self._active = (job,)
-            return job
+            if self._queue and not self._is_closed:
+                self._active = self._queue.pop()
+            return self._active
 
-    def _advance(self, first: Job) -> None:
-        """Runs a job, and others beside it where that pays, until all have ended or a more urgent one waits."""
-        self._begin(first)
-        with self._device.running(first.request.priority):
-            while self._active and not self._is_interrupted():
-                if done := [job for job in self._active if job.future.done()]:  # cancelled during a pause
-                    for job in done:
-                        self._end(job, None)
-                elif not self._device.wait(min(job.priority for job in self._active)):
-                    self._admit()
-                    self._join()
-                    for job in self._active:
-                        self._step(job)
-
-    def _begin(self, job: Job) -> None:
-        if job.steps is not None:
-            return
+    def _run(self, job: Job) -> bool:
+        """Runs a job until it has ended; false where a more urgent one waits and the job is queued again."""
         began = time.monotonic()
-        try:
-            self.ready.result()  # a model that could not be opened is not tried again
-            job.steps = job.request.run(self._open(job.settings), job.deadline)
-        except Exception as error:  # noqa: BLE001 - see `_step`
-            self._end(job, error)
-        job.seconds += time.monotonic() - began
-
-    def _step(self, job: Job) -> None:
-        """One forward pass of a job, or its end."""
-        progress: Progress | None = None
+        job.num_passes = 0
         outcome: Any = None
-        began = time.monotonic()
         try:
-            if not job.future.done() and job.steps is not None:
-                progress = next(job.steps)
-                if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
-                    job.on_step(progress)
+            if job.steps is None:
+                self.ready.result()  # a model that could not be opened is not tried again
+                job.steps = job.request.run(self._open(job.settings), job.deadline)
+            with self._device.running(job.request.priority):
+                while not job.future.done():
+                    if self._is_interrupted(job):
+                        return False
+                    paused = self._device.wait(job.priority)
+                    if paused:
+                        began += paused
+                        continue
+                    progress = next(job.steps)
+                    job.num_passes = progress.number
+                    if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
+                        job.on_step(progress)
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
-            progress = None
             outcome = error
-        job.seconds += time.monotonic() - began
-        if progress is None:
-            self._end(job, outcome)
-        else:
-            job.num_passes = progress.number
-            job.next_pass = progress.next_pass
-
-    def _end(self, job: Job, outcome: Any) -> None:
+        finally:
+            self._count(job, time.monotonic() - began)
         if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
-            self._keep(job, job.request, outcome)
+            with self._changed:
+                self._cache.keep(job.request, outcome)
         _settle(job.future, outcome)
-        if job.steps is not None:
-            job.steps.close()
-        self._count(job)
-        self._finish_later(job)
-        self._remove([job])
-
-    def _is_interrupted(self) -> bool:
-        """Pauses all jobs where a more urgent one waits."""
-        if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
-            return False
-        self._close_done()
-        with self._changed:
-            if not self._queue.outranks(min(self._active, key=lambda job: job.priority)):
-                return False
-            self._remove(self._active, is_paused=True)
         return True
 
-    def _admit(self) -> None:
-        """Takes waiting requests of the same priority beside the active ones, where joined passes pay."""
-        engine = self._engine
-        while self._queue and engine is not None and len(self._active) < engine.max_joined:
-            if not all(job.next_pass for job in self._active):
-                return
-            with self._changed:
-                admitted = self._queue.pop_beside(self._active[0])
-                if admitted is None:
-                    return
-                self._active = (*self._active, admitted)
-            self._begin(admitted)
-
-    def _join(self) -> None:
-        """Computes the next passes of the active jobs in one; where that is impossible, only the first one goes on."""
-        if len(self._active) < 2:
-            return
-        began = time.monotonic()
-        ready = [job for job in self._active if job.next_pass is not None and not job.future.done()]
-        passes = [job.next_pass for job in ready if job.next_pass is not None]
-        is_possible = not any(job.num_passes and job.next_pass is None for job in self._active)
-        if is_possible and len(passes) > 1:
-            is_possible = join(passes)
-        if not is_possible:
-            paused = self._active[1:]
-            for job in paused:
-                job.is_joinable = False
-            self._remove(paused, is_paused=True)
-        elif len(passes) > 1:
-            for job in ready:
-                job.seconds += (time.monotonic() - began) / len(ready)
-
-    def _remove(self, ended: Sequence[Job], *, is_paused: bool = False) -> None:
-        """Takes jobs from the active ones; paused ones wait in the queue."""
-        with self._changed:
-            self._active = tuple(job for job in self._active if job not in ended)
-            for job in ended if is_paused else ():
-                self._count(job)
-                job.num_passes = 0
-                job.next_pass = None
-                self._queue.add(job)
-
-    def _close_done(self) -> None:
-        """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
-        with self._changed:
-            done = self._queue.pop_done()
-        for job in done:
-            if job.steps is not None:
-                job.steps.close()
-
-    def _count(self, job: Job) -> None:
-        """Adds the model time of a job since it was counted last."""
-        is_stale = job.future.cancelled() and not job.is_speculative
-        self.model_time += ModelTime(
-            total=job.seconds,
-            stale=job.seconds if is_stale else 0.0,
-            speculative=job.seconds if job.is_speculative else 0.0,
-        )
-        job.seconds = 0.0
-
-    def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
-        with self._changed:
-            self._cache.keep(request, result)
-            if self._queue or len(self._active) > 1 or job.future.done():
-                return
-            following = None if job.is_speculative else self._next_fill(job, request, result)
-            is_last = job.is_speculative or result.is_unfinished
-            if job.settings.speculate and not is_last:  # first: the next key needs it
-                self._queue.add(_warm_up_job(request, job.settings))
-            if following is None and self._engine is not None and not self._engine.is_exact:
-                following = Job(RefreshRequest(), math.inf, job.settings)
-            if following is not None:
-                self._queue.add(following)
-
-    def _settle_at_deadline(self, job: Job) -> None:
-        """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
-
-        After a pass the thread itself returns what is settled.
-        """
-
-        def settle() -> None:
-            if job not in self._active or not job.num_passes:
-                _settle(job.future, FillResult.unfinished())
-
-        timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)
-        timer.daemon = True
-        job.future.add_done_callback(lambda _: timer.cancel())
-        timer.start()
-
-    def _finish_later(self, job: Job) -> None:
-        """Computes in idle time a fill for which there was no time, so that it is known if the cursor stays there."""
-        future = job.future
+    def _end(self, job: Job) -> None:
+        """Closes what a job has opened, and queues what may be needed after it."""
+        if job.steps is not None:
+            job.steps.close()
         request = job.request
-        if not (isinstance(request, FillRequest) and future.done() and not future.cancelled()):
-            return
-        is_missing = future.exception() is None and future.result().is_unfinished
-        if is_missing and job.settings.speculate and job.settings.type_through and not job.is_speculative:
+        is_answered = not job.future.cancelled() and job.future.exception() is None
+        if is_answered and isinstance(request, FillRequest):
+            following = self._idle_jobs(job, request, job.future.result())
             with self._changed:
-                self._queue.add(Job(replace(request, priority=Priority.SPECULATION), math.inf, job.settings))
+                for idle_job in () if self._queue else following:
+                    self._queue.add(idle_job)
+
+    def _idle_jobs(self, job: Job, request: FillRequest, result: FillResult) -> list[Job]:
+        """What idle time computes after a fill, the most useful first."""
+        idle_jobs: list[Job] = []
+        following: Job | None = None
+        if job.settings.speculate and not job.is_speculative:
+            if not result.is_unfinished:
+                idle_jobs.append(_warm_up_job(request, job.settings))  # the next key needs it
+                following = self._next_fill(job, request, result)
+            elif job.settings.type_through:  # it is known then if the cursor stays there
+                again = replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf)
+                following = Job(again, job.settings)
+        if following is not None:
+            idle_jobs.append(following)
+        else:
+            idle_jobs.append(Job(IdleRequest(), job.settings))
+        return idle_jobs
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
@@ -436,11 +460,54 @@ class Scheduler:
         accepted = before + result.candidates[0].text
         snapshot = replace(request.snapshot, text=accepted + request.snapshot.text[request.offset :])
         following = replace(request, snapshot=snapshot, offset=len(accepted), priority=Priority.SPECULATION)
-        return Job.of(following, job.settings) if self._cache.find(following) is None else None
+        return Job(following, job.settings) if self._cache.find(following) is None else None
+
+    def _is_interrupted(self, job: Job) -> bool:
+        """Pauses the job where a more urgent one waits."""
+        if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
+            return False
+        self._close_done()
+        with self._changed:
+            is_outranked = self._queue.outranks(job)
+            if is_outranked:
+                self._queue.add(job)
+                self._active = None
+        return is_outranked
+
+    def _close_done(self) -> None:
+        """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
+        with self._changed:
+            done = self._queue.pop_done()
+        for job in done:
+            if job.steps is not None:
+                job.steps.close()
+
+    def _count(self, job: Job, seconds: float) -> None:
+        is_stale = job.future.cancelled() and not job.is_speculative
+        self.model_time += ModelTime(
+            total=seconds,
+            stale=seconds if is_stale else 0.0,
+            speculative=seconds if job.is_speculative else 0.0,
+        )
+
+    def _settle_at_deadline(self, job: Job) -> None:
+        """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
+
+        After a pass the thread itself returns what is settled.
+        """
+
+        def settle() -> None:
+            if job is not self._active or not job.num_passes:
+                _settle(job.future, FillResult.unfinished())
+
+        timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)
+        timer.daemon = True
+        job.future.add_done_callback(lambda _: timer.cancel())
+        timer.start()
 
 
 def _warm_up_job(request: FillRequest, settings: CompletionSettings) -> Job:
-    return Job(WarmUpRequest(request, client=request.client), math.inf, settings)
+    return Job(IdleRequest(request, client=request.client), settings)
 
 
 def _settle(future: Future[Any], outcome: Any) -> None:
@@ -457,5 +524,5 @@ def ready_engine(ready: Future[Engine]) -> Engine | None:
     return ready.result() if ready.done() and ready.exception() is None else None
 
 
-def _report(listener: SchedulerListener, request: EngineRequest[Any], arrival: float, outcome: Future[Any]) -> None:
-    listener.finished(request, outcome, time.monotonic() - arrival)
+def _report(listener: SchedulerListener, job: Job, outcome: Future[Any]) -> None:
+    listener.finished(job.request, outcome, time.monotonic() - job.arrival)

@@ -3,16 +3,14 @@
 `bench` applies them to text that is known in advance, the language server to what the user leaves in the buffer.
 """
 
-import json
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any
 
-import cattrs
 import numpy as np
 
 EVENT, VERSION = "ttfue", 1
@@ -130,6 +128,8 @@ def rounded(tree: Any, digits: int = 4) -> Any:
 class Outcome:
     """The event record: what became of one inline completion request. Numbers and fixed words, no text."""
 
+    event: str = EVENT
+    version: int = VERSION
     time: str  # of arrival, UTC, ISO 8601
     request: str  # an id, that of the request's audit record
     model: str
@@ -137,88 +137,37 @@ class Outcome:
     verdict: str
     num_items: int = 0  # sent to the client
     answer_ms: float | None = None  # from arrival to departure; None without an answer
-    displayed_ms: float | None = None  # from arrival to the client's report; None if it reported none
     accepted: str = AcceptedPart.NONE.value
-    is_reported: bool = False  # the client reported the acceptance; otherwise the buffer's changes showed it
-    item_chars: int = 0  # of the accepted item, or of the first one
-    accepted_chars: int = 0
-    kept_chars: int = 0  # accepted characters that are still there at the end
     is_rest: bool = False  # the item is the rest of one that was displayed before, and counts as the same edit
     is_line_finished: bool = False  # nothing was missing in the line
-    followed_seconds: float = 0.0  # since the first change after the answer; less than 30 if the document was closed
 
     @property
     def ttfue_ms(self) -> float | None:
         """Departure of the first useful item; None for a miss."""
         return self.answer_ms if self.verdict == Verdict.USEFUL else None
 
-    def line(self) -> bytes:
-        """The record as a line of the audit log."""
-        return line_of({"event": EVENT, "version": VERSION, **asdict(self)}, digits=3)
-
-    @classmethod
-    def parse(cls, line: str | bytes) -> Self | None:
-        """The record of a line; None for a record of another kind. Unknown keys are ignored.
-
-        Raises:
-            ValueError: the line is no record.
-        """
-        tree = json.loads(line)
-        return parsed(tree, cls) if isinstance(tree, dict) and tree.get("event") == EVENT else None
-
-
-Record = TypeVar("Record")
-
-
-def line_of(tree: Mapping[str, Any], digits: int) -> bytes:
-    """A record of a log as a line."""
-    return json.dumps(rounded(tree, digits), separators=(",", ":")).encode() + b"\n"
-
-
-def parsed(tree: Any, kind: type[Record]) -> Record:
-    """A record of a log from its JSON tree; unknown keys are ignored.
-
-    Raises:
-        ValueError: a key is missing, or a value is of another type.
-    """
-    try:
-        return cattrs.structure(tree, kind)
-    except cattrs.BaseValidationError as error:
-        raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
-
 
 def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """The numbers of followed requests, by the formulae of `bench replay`."""
     listed = list(outcomes)
+    num = len(listed)
     verdicts = Counter(outcome.verdict for outcome in listed)
     accepted = Counter(outcome.accepted for outcome in listed)
     answered = [outcome for outcome in listed if outcome.verdict not in (Verdict.CANCELLED, Verdict.FAILED)]
-    hits = [outcome for outcome in listed if outcome.ttfue_ms is not None]
-    num_accepted = sum(outcome.accepted_chars for outcome in listed)
-    num_kept = sum(outcome.kept_chars for outcome in listed)
+    num_finished = sum(outcome.is_line_finished for outcome in answered)
+    hits = [outcome.ttfue_ms for outcome in listed if outcome.ttfue_ms is not None]
+    edits = [outcome.ttfue_ms for outcome in listed if outcome.ttfue_ms is not None and not outcome.is_rest]
     tree: dict[str, Any] = rounded(
         {
-            "num": len(listed),
-            **summarize_times(len(listed), _times(hits)),
-            "show_rate": share(sum(outcome.num_items > 0 for outcome in listed), len(listed)),
-            **summarize_edits(
-                len(listed),
-                len(hits),
-                verdicts[Verdict.QUIET],
-                sum(outcome.is_line_finished for outcome in answered),
-                _times(outcome for outcome in hits if not outcome.is_rest),
-            ),
-            "kept_rate": share(num_kept, num_accepted) if num_accepted else None,
+            "num": num,
+            **summarize_times(num, hits),
+            "show_rate": share(sum(outcome.num_items > 0 for outcome in listed), num),
+            **summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits),
             "verdicts": {verdict.value: verdicts[verdict] for verdict in Verdict},
             "accepted": {part.value: accepted[part] for part in AcceptedPart},
         }
     )
     return tree
-
-
-def _times(outcomes: Iterable[Outcome]) -> list[float]:
-    """Milliseconds to the useful items."""
-    return [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None]
 
 
 class Usage:
@@ -227,34 +176,36 @@ class Usage:
     def __init__(self, today: Callable[[], date] = date.today) -> None:
         self._today = today
         self._lock = threading.Lock()
-        self._day: date | None = None
-        self._start_day()
+        self._day = today()
+        self._outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)
+        self._edits = deque[float](maxlen=MAX_OUTCOMES)
+        self._median: float | None = None
 
     def add(self, outcome: Outcome) -> None:
         """Counts one outcome, for the day on which it is known."""
         with self._lock:
-            self._start_day()
+            self._forget_yesterday()
             self._outcomes.append(outcome)
             if outcome.ttfue_ms is not None and not outcome.is_rest:
                 self._edits.append(outcome.ttfue_ms)
-                self._median = quantile(self._edits, 0.5)
+                self._median = round(float(np.median(self._edits)), 1)
 
     def edits_today(self) -> dict[str, Any]:
         """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""
         with self._lock:
-            self._start_day()
-            median = None if self._median is None else round(self._median, 1)
-            return {"usefulEdits": len(self._edits), "medianMs": median}
+            self._forget_yesterday()
+            return {"usefulEdits": len(self._edits), "medianMs": self._median}
 
     def summary_today(self) -> dict[str, Any]:
         """The numbers since midnight, see `summarize_outcomes`."""
         with self._lock:
-            self._start_day()
+            self._forget_yesterday()
             return summarize_outcomes(self._outcomes)
 
-    def _start_day(self) -> None:
-        if (day := self._today()) != self._day:
+    def _forget_yesterday(self) -> None:
+        day = self._today()
+        if day != self._day:
             self._day = day
-            self._outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)
-            self._edits = deque[float](maxlen=MAX_OUTCOMES)
-            self._median = quantile(self._edits, 0.5)
+            self._outcomes.clear()
+            self._edits.clear()
+            self._median = None

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.types import Send
 
-from dg_lsp.engine.result import Ending, FillResult, Frame
+from dg_lsp.engine.request import Ending, FillResult, Frame
 from dg_lsp.http.schemas import (
     ApiError,
     AssistantText,

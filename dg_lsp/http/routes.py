@@ -19,8 +19,7 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import TextStyle
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
-from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, Priority
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http import schemas
 from dg_lsp.http.responses import (

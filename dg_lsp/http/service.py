@@ -31,9 +31,8 @@ from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
-from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, ready_engine
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.schemas import CANCELLED, ApiError, api_error

@@ -352,13 +352,12 @@ VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
 _EXPECTATION_PREFIX = "dg.plan."
 PLAN_DECODERS = {
-    "canvas": (DecoderName.DIFFUSION, 1),
-    "race": (DecoderName.DIFFUSION, 2),
-    "causal": (DecoderName.AUTOREGRESSIVE, 1),
-    "draft-verify": (DecoderName.SPECULATIVE, 1),
-    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
+    "canvas": DecoderName.DIFFUSION,
+    "causal": DecoderName.AUTOREGRESSIVE,
+    "draft-verify": DecoderName.SPECULATIVE,
+    "lookup": DecoderName.PROMPT_LOOKUP,
 }
-"""Decoder and number of canvases by their names in the `dg.plan.*` keys of a file."""
+"""Decoders by their names in the `dg.plan.*` keys of a file."""
 _LANGUAGE_ID = re.compile(r"[a-z][a-z0-9.+#_-]*")
 
 
@@ -476,8 +475,7 @@ class MetadataKeys:
             hits = math.nan
         if not (kind and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
             raise self.invalid(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        decoder, num_canvases = PLAN_DECODERS[name]
-        return ExpectedPasses(kind, decoder, singles, checks, canvases, hits, num_canvases)
+        return ExpectedPasses(kind, PLAN_DECODERS[name], singles, checks, canvases, hits)
 
 
 def parse_number(text: str) -> int | None:

@@ -26,7 +26,7 @@ MIN_INSERTED = 3
 """A change with at least as many characters, blanks excluded, counts as an acceptance; a smaller one as typing."""
 _MAX_REFERENCE = 1000
 """Characters that are read beyond the length of an item."""
-_WORD = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +43,12 @@ class Followed:
     model: str = ""
     items: Sequence[str] = ()
     answer_ms: float | None = None
-    displayed_ms: float | None = None
-    changed_at: float | None = None  # of the first change of the document after the answer
-    due: float | None = None
+    due: float | None = None  # 30 seconds after the first change of the document after the answer, or an acceptance
     is_rest: bool = False
     accepted: AcceptedPart = AcceptedPart.NONE
     item: str = ""  # the accepted item
     num_accepted: int = 0
     num_matched: int = 0  # characters of an item that stand in the buffer
-    is_reported: bool = False
     has_left: bool = False  # the buffer differs from all items, or has all of one
 
     def move(self, change: Change) -> bool:
@@ -59,10 +56,12 @@ class Followed:
         growth = len(change.text) - (change.end - change.start)
         is_before = change.end < self.start or (change.end == self.start and change.start < self.start)
         if is_before:
-            self.start, self.end = self.start + growth, self.end + growth
+            self.start += growth
+            self.end += growth
         is_outside = is_before or change.start > self.end
         if not is_outside:
-            self.start, self.end = min(self.start, change.start), max(self.end, change.end) + growth
+            self.start = min(self.start, change.start)
+            self.end = max(self.end, change.end) + growth
         return not is_outside
 
     def compare(self, text: str, moment: float, *, is_inserted: bool) -> None:
@@ -81,22 +80,18 @@ class Followed:
         elif is_inserted and has_grown:
             self.accept(_part(item, num), item, num, moment)
 
-    def accept(self, part: AcceptedPart, item: str, num: int, moment: float, *, is_reported: bool = False) -> None:
+    def accept(self, part: AcceptedPart, item: str, num: int, moment: float) -> None:
         """The first `num` characters of the item are in the buffer now, so the 30 seconds begin again."""
-        if is_reported or not self.is_reported or num > self.num_accepted:
-            self.accepted, self.item, self.num_accepted = part, item, num
-        self.is_reported |= is_reported
+        if num >= self.num_accepted:
+            self.accepted = part
+            self.item = item
+            self.num_accepted = num
         self.due = moment + FOLLOW_SECONDS
 
-    def outcome(self, reference: str, moment: float) -> Outcome:
+    def outcome(self, reference: str) -> Outcome:
         """The record of the request. `reference` is the text that is in its range now."""
-        item = _plain(self.item or next(iter(self.items), ""))
-        accepted = item[: self.num_accepted]
-        words = _WORD.findall(accepted)
-        left = _WORD.findall(reference)
-        # blanks count with the words around them
-        num_kept = _num_kept(words, left) * len(accepted) // max(sum(map(len, words)), 1)
-        is_word_kept = any(word[0].isalnum() or word[0] == "_" for word in set(words).intersection(left))
+        accepted_words = _WORD.findall(_plain(self.item)[: self.num_accepted])
+        is_word_kept = not set(accepted_words).isdisjoint(_WORD.findall(reference))
         return Outcome(
             time=self.time,
             request=self.id,
@@ -105,15 +100,9 @@ class Followed:
             verdict=judge(self.items, reference, is_word_kept=is_word_kept).value,
             num_items=len(self.items),
             answer_ms=self.answer_ms,
-            displayed_ms=self.displayed_ms,
             accepted=self.accepted.value,
-            is_reported=self.is_reported,
-            item_chars=len(item),
-            accepted_chars=len(accepted),
-            kept_chars=num_kept,
             is_rest=self.is_rest,
             is_line_finished=is_line_finished(reference),
-            followed_seconds=0.0 if self.changed_at is None else max(0.0, moment - self.changed_at),
         )
 
 
@@ -186,9 +175,7 @@ class Acceptance:
 
     def record_shown(self, name: str) -> None:
         """The client displayed the item of this name; an unknown name is ignored."""
-        followed, _ = self._count(name, "shown")
-        if followed is not None:
-            followed.displayed_ms = followed.displayed_ms or 1e3 * (self._clock() - followed.arrival)
+        self._count(name, "shown")
 
     def record_accepted(self, name: str, length: int | None = None) -> None:
         """The user accepted `length` UTF-16 units of the item of this name, or all; an unknown name is ignored."""
@@ -197,7 +184,7 @@ class Acceptance:
             text = item.encode("utf-16-le")
             start = item if length is None else text[: 2 * length].decode("utf-16-le", "ignore")
             num = len(_plain(start))
-            followed.accept(_part(_plain(item), num), item, num, self._clock(), is_reported=True)
+            followed.accept(_part(_plain(item), num), item, num, self._clock())
 
     def _count(self, name: str, event: str) -> tuple[Followed | None, str]:
         """Counts an event of an item once; returns its request, if that is still followed, and its text."""
@@ -216,8 +203,7 @@ class Acceptance:
             touching = [change for change in changes if request.move(change)]
             if request.answer_ms is None:
                 continue
-            if request.changed_at is None:
-                request.changed_at = moment
+            if request.due is None:
                 request.due = moment + FOLLOW_SECONDS
             if touching and request.items and not request.has_left:
                 num_inserted = max(len("".join(change.text.split())) for change in touching)
@@ -255,7 +241,7 @@ class Acceptance:
         if document is not None:
             longest = max(map(len, request.items), default=0)
             end = min(request.end, request.start + 2 * longest + _MAX_REFERENCE)
-            self._on_outcome(request.outcome(_plain(document.lines.text[request.start : end]), self._clock()))
+            self._on_outcome(request.outcome(_plain(document.lines.text[request.start : end])))
 
     def _of(self, uri: str) -> list[Followed]:
         return [request for request in self._followed.values() if request.uri == uri]
@@ -279,17 +265,6 @@ def _part(item: str, num: int) -> AcceptedPart:
     if num >= len(item):
         return AcceptedPart.WHOLE
     return AcceptedPart.LINE if "\n" in (item[num - 1], item[num]) else AcceptedPart.WORDS
-
-
-def _num_kept(words: Sequence[str], left: Sequence[str]) -> int:
-    """Characters of the words that are left in the same order: the heaviest common subsequence."""
-    head = next((i for i, (a, b) in enumerate(zip(words, left, strict=False)) if a != b), min(len(words), len(left)))
-    best = [0] * (len(left) - head + 1)
-    for word in words[head:]:
-        above, best = best, [0]
-        for i, kept in enumerate(left[head:]):
-            best.append(above[i] + len(word) if word == kept else max(above[i + 1], best[i]))
-    return sum(map(len, words[:head])) + best[-1]
 
 
 def _plain(text: str) -> str:

@@ -15,9 +15,8 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request_queue import SharedDevice
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names

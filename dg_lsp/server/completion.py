@@ -6,8 +6,7 @@ from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.eligibility import Cause, Eligibility
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command
 from dg_lsp.server.documents import CompletionPosition

@@ -9,8 +9,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.context.document import Cursor, TextStyle
-from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.request import RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import fault_at

@@ -6,7 +6,7 @@ from typing import Self
 
 from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.request import FillResult
 from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.settings import CompletionSettings
 

@@ -15,10 +15,9 @@ from pygls.exceptions import JsonRpcException
 from dg_lsp.context.eligibility import Cause
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
+from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.server.completion import IN_MAGIC

@@ -21,11 +21,9 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.request_queue import OnStep
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
-from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnStep, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance

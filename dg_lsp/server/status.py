@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request_queue import OnStep
-from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.engine.request import Cell, Frame
+from dg_lsp.engine.scheduler import OnStep
 
 
 class State(StrEnum):

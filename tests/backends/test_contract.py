@@ -12,7 +12,6 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.backends.transformers import open_checkpoint
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.diffusion.denoiser import CausalPass
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.settings import ModelSettings
@@ -119,39 +118,6 @@ def test_token_of_a_masked_canvas_predicts_itself(denoiser):
         assert (prediction.confidence[positions] == 1).all()
         assert (prediction.sampled_confidence[positions] == 1).all()
         assert (prediction.entropy[positions] == 0).all()
-
-
-@only_causal
-def test_joined_pass_predicts_what_the_passes_of_each_slot_predict(denoiser):
-    ids, few = encoded(denoiser), token_ids([20, 21, 22])
-    passes = [
-        CausalPass(0, len(ids) - 3, ids[-3:], {1: few}),
-        CausalPass(1, 7, ids[7:8]),
-        CausalPass(2, 9, ids[9:11], {0: few}),
-    ]
-
-    def prefilled():
-        for each in passes:
-            denoiser.prefill(each.slot, ids[: each.num_held])
-
-    prefilled()
-    single = [denoiser.extend(each.slot, each.ids, each.allowed) for each in passes]
-    prefilled()
-    joined = denoiser.extend_together(passes)
-    for one, other in zip(joined, single, strict=True):
-        assert np.array_equal(one.argmax_ids, other.argmax_ids)
-        assert np.allclose(one.confidence, other.confidence, atol=ATOL)
-    for each in passes:  # the slots hold the tokens
-        assert denoiser.prefill(each.slot, ids[: each.num_held + len(each.ids)]) == 0
-
-
-@only_causal
-def test_joined_pass_is_refused_where_a_slot_lost_its_prompt(denoiser):
-    ids = encoded(denoiser)
-    denoiser.prefill(0, ids[:5])
-    with pytest.raises(RequestError):
-        denoiser.extend_together([CausalPass(0, 5, ids[5:6]), CausalPass(1, 5, ids[5:6])])
-    assert denoiser.prefill(0, ids[:5]) == 0
 
 
 @pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask"], indirect=True)

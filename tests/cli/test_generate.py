@@ -13,7 +13,7 @@ from chatty import SPECIALS, chatty
 
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.cli import loading
-from dg_lsp.engine import stop_criteria
+from dg_lsp.engine.decoders import base
 from dg_lsp.engine.engine import LocalEngine
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
@@ -123,8 +123,8 @@ def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
 def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
     denoiser = ScriptedDenoiser(LONG, tokens_per_step=1)
     opens(denoiser)
-    clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps)  # a second for each step
-    monkeypatch.setattr(stop_criteria, "time", clock)
+    clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=float)  # a second for each step
+    monkeypatch.setattr(base, "time", clock)
     monkeypatch.setattr("dg_lsp.cli.options.time", clock)
     outcome = dg_lsp("generate", "a = ", "--deadline", "3000", "--json")
     assert (outcome.code, outcome.json["text"], outcome.json["ended_by"]) == (0, LONG[:3], "deadline")

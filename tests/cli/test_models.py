@@ -17,7 +17,7 @@ from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import conversion, pull
 from dg_lsp.cli.pull import Pull
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.request import FillResult
 from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, find_family

@@ -11,8 +11,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli.output import coloured_row, excerpt, printable, watch
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.engine.request import Cell, FillRequest, Frame
 from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.cli.output import fill_object
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.settings import Settings, leaves, parse_settings
 

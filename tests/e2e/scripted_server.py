@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio

@@ -197,7 +197,7 @@ def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path)
     assert today["ttfue_ms"]["p50"] == today["useful_edits"]["p50"] > 0
     assert client.wait_status(lambda one: one["dgLsp"]["today"]["usefulEdits"] == 1)["dgLsp"]["today"]["medianMs"] > 0
     request, outcome = map(json.loads, log.read_text().splitlines())
-    assert (outcome["verdict"], outcome["is_reported"]) == ("useful", True)
+    assert (outcome["verdict"], outcome["accepted"]) == ("useful", "whole")
     assert request["request"] == outcome["request"]
     assert "return" not in log.read_text() and "main.py" not in log.read_text()
 

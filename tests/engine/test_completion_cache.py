@@ -4,8 +4,7 @@ import pytest
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 

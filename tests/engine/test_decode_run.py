@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.decode_run import RequestDenoiser, Stopwatch
-from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.decode_run import EngineModel, KVSlots, RequestDenoiser
+from dg_lsp.engine.decoders.base import RequestCosts
 from dg_lsp.engine.repetition import Repetition
 
 MASK = MASK_SPEC.sampling.mask_id
@@ -17,6 +17,8 @@ class Constant:
     """Predicts 50 everywhere, and records its calls."""
 
     num_decodes = 0
+    num_slots = 1
+    spec = MASK_SPEC
 
     def __init__(self):
         self.held = []
@@ -39,7 +41,8 @@ class Constant:
 
 def repeating(layout):
     repetition = Repetition(PROMPT[1:], token_ids([]))
-    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, repetition, layout.num_known)
+    model = EngineModel.of(Constant(), ByteTokenizer())
+    return RequestDenoiser(model, RequestCosts(), repetition, layout.num_known)
 
 
 def predicted(denoiser, *canvases):
@@ -75,8 +78,9 @@ def test_frozen_head_is_no_part_of_the_repeated_fill():
 
 
 def test_slot_is_restored_only_after_another_request_has_used_the_model():
-    model, slots = Constant(), KVSlots(1)
-    first, second = (RequestDenoiser(model, slots, Stopwatch(), MASK_SPEC) for _ in range(2))
+    model = Constant()
+    shared = EngineModel.of(model, ByteTokenizer())
+    first, second = (RequestDenoiser(shared, RequestCosts()) for _ in range(2))
     first.prefill(0, PROMPT)
     first.extend(0, token_ids([7]))
     predicted(first, [MASK])
@@ -100,8 +104,10 @@ def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently
 
 
 def test_prompt_of_another_client_is_neither_kept_nor_counted():
-    model, slots = Constant(), KVSlots(1)
-    mine, theirs = (RequestDenoiser(model, slots, Stopwatch(), MASK_SPEC, client=client) for client in "ab")
+    model = Constant()
+    shared = EngineModel.of(model, ByteTokenizer())
+    slots = shared.slots
+    mine, theirs = (RequestDenoiser(shared.for_client(client), RequestCosts()) for client in "ab")
     slots.hold(0, PROMPT, "a")
     mine.prefill(0, PROMPT)
     assert slots.num_shared(0, PROMPT, "a") == len(PROMPT)

@@ -13,11 +13,10 @@ from dg_lsp.engine.decoder_selection import DEFAULTS, DecoderSelection, Position
 CPU = StepCosts(((1, 2.0), (8, 8.0)), ((16, 11.0), (32, 21.0)))
 GPU = StepCosts(((1, 3.0), (8, 3.1)), ((16, 3.1), (32, 3.2)))
 LINE_END = PositionKind.LINE_END
-AUTOREGRESSIVE, LOOKUP, DIFFUSION, TWO, SPECULATIVE = TABLE = (
+AUTOREGRESSIVE, LOOKUP, DIFFUSION, SPECULATIVE = TABLE = (
     ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 8.0, 0.0, 0.0, 0.3),
     ExpectedPasses("line-end", DecoderName.PROMPT_LOOKUP, 3.0, 2.0, 0.0, 0.3),
     ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 4.0, 0.3),
-    ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 3.5, 0.3, num_canvases=2),
     ExpectedPasses("line-end", DecoderName.SPECULATIVE, 0.0, 3.0, 3.0, 0.3),
 )
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
@@ -71,13 +70,6 @@ def test_only_decoders_that_the_model_can_run_are_selected():
     causal = selection(sampling=None, canvas_lengths=(), num_candidates=3)
     assert causal.choose() in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
     assert selection(has_causal_head=False).choose() is DecoderName.DIFFUSION
-
-
-@pytest.mark.parametrize(("costs", "num_canvases"), [(CPU, 1), (GPU, 2), (None, 1)])
-def test_two_canvases_share_a_pass_where_that_is_expected_to_pay(costs, num_canvases):
-    assert selection(costs=costs).num_canvases(DecoderName.DIFFUSION) == num_canvases
-    assert selection(costs=costs, num_candidates=3).num_canvases(DecoderName.DIFFUSION) == 3
-    assert selection(costs=costs, num_candidates=3).num_canvases(DecoderName.AUTOREGRESSIVE) == 1
 
 
 def test_without_costs_a_model_with_a_canvas_runs_diffusion():
@@ -168,10 +160,6 @@ class Clocked(ScriptedDenoiser):
         self.now += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
-    def extend_together(self, passes):
-        self.now += 0.7e-3 * sum(len(each.ids) for each in passes)
-        return super().extend_together(passes)
-
     def predict(self, slot, canvases, temperature, rng, _lanes=()):
         self.now += 2e-3 * sum(map(len, canvases))
         return super().predict(slot, canvases, temperature, rng)
@@ -182,15 +170,12 @@ def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
     costs = measure_costs(denoiser, clock=lambda: denoiser.now)
     assert costs.causal == (pytest.approx((1, 1.0)), pytest.approx((8, 8.0)))
     assert costs.canvas == (pytest.approx((8, 16.0)), pytest.approx((32, 64.0)))
-    assert costs.joined == pytest.approx(1.4)
     for slot in range(denoiser.num_slots):
         assert denoiser.prefill(slot, np.arange(10, 20, dtype=np.int32)) == 10
 
 
 def test_only_passes_that_the_model_can_run_are_measured():
     assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).causal == ()
-    assert not measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).joins
-    assert not measure_costs(Clocked("x", num_slots=1)).joins
     assert measure_costs(Clocked("x", spec=CAUSAL_SPEC)).canvas == ()
     short = measure_costs(Clocked("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
     assert [length for length, _ in short.canvas] == [8]

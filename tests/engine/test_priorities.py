@@ -11,8 +11,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.request_queue import Job, RequestQueue
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import Job, RequestQueue, Scheduler
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"
@@ -122,9 +121,9 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
         yield
 
     queue, now = RequestQueue(), time.monotonic()
-    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, LONG, steps=steps())
-    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, LONG, steps=steps())
-    typed = Job(ask(), now + 60, LONG)
+    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), LONG, arrival=now - 61, steps=steps())
+    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), LONG, steps=steps())
+    typed = Job(ask(), LONG)
     for job in (early, late, typed):
         queue.add(job)
     assert queue.outranks(early)

@@ -10,9 +10,8 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.request_queue import RequestQueue, SharedDevice
 from dg_lsp.engine.resident_models import SchedulerSession
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
 from dg_lsp.errors import BackendError, ModelBrokenError
 from dg_lsp.settings import MAX_SECONDS
 

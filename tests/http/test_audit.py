@@ -4,14 +4,14 @@ import pytest
 from http_server import GAP, OPERATOR, UNHURRIED, metric, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.audit import AuditRecord
+from dg_lsp.engine.audit import parse_line
 
 SECRET = "sesame = 4711\n"
 
 
 def lines(path, num):
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= num)
-    return [AuditRecord.parse(line) for line in path.read_bytes().splitlines()]
+    return [parse_line(line) for line in path.read_bytes().splitlines()]
 
 
 def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from http_server import GAP, OPERATOR, choices, metric
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.engine import stop_criteria
+from dg_lsp.engine.decoders import base
 
 STORY = "Once upon a time there was a canvas of sixty-four tokens that went on in another one, and ended there."
 BODY = {"prompt": "Once upon"}
@@ -99,8 +99,8 @@ def test_the_deadline_cuts(start, monkeypatch):
     denoiser = ScriptedDenoiser(story, tokens_per_step=1)
     client = start(denoiser)
     begin = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: begin + 100 * denoiser.num_steps)
-    monkeypatch.setattr(stop_criteria, "time", clock)
+    clock = SimpleNamespace(monotonic=lambda: begin + 100 * denoiser.num_steps, perf_counter=float)
+    monkeypatch.setattr(base, "time", clock)
     tree = client.post("/v1/completions", {**BODY, "max_tokens": 90, "t_max_predict_ms": 250_000}).tree
     assert (tree["choices"][0]["text"], tree["choices"][0]["finish_reason"]) == (" a ", "length")
 

@@ -116,13 +116,13 @@ def test_expected_passes_of_known_decoders_are_read():
     rows = {
         "block.draft-verify": "0,4,4.5,0.25",
         "line-end.causal": "7.5,0,0,0.3",
-        "line-end.race": "0,0,9,1",
+        "line-end.canvas": "0,0,9,1",
     }
     spec = trained({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})
     assert spec.expectations == (
         ExpectedPasses("block", DecoderName.SPECULATIVE, 0.0, 4.0, 4.5, 0.25),
+        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 9.0, 1.0),
         ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 7.5, 0.0, 0.0, 0.3),
-        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 9.0, 1.0, num_canvases=2),
     )
 
 

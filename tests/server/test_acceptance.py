@@ -82,51 +82,41 @@ def test_an_item_that_is_still_there_after_30_seconds_is_a_useful_edit():
     assert editor.outcomes == []
     editor.wait(0.2)
     [outcome] = editor.outcomes
-    assert (outcome.verdict, outcome.accepted, outcome.is_reported) == ("useful", "whole", False)
+    assert (outcome.verdict, outcome.accepted) == ("useful", "whole")
     assert outcome.ttfue_ms == pytest.approx(80)
-    assert (outcome.item_chars, outcome.accepted_chars, outcome.kept_chars) == (21, 21, 21)
-    assert outcome.followed_seconds >= 30
 
 
 @pytest.mark.parametrize(
-    ("keys", "verdict", "accepted", "kept"),
+    ("keys", "verdict", "accepted"),
     [
-        ([ITEM, "\n    x = 1"], "useful", "whole", 21),
-        (list(ITEM), "useful", "typed", 21),
-        (["return", " width", "\n"], "partly", "words", 12),
-        (["return", *" wide"], "partly", "words", 6),
-        (list("pass"), "wrong", "none", 0),
-        (list("return 1"), "wrong", "none", 0),
+        ([ITEM, "\n    x = 1"], "useful", "whole"),
+        (list(ITEM), "useful", "typed"),
+        (["return", " width", "\n"], "partly", "words"),
+        (["return", *" wide"], "partly", "words"),
+        (list("pass"), "wrong", "none"),
+        (list("return 1"), "wrong", "none"),
     ],
     ids=["accepted, then more lines", "typed through", "two words", "one word", "other text", "same beginning typed"],
 )
-def test_what_the_client_does_not_report_is_read_from_the_buffer(keys, verdict, accepted, kept):
+def test_acceptance_that_the_client_does_not_report_is_read_from_the_buffer(keys, verdict, accepted):
     editor = Editor()
     editor.shows(ITEM)
     for key in keys:
         editor.insert(key)
     outcome = editor.outcome()
-    assert (outcome.verdict, outcome.accepted, outcome.kept_chars) == (verdict, accepted, kept)
+    assert (outcome.verdict, outcome.accepted) == (verdict, accepted)
 
 
-def test_the_longest_words_in_the_same_order_are_kept():
-    editor = Editor()
-    editor.shows(ITEM)
-    editor.insert(ITEM)
-    editor.replace(len(editor.text) - len(ITEM), len(editor.text), "return height * width")
-    outcome = editor.outcome()
-    assert (outcome.verdict, outcome.kept_chars) == ("partly", 21 * len("returnheight") // 18)
-
-
-def test_an_accepted_item_that_is_deleted_within_30_seconds_is_not_useful():
+@pytest.mark.parametrize(("text", "verdict"), [("", "wrong"), ("return height * width", "partly"), ("depth", "wrong")])
+def test_an_accepted_item_that_is_changed_within_30_seconds_is_not_useful(text, verdict):
     editor = Editor()
     start = len(editor.text)
     editor.shows(ITEM)
     editor.insert(ITEM)
     editor.wait(29)
-    editor.replace(start, start + len(ITEM), "")
+    editor.replace(start, start + len(ITEM), text)
     outcome = editor.outcome()
-    assert (outcome.verdict, outcome.accepted, outcome.kept_chars) == ("wrong", "whole", 0)
+    assert (outcome.verdict, outcome.accepted) == (verdict, "whole")
 
 
 def test_edits_elsewhere_do_not_lose_the_place():
@@ -144,19 +134,15 @@ def test_a_word_that_the_editor_replaces_by_a_longer_one_counts_from_its_end():
     assert (editor.outcome().verdict, editor.outcomes[0].accepted) == ("useful", "whole")
 
 
-@pytest.mark.parametrize(
-    ("length", "accepted", "chars"), [(None, "whole", 15), (3, "words", 3), (8, "line", 8), (15, "whole", 15)]
-)
-def test_reports_of_the_client_decide_how_much_was_accepted(length, accepted, chars):
+@pytest.mark.parametrize(("length", "accepted"), [(None, "whole"), (3, "words"), (8, "line"), (15, "whole")])
+def test_reports_of_the_client_decide_how_much_was_accepted(length, accepted):
     editor = Editor()
     item = "f = open\nf.x = 1"[:15]
     [name] = editor.shows(item)
     editor.acceptance.record_shown(name)
     editor.insert(item[: length or 15])
     editor.acceptance.record_accepted(name, length)
-    outcome = editor.outcome()
-    assert (outcome.accepted, outcome.accepted_chars, outcome.is_reported) == (accepted, chars, True)
-    assert outcome.displayed_ms == pytest.approx(80)
+    assert editor.outcome().accepted == accepted
     assert editor.acceptance.counts == {"shown": 1, "accepted": 1}
 
 

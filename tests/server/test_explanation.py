@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 from dg_lsp.server.explanation import explain
 from dg_lsp.settings import CompletionSettings

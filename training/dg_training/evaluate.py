@@ -259,12 +259,12 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     engine = LocalEngine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     known = (case for case in cases if case.kind in set(CaseKind))
-    decoders = {name: plan for name, plan in PLAN_DECODERS.items() if not missing_part(denoiser.spec, plan[0])}
-    for case, (name, (decoder, num_candidates)) in itertools.product(known, decoders.items()):
+    decoders = {name: decoder for name, decoder in PLAN_DECODERS.items() if not missing_part(denoiser.spec, decoder)}
+    for case, (name, decoder) in itertools.product(known, decoders.items()):
         counting.passes.clear()
         max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
         request = FillRequest(
-            case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder, priority=Priority.INVOKED
+            case.snapshot, case.offset, max_lines=max_lines, decoder=decoder, priority=Priority.INVOKED
         )
         result = engine.fill(request, deadline=float("inf"))
         passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]

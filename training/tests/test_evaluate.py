@@ -71,7 +71,7 @@ def test_decoder_statistics_count_passes_by_kind():
         TestCase("span", "span", "x = ", "\n", "total_price"),
     ]
     table = evaluate.decoder_statistics(denoiser, denoiser.tokenizer, cases)
-    assert set(table) == {f"line-end.{name}" for name in ("canvas", "race", "causal", "lookup")}
+    assert set(table) == {f"line-end.{name}" for name in ("canvas", "causal", "lookup")}
     assert table["line-end.causal"] == "12.00,0.00,0.00,0.500"
     names = ("canvas", "lookup")
     canvas, lookup = ([float(x) for x in table[f"line-end.{name}"].split(",")] for name in names)

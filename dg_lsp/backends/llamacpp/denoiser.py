@@ -3,7 +3,6 @@
 The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiongemma` have the others.
 """
 
-import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
-    CausalPass,
     DeviceMemory,
     Floats,
     Footprint,
@@ -165,10 +163,6 @@ class ContextDenoiser(ABC):
         del slot, ids, allowed
         raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
-    def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """See `Denoiser.extend_together`; one after the other."""
-        return [self.extend(each.slot, each.ids, each.allowed) for each in passes]
-
     def close(self) -> None:
         """Frees context and model. Idempotent."""
         self._context.close()
@@ -258,51 +252,19 @@ class LlamaDenoiser(ContextDenoiser):
             return super().extend(slot, ids)
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
-        self._check_room(slot, [len(new)])
-        (prediction,) = self._extend([CausalPass(slot, len(self._cache.ids(slot)), new, allowed)])
-        return prediction
-
-    def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """See `Denoiser.extend_together`."""
-        if self.spec.block_length:
-            return super().extend_together(passes)
-        slots = [each.slot for each in passes]
-        num_tokens = sum(len(each.ids) for each in passes)
-        for each in passes:
-            checked_extension(each.ids, self.spec.vocab_size, self._budget.canvas_tokens)
-            self._check_room(each.slot, [len(each.ids)])
-        is_held = all(len(self._cache.ids(each.slot)) == each.num_held for each in passes)
-        num_needed = num_tokens + sum(each.num_held for each in passes)
-        is_small = num_tokens <= self._budget.canvas_tokens and num_needed <= self._budget.context_length
-        if not (is_held and is_small and len({*slots}) == len(slots)):
-            raise RequestError(f"the slots {slots} cannot be extended in one pass")
-        return self._extend(passes)
-
-    def _extend(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """Decodes checked passes of different slots together."""
-        slots, counts = [each.slot for each in passes], [len(each.ids) for each in passes]
-        old = [self._cache.ids(slot) for slot in slots]
-        new = [token_ids(np.concatenate([before, each.ids])) for before, each in zip(old, passes, strict=True)]
-        positions = [np.arange(len(before), len(after), dtype=np.int32) for before, after in zip(old, new, strict=True)]
-        starts = [0, *np.cumsum(counts).tolist()]
-        allowed = {
-            start + at: tokens
-            for start, each in zip(starts, passes, strict=False)
-            for at, tokens in (each.allowed or {}).items()
-        }
+        count = len(new)
+        self._check_room(slot, [count])
+        old = self._cache.ids(slot)
         try:
-            self._cache.make_room(slots[0], starts[-1], slots)
-            ids = np.concatenate([each.ids for each in passes])
-            self._context.batch.put(ids, np.concatenate(positions), np.repeat(slots, counts))
-            self._cache.decode(slots[0], slots, causal=True)
-            reduced = self._reducer.reduce(self._context.logits(starts[-1]), 0.0, self._greedy, allowed)
+            self._cache.make_room(slot, count)
+            self._context.batch.put(new, np.arange(len(old), len(old) + count, dtype=np.int32), slot)
+            self._cache.decode(slot, causal=True)
+            reduced = self._reducer.reduce(self._context.logits(count), 0.0, self._greedy, allowed)
         except BackendError:
-            for slot in slots:
-                self._cache.clear(slot)
+            self._cache.clear(slot)
             raise
-        for slot, known in zip(slots, new, strict=True):
-            self._cache.set_ids(slot, known)
-        return [take(reduced, slice(*each)) for each in itertools.pairwise(starts)] if len(passes) > 1 else [reduced]
+        self._cache.set_ids(slot, token_ids(np.concatenate([old, new])))
+        return reduced
 
     def _num_used(self) -> int:
         return self._cache.num_used

@@ -1,7 +1,6 @@
 """The prompts in the KV cache of a context, by slot."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,17 +181,17 @@ class KvCache:
         if slot in self._drifts and self._drifts[slot].start >= length:
             del self._drifts[slot]
 
-    def decode(self, slot: int, beside: Collection[int] = (), *, causal: bool) -> None:
-        """Runs the batch; if the cache turns out to be full, evicts all slots but these and retries."""
+    def decode(self, slot: int, *, causal: bool) -> None:
+        """Runs the batch; if the cache turns out to be full, evicts all other slots and retries."""
         if self._context.decode(causal=causal) != NO_CELLS:
             return
-        for other in self._ids.keys() - {slot, *beside}:
+        for other in self._ids.keys() - {slot}:
             self.clear(other)
         if self._context.decode(causal=causal) == NO_CELLS:
             raise decode_error(NO_CELLS)
 
-    def make_room(self, slot: int, num_tokens: int, beside: Collection[int] = ()) -> None:
-        """Makes cells for more tokens: the context grows, or slots other than this one and those beside are evicted.
+    def make_room(self, slot: int, num_tokens: int) -> None:
+        """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
 
         After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
         """
@@ -202,13 +201,13 @@ class KvCache:
         try:
             self._context.grow(num_missing, list(self._ids))
         except ModelMemoryError:
-            if sum(len(self.ids(each)) for each in {slot, *beside}) + num_tokens > self._context.num_cells:
+            if len(self.ids(slot)) + num_tokens > self._context.num_cells:
                 raise
         except BackendError:
             self._ids.clear()
             self._drifts.clear()
             raise
-        for other in [each for each in self._ids if each not in {slot, *beside}]:
+        for other in [each for each in self._ids if each != slot]:
             if self.num_used + num_tokens <= self._context.num_cells:
                 break
             self.clear(other)

@@ -13,7 +13,6 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
-    CausalPass,
     DeviceMemory,
     Footprint,
     Lanes,
@@ -141,10 +140,6 @@ class TransformersDenoiser:
         """See `Denoiser.extend`; the decoder has no causal head."""
         del slot, ids, allowed
         raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
-
-    def extend_together(self, passes: Sequence[CausalPass]) -> list[Prediction]:
-        """See `Denoiser.extend_together`; the decoder has no causal head."""
-        return [self.extend(each.slot, each.ids) for each in passes]
 
     def close(self) -> None:
         """Frees the memory of the device. Idempotent."""

@@ -12,7 +12,7 @@ from typing_extensions import override
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, PendingPass, Progress, gap_of
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
@@ -26,56 +26,53 @@ class AutoregressiveDecoder(Decoder):
     @override
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
-        task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
+        task = self._task
+        limits = task.limits
         prompt_ids = known_ids = task.layout.prompt_ids
-        draft, num_new = EMPTY, (yield from self._prefill(prompt_ids))
-        copied = self._copied(known_ids)
+        draft = EMPTY
+        num_new = yield from self._prefill(prompt_ids)
         while not (self._is_done(draft) or limits.is_over()):
-            drafted = (yield from self._drafted(known_ids, draft)) if copied is None else copied
+            drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
                 break
             num_agreed = 0
-            prediction = denoiser.extend(slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted]))
-            self.num_passes += 1
+            prediction = task.denoiser.extend(
+                task.slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted])
+            )
+            task.costs.num_passes += 1
             if len(drafted):
                 num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
             accepted = slice(num_new - 1, num_new + num_agreed)
             known_ids = np.concatenate([known_ids, prediction.argmax_ids[accepted]])
             if num_agreed < len(drafted):
-                denoiser.prefill(slot, known_ids[:-1])
+                task.denoiser.prefill(task.slot, known_ids[:-1])
             draft = self._grown(draft, prediction, accepted)
             num_new = 1
-            num_tokens = len(draft.confidence)
-            fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + num_tokens]
-            copied = self._copied(known_ids)
-            next_pass = None
-            if copied is not None:
-                next_pass = PendingPass(denoiser, slot, np.concatenate([known_ids[-1:], copied]))
-            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence, next_pass=next_pass)
+            fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + len(draft.confidence)]
+            yield Progress(0, task.costs.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         """Returns how many of the last tokens are left to the first pass, at least one."""
         num_missing = len(prompt_ids) - self._task.num_kept
         num_left = max(1, num_missing) if num_missing <= MAX_OPENING else 1
-        self.num_decoded = num_left + (yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left]))
+        num_decoded = yield from self._task.prefill(prompt_ids[: len(prompt_ids) - num_left])
+        self._task.costs.num_prefilled += num_left + num_decoded
         return num_left
-
-    def _copied(self, known_ids: TokenIds) -> TokenIds | None:
-        """Tokens that may follow, found without a pass; None where passes draft them."""
-        del known_ids
-        return NOTHING
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         """Tokens that may follow, with one value for each forward pass that it took to draft them.
 
         The slot holds all but the last token of `known_ids`, before and after.
         """
-        raise NotImplementedError
+        del known_ids, draft
+        yield from ()
+        return NOTHING
 
     def _grown(self, draft: Draft, prediction: Prediction, accepted: slice) -> Draft:
         """Grows token by token, so that the draft stops where it would without drafted tokens."""
-        ids, confidence = prediction.argmax_ids[accepted], prediction.confidence[accepted]
+        ids = prediction.argmax_ids[accepted]
+        confidence = prediction.confidence[accepted]
         for i in range(len(ids)):
             draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._end_ids)
             if i + 1 < len(ids) and self._is_done(draft):
@@ -85,7 +82,7 @@ class AutoregressiveDecoder(Decoder):
     def _is_done(self, draft: Draft) -> bool:
         task = self._task
         is_full = len(task.layout.prompt_ids) + len(draft.confidence) >= task.max_length
-        return is_full or task.is_done(draft, self.num_passes)
+        return is_full or task.is_done(draft)
 
 
 class RemovedTextDecoder(AutoregressiveDecoder):
@@ -109,7 +106,8 @@ class PromptLookupDecoder(AutoregressiveDecoder):
     """Drafts cost no pass of their own; without a match a pass gives one token."""
 
     @override
-    def _copied(self, known_ids: TokenIds) -> TokenIds:
+    def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
+        yield from ()
         layout, repetition = self._task.layout, self._task.repetition
         fill_ids = known_ids[len(layout.prompt_ids) :]
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
@@ -152,24 +150,20 @@ class SpeculativeDecoder(AutoregressiveDecoder):
     @override
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         # the canvas comes before the first causal pass, and needs all of the prompt but the newest token
-        self.num_decoded = 1 + (yield from self._task.prefill(prompt_ids[:-1]))
+        self._task.costs.num_prefilled += 1 + (yield from self._task.prefill(prompt_ids[:-1]))
         return 1
-
-    @override
-    def _copied(self, known_ids: TokenIds) -> None:
-        del known_ids
 
     @override
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         task = self._task
         layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
         canvas = layout.canvas(task.limits.canvas_length - 1, task.spec, task.rng)
-        self._count_canvases([canvas])
+        task.costs.count_canvases([canvas])
         step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
-        self.num_passes += 1
+        task.costs.num_passes += 1
         ids = np.concatenate([draft.ids, step.draft_ids])
         confidence = np.concatenate([draft.confidence, step.confidence])
-        yield Progress(0, self.num_passes, draft, ids, confidence)
+        yield Progress(0, task.costs.num_passes, draft, ids, confidence)
         return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:

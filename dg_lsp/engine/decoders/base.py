@@ -1,25 +1,28 @@
-"""Interface of the decoders, and the values that they take and return."""
+"""Interface of the decoders: what they take and return, the limits of a request, and when a fill is complete."""
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, among
-from dg_lsp.canvas.spec import ModelSpec, Sampling
+from dg_lsp.canvas.layout import NOTHING, OPEN, Canvas, Flags, Layout, TokenIds, among
+from dg_lsp.canvas.prompt_format import GAP_LENGTHS, num_frozen
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import Floats, Passes, is_whole
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.repetition import Repetition
-from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+from dg_lsp.engine.request import Cell, Ending, FillRequest, Frame, Priority, Timings
+from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
+from dg_lsp.settings import CompletionSettings
 
 Value = TypeVar("Value")
-Other = TypeVar("Other")
+Changed = TypeVar("Changed")
 Result = TypeVar("Result")
 
 
@@ -38,22 +41,12 @@ class Draft:
         # a scan of a list: numpy takes several times longer for so few tokens
         length = next((at for at, token in enumerate(ids.tolist()) if token in end_ids), len(ids))
         is_ended = length < len(ids)
-        new_ids, new_confidence = ids[:length], confidence[: length + is_ended]
+        new_ids = ids[:length]
+        new_confidence = confidence[: length + is_ended]
         if len(self.confidence):
             new_ids = np.concatenate([self.ids, new_ids])
             new_confidence = np.concatenate([self.confidence, new_confidence])
         return Draft(new_ids, new_confidence, is_ended)
-
-    def settle(self, step: Step, end_ids: frozenset[int]) -> "Draft":
-        """This draft and the settled beginning of the canvas after it."""
-        settled = step.num_settled
-        # with uniform noise the canvas may hold noise at a settled position
-        return self.grow(step.draft_ids[:settled], step.confidence[:settled], end_ids)
-
-    def cut(self, length: int, *, is_cut: bool) -> "Draft":
-        """The first tokens, as a fill that has ended."""
-        ids, confidence = self.ids[:length], self.confidence[:length]
-        return replace(self, ids=ids, confidence=confidence, is_ended=True, is_cut=is_cut)
 
     @property
     def is_empty(self) -> bool:
@@ -69,15 +62,6 @@ class Draft:
 
 
 EMPTY = Draft(NOTHING, np.empty(0, np.float32))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingPass:
-    """The causal pass that comes next unless its decoder ends; see `decode_run.join`."""
-
-    denoiser: Passes
-    slot: int
-    ids: TokenIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,39 +81,44 @@ class Progress:
     num_removed: int = 0  # bytes before the cursor with which the draft begins, see `Layout.removed`
     is_answer: bool = False  # to a conversation: a thought may come first
     is_thinking: bool = False  # see `ModelSpec.is_thinking`
-    next_pass: PendingPass | None = None  # None where it is unknown, or no causal pass
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft, num_earlier: int = 0) -> "Progress":
         """The canvas after a step."""
-        canvas = step.draft_ids, step.confidence, step.committed
-        return cls(block, number, draft, *canvas, num_earlier=num_earlier)
+        return cls(block, number, draft, step.draft_ids, step.confidence, step.committed, num_earlier=num_earlier)
 
     def frame(self, decode: Callable[[TokenIds], bytes], end_ids: TokenIds) -> Frame:
         """The canvas position by position, and the settled text, both from the cursor on."""
-        earlier_ids, ids, committed = self.draft.ids[: self.num_earlier], self.ids, self.committed
+        earlier_ids = self.draft.ids[: self.num_earlier]
         num_hidden = max(0, self.num_removed - len(decode(earlier_ids)))  # bytes of the canvas
 
         def text(ids: TokenIds) -> str:
             return decode(ids)[self.num_removed :].decode("utf-8", "replace")
 
+        committed = self.committed
         if committed is None:
-            committed = np.arange(len(ids)) < len(self.draft.confidence)
-        frozen = np.zeros(len(ids), np.bool_) if self.frozen is None else self.frozen
-        flags = committed.tolist(), among(ids, end_ids).tolist(), frozen.tolist()
-        facts = zip(self.confidence.tolist(), *flags, strict=True)
-        cells = list[Cell]()
-        for i, cell_facts in enumerate(facts):
-            piece = decode(ids[i : i + 1])
+            committed = np.arange(len(self.ids)) < len(self.draft.confidence)
+        frozen = np.zeros(len(self.ids), np.bool_) if self.frozen is None else self.frozen
+        is_end = among(self.ids, end_ids)
+        cells: list[Cell] = []
+        for at in range(len(self.ids)):
+            piece = decode(self.ids[at : at + 1])
             if len(piece) > num_hidden or not num_hidden:
-                cells.append(Cell(piece[num_hidden:].decode("utf-8", "replace"), *cell_facts))
+                shown = piece[num_hidden:].decode("utf-8", "replace")
+                cells.append(
+                    Cell(shown, float(self.confidence[at]), bool(committed[at]), bool(is_end[at]), bool(frozen[at]))
+                )
             num_hidden = max(0, num_hidden - len(piece))
         return Frame(self.block, self.number, tuple(cells), text(self.draft.ids), text(earlier_ids))
 
 
+PROMPT_PIECE = Progress(0, 0, EMPTY, NOTHING, EMPTY.confidence)
+"""Between two pieces of a prompt."""
+
+
 def mapped(
-    steps: Generator[Value, None, Result], change: Callable[[Value], Other | None]
-) -> Generator[Other, None, Result]:
+    steps: Generator[Value, None, Result], change: Callable[[Value], Changed | None]
+) -> Generator[Changed, None, Result]:
     """The same steps, each changed, without those that become None, and the same result."""
     with closing(steps):
         while True:
@@ -138,8 +127,235 @@ def mapped(
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            if (changed := change(step)) is not None:
+            changed = change(step)
+            if changed is not None:
                 yield changed
+
+
+class RequestCosts:
+    """The seconds of one request by stage, and its passes."""
+
+    def __init__(self) -> None:
+        self.prompt = self.prefill = self.predict = self.postprocess = self.paused = 0.0
+        self.num_prefilled = 0  # prompt tokens that the slot lacked
+        self.num_passes = 0  # those of the prompt left out
+        self.num_decodes = 0  # passes of the runtime
+        self.num_blocks = 0  # canvases that were denoised
+        self.canvas_tokens = 0  # tokens of these canvases
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def stage(self, name: Literal["prompt", "prefill", "predict", "postprocess"]) -> Iterator[None]:
+        """Adds the time of the `with` block to this stage."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - began)
+
+    def count_canvases(self, canvases: Sequence[Canvas]) -> None:
+        """Counts canvases of which a pass has begun."""
+        self.num_blocks += len(canvases)
+        self.canvas_tokens += sum(len(canvas.canvas_ids) for canvas in canvases)
+
+    def relay(self, steps: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
+        """The same steps; the time in which the caller holds one is not counted."""
+        with closing(steps):
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                began = time.perf_counter()
+                yield step
+                self.paused += time.perf_counter() - began
+
+    def timings(self) -> Timings:
+        """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
+        total = time.perf_counter() - self._start - self.paused
+        return Timings(
+            prefill=1e3 * (self.prompt + self.prefill),
+            denoise=1e3 * (total - self.prompt - self.prefill - self.postprocess),
+            postprocess=1e3 * self.postprocess,
+            total=1e3 * total,
+            predict=1e3 * self.predict,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one request."""
+
+    canvas_length: int  # tokens of a canvas; 0 for a decoder without one
+    max_tokens: int
+    max_lines: int | None
+    num_canvases: int = 1  # canvases that share each pass
+    deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
+    early_stop_passes: float = math.inf  # passes after which whole lines are enough
+    is_raw: bool = False  # the text may repeat itself
+    stops: tuple[str, ...] = ()  # texts that end it
+    is_stopped: Callable[[], bool] = bool  # the user has stopped it
+    max_length: int = 0  # tokens of prompt and text that a canvas may follow; 0: those of the longest prompt of a fill
+
+    def is_over(self) -> bool:
+        """The deadline has passed, or the user has stopped it."""
+        return time.monotonic() >= self.deadline or self.is_stopped()
+
+
+def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
+    """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline.
+
+    The setting is for automatic completions: a user who requests some waits for them, and they do not depend on the
+    costs that were measured at load.
+    """
+    wanted = request.early_stop_ms
+    if wanted is None:
+        wanted = 0.0 if request.priority is Priority.INVOKED else settings.early_stop_ms
+    return wanted if wanted and deadline < math.inf else math.inf
+
+
+def canvas_length(
+    spec: ModelSpec,
+    max_lines: int | None,
+    layout: Layout = OPEN,
+    decoder: DecoderName = DecoderName.DIFFUSION,
+) -> int:
+    """Tokens of a canvas: the spec's, or else the model's shortest for so many lines and the frozen tokens.
+
+    Raises:
+        RequestError: it has no room for a fill.
+    """
+    if spec.block_length:
+        return spec.block_length
+    wanted = spec.canvas_length
+    frozen = num_frozen(layout)
+    if 0 < wanted <= frozen:
+        raise RequestError(
+            f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"
+        )
+    if decoder is DecoderName.INFILL:
+        least = frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
+    else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
+        least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
+    return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
+
+
+@dataclass(frozen=True, slots=True)
+class StopCriteria:
+    """When one request's fill is complete, and how much of it can be shown."""
+
+    decode: Callable[[TokenIds], bytes]
+    limits: Limits
+    stop: str = ""  # the fill ends before a line that begins with it, unless it is empty
+    removed: bytes = b""  # see `Layout.removed`
+
+    def is_spelled(self, ids: TokenIds) -> bool:
+        """The tokens go as far as the cursor."""
+        return not self.removed or self.decode(ids).startswith(self.removed)
+
+    def is_met(self, draft: Draft, num_passes: int) -> bool:
+        """The fill has ended, is long enough after so many passes, or repeats itself."""
+        if draft.is_ended or self._is_full(draft.ids):
+            return True
+        text = self._text(draft.ids)
+        if self._has_stop(text):
+            return True
+        if self.limits.is_raw:
+            return False
+        is_early = num_passes >= self.limits.early_stop_passes
+        return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
+
+    def ending(self, draft: Draft, num_passes: int) -> Ending:
+        """Why a fill stopped that is now this. With all its lines it might go on, unless its end is settled too."""
+        if draft.is_cut:
+            return Ending.TOKENS
+        text = self._text(draft.ids)
+        max_lines = self.limits.max_lines
+        if self._has_stop(text):
+            return Ending.STOP
+        if self._find_stop(text) is not None:
+            return Ending.END
+        has_more = max_lines is not None and text.strip("\n").count("\n") >= max_lines
+        if draft.is_ended and not has_more:
+            return Ending.END
+        if has_more or self._is_full(draft.ids) or (max_lines is not None and text.count("\n") >= max_lines):
+            return Ending.TOKENS
+        if self.is_met(draft, 0):  # it repeats itself
+            return Ending.END
+        is_late = num_passes >= self.limits.early_stop_passes or self.limits.is_over()
+        return Ending.DEADLINE if is_late else Ending.CONTEXT
+
+    def shown_bytes(self, draft: Draft) -> bytes:
+        """The part of the fill to judge, without a last line that was broken off after whole ones."""
+        fill = self._fill(draft.ids)
+        end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
+        if end is not None:
+            return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
+        whole = fill[: fill.rfind(b"\n") + 1]
+        if draft.is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace"), fill.count(b"\n")):
+            return fill
+        return whole
+
+    def num_shown(self, ids: TokenIds) -> int:
+        """How many tokens are on the lines that may be shown, the line end after them left out."""
+        if self.limits.max_lines is None:
+            return len(ids)
+        num_ends = 0
+        for i in range(len(ids)):
+            text = self.decode(ids[i : i + 1])
+            num_ends += text.count(b"\n")
+            if num_ends >= self.limits.max_lines:
+                return i + (not text.startswith(b"\n"))
+        return len(ids)
+
+    def _fill(self, ids: TokenIds) -> bytes:
+        """The text after the cursor; none where the tokens do not begin with the text before it."""
+        return self.decode(ids)[len(self.removed) :] if self.is_spelled(ids) else b""
+
+    def _text(self, ids: TokenIds) -> str:
+        return self._fill(ids).decode("utf-8", "replace")
+
+    def _has_stop(self, text: str) -> bool:
+        return any(stop in text for stop in self.limits.stops if stop)
+
+    def _is_full(self, ids: TokenIds) -> bool:
+        """The tokens after the cursor are as many as may be."""
+        num_tokens = len(ids)
+        limit = self.limits.max_tokens
+        if num_tokens < limit or not self.removed:
+            return num_tokens >= limit
+        sizes = (len(self.decode(ids[: at + 1])) for at in range(num_tokens))
+        num_before = next((at for at, size in enumerate(sizes) if size > len(self.removed)), num_tokens)
+        return num_tokens - num_before >= limit
+
+    def _find_stop(self, text: str) -> int | None:
+        """Offset of the line end before the first line that begins with the stop."""
+        if not self.stop:
+            return None
+        at = f"\n{text}".find(f"\n{self.stop}")
+        return max(0, at - 1) if at >= 0 else None
+
+
+def meets_stop_criteria(text: str, limits: Limits, *, is_early: bool) -> bool:
+    """The text has as many lines as may be shown, or whole ones if `is_early`, or it repeats itself."""
+    num_ends = text.count("\n")
+    if _loops(text, num_ends):
+        return True
+    if not num_ends:
+        return False
+    has_all = limits.max_lines is not None and num_ends >= limits.max_lines
+    return has_all or (is_early and bool(text[: text.rindex("\n")].strip()))
+
+
+def _loops(text: str, num_ends: int) -> bool:
+    if num_ends > 1 and cut_loops(text) != text:
+        return True
+    # five copies of three or more characters have one of these pieces four times; the whole search is slow
+    for at in range(0, len(text) - 2, 13):
+        if text.count(text[at : at + 3]) >= 4:
+            return is_repetitive(text)
+    return False
 
 
 PIECE_MS, MIN_PIECE = 30.0, 16
@@ -172,13 +388,14 @@ def prefill(
     """
     num_decoded = 0
     while limits is None or not limits.is_over():
-        most, began = speed.piece(limits.deadline if limits else math.inf), time.perf_counter()
+        most = speed.piece(limits.deadline if limits else math.inf)
+        began = time.perf_counter()
         num_new = denoiser.prefill(slot, prompt_ids, most)
         speed.measure(num_new, time.perf_counter() - began)
         num_decoded += num_new
         if is_whole(num_new, prompt_ids, most):
             return num_decoded
-        yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
+        yield PROMPT_PIECE
     return None
 
 
@@ -192,6 +409,7 @@ class DecodeTask:
     limits: Limits
     stop: StopCriteria
     rng: np.random.Generator
+    costs: RequestCosts = field(default_factory=RequestCosts)
     repetition: Repetition | None = None
     num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
@@ -217,29 +435,21 @@ class DecodeTask:
         num_decoded = yield from prefill(self.denoiser, self.slot, prompt_ids, self.speed, self.limits)
         return len(prompt_ids) - self.num_kept if num_decoded is None else num_decoded
 
-    def is_done(self, draft: Draft, num_passes: int) -> bool:
-        """The draft after so many passes meets the stop criteria."""
-        return self.stop.is_met(draft.ids, is_ended=draft.is_ended, num_passes=num_passes)
+    def is_done(self, draft: Draft) -> bool:
+        """The draft after the passes so far meets the stop criteria."""
+        return self.stop.is_met(draft, self.costs.num_passes)
 
 
 class Decoder(ABC):
     """One way to decode, for one request."""
 
     def __init__(self, task: DecodeTask) -> None:
-        self.num_decoded = 0  # prompt tokens that the slot lacked
-        self.num_passes = 0  # so far, those of the prompt left out
-        self.num_blocks = self.canvas_tokens = 0  # canvases that were denoised, and their tokens
         self._task = task
         self._end_ids = frozenset(task.spec.end_ids)
 
     @abstractmethod
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates. Raises what the denoiser raises."""
-
-    def _count_canvases(self, canvases: Sequence[Canvas]) -> None:
-        """Counts canvases of which a pass has begun."""
-        self.num_blocks += len(canvases)
-        self.canvas_tokens += sum(len(canvas.canvas_ids) for canvas in canvases)
 
 
 def gap_of(step: Step) -> Step:

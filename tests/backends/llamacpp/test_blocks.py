@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import tiny_masked
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from tiny_masked import MASK, softmax
 
 from dg_lsp.backends.llamacpp.library import library
@@ -17,7 +18,6 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, Specula
 from dg_lsp.engine.decoders.base import DecodeTask
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.engine import drain
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 
 EXACT = 1e-4
 NUM_FILLS, NUM_TOKENS = 8, 24

@@ -11,9 +11,8 @@ from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDe
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
-from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.decoders.base import DecodeTask, Limits, StopCriteria
 from dg_lsp.engine.engine import drain
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
 
 PROMPT = "x = 1\n"
@@ -26,7 +25,8 @@ class FixedDrafts(AutoregressiveDecoder):
         super().__init__(task)
         self.drafts = iter(drafts)
 
-    def _copied(self, *_):
+    def _drafted(self, *_):
+        yield from ()
         return np.array(next(self.drafts, []), np.int32)
 
 
@@ -36,11 +36,11 @@ def filled(make, script, limits, room=64):
     denoiser = ScriptedDenoiser(script, spec=spec)
     stop = StopCriteria(denoiser.tokenizer.decode, limits)
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
-    decoder = make(DecodeTask(denoiser, 0, Layout(prompt), limits, stop, np.random.default_rng(0)))
-    (draft,) = drain(decoder.run())
-    assert decoder.num_passes == denoiser.num_steps
+    task = DecodeTask(denoiser, 0, Layout(prompt), limits, stop, np.random.default_rng(0))
+    (draft,) = drain(make(task).run())
+    assert task.costs.num_passes == denoiser.num_steps
     assert denoiser.prefill(0, np.concatenate([prompt, draft.ids])) <= 1
-    return draft, decoder.num_passes
+    return draft, task.costs.num_passes
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,16 +1,14 @@
 """Several canvases that share each pass, and lines that stand before their canvas under uniform noise."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import MASK_SPEC, NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
+from dg_lsp.backends.scripted import NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine import stop_criteria
-from dg_lsp.engine.decoder_selection import StepCosts
+from dg_lsp.engine.decoders import base
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -25,20 +23,6 @@ def test_canvas_whose_fill_can_be_shown_wins(engine_of, ask):
     assert [rejection.reason for rejection in result.rejections] == [Reason.SYNTAX_ERROR]
     assert denoiser.num_steps == result.steps
     assert result.output_tokens == len("x + y") + 1
-
-
-@pytest.mark.parametrize(("passes", "num_canvases"), [(4.0, 2), (9.0, 1)])
-def test_one_candidate_gets_two_canvases_where_they_are_expected_to_pay(ask, passes, num_canvases):
-    rows = (
-        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 8.0, 0.3),
-        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, passes, 0.3, num_canvases=2),
-    )
-    spec = replace(MASK_SPEC, expectations=rows, has_causal_head=False)
-    denoiser = ScriptedDenoiser([")", "x + y"], spec=spec, tokens_per_step=16)
-    costs = StepCosts(canvas=((8, 1.0), (32, 1.0)))
-    result = LocalEngine(denoiser, denoiser.tokenizer, NO_HURRY, costs).fill(ask("a = |\n"))
-    assert len(result.candidates) + len(result.rejections) == num_canvases
-    assert result.text == ("x + y" if num_canvases == 2 else "")
 
 
 class Wavering(ScriptedDenoiser):
@@ -73,7 +57,7 @@ def test_line_under_uniform_noise_ends_when_its_tokens_are_settled(wavering, ask
 
 def test_deadline_under_uniform_noise_returns_the_leading_settled_tokens(wavering, ask, monkeypatch):
     engine, denoiser = wavering("b + c")
-    monkeypatch.setattr(stop_criteria, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps))
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=float))
     result = engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=3)
     assert (result.text, result.steps) == ("b + c", 3)
     assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=4).is_unfinished
