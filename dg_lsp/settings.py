@@ -194,7 +194,7 @@ def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: st
 
 def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     if not re.fullmatch(r"\w*", value, re.ASCII):  # the value may be the key itself: the message does not have it
-        raise ValueError("remote.key_source must be the name of an environment variable, or keyring")
+        raise ValueError("remote.key_source must be the name of an environment variable")
 
 
 @attrs.frozen
@@ -220,7 +220,7 @@ class RemoteSettings:
     extra: str = field(default="", validator=_json_object)
     """A JSON object whose fields are added to every request."""
     key_source: str = field(default="DG_LSP_REMOTE_KEY", validator=_variable)
-    """Environment variable with the API key, or `keyring`: the system's, service `dg-lsp`, user the server's host."""
+    """Environment variable with the API key."""
     ca_file: str = ""
     """PEM file with certificates to trust instead of the system's."""
 
@@ -286,7 +286,7 @@ _MOVED = {
     "runtime": "use model",
     "audit": "use privacy.audit_log",
     "remote.key_variable": "use remote.key_source",
-    "remote.keyring": 'use remote.key_source = "keyring"',
+    "remote.keyring": "set the variable of remote.key_source",
     "daemon.http": "use dg-lsp serve",
     "model.prompt_attention": f"set it for each model, in the table [{SAMPLER_KEY}.NAME]",
 }
