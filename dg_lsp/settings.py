@@ -236,7 +236,7 @@ def _json_object(_instance: object, _attribute: "attrs.Attribute[str]", value: s
 
 def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     if not re.fullmatch(r"\w*", value, re.ASCII):  # the value may be the key itself: the message does not have it
-        raise ValueError("must be the name of an environment variable, or keyring")
+        raise ValueError("must be the name of an environment variable")
 
 
 @attrs.frozen
@@ -262,7 +262,7 @@ class RemoteSettings:
     extra: str = field(default="", validator=_json_object)
     """A JSON object whose fields are added to every request."""
     key_source: str = field(default="DG_LSP_REMOTE_KEY", validator=_variable)
-    """Environment variable with the API key, or `keyring`: the system's, service `dg-lsp`, user the server's host."""
+    """Environment variable with the API key."""
     ca_file: str = ""
     """PEM file with certificates to trust instead of the system's."""
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import NOTHING
@@ -75,14 +77,14 @@ class RemoteEngine(Engine):
         self._model = model
 
     @property
+    @override
     def footprint(self) -> Footprint:
-        """No memory of this machine."""
         return Footprint()
 
+    @override
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """See `Engine.run`. A request that only warms a prompt cache sends nothing."""
         _check_sampler(request)
-        if request.priority is Priority.WARM_UP:
+        if request.priority is Priority.WARM_UP:  # no server can be asked to read a prompt only
             return FillResult.unfinished()
         watch = RequestCosts()
         with watch.stage("prompt"):
@@ -95,10 +97,14 @@ class RemoteEngine(Engine):
             prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
-            counts = limits.max_tokens, request.num_candidates
-            is_invoked = request.priority is Priority.INVOKED
             query = RemoteQuery(
-                RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request), is_invoked=is_invoked
+                RemoteTask.FILL,
+                prompt,
+                limits.max_tokens,
+                num_answers=request.num_candidates,
+                seed=request.seed,
+                session=_session(request),
+                is_invoked=request.priority is Priority.INVOKED,
             )
             # a server reports no passes
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
@@ -109,18 +115,13 @@ class RemoteEngine(Engine):
         result = self._result(answer, candidates[: request.num_candidates], rejections, watch, limits)
         return result.confident(request.min_confidence(self.settings))
 
-    def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
-        """See `Engine.frames`: no frame, only the result."""
-        yield from ()
-        return self.fill(request, deadline=deadline)
-
+    @override
     def frame(self, progress: Progress) -> Frame:
-        """See `Engine.frame`: the text, and no cells."""
         text = progress.text if isinstance(progress, StreamProgress) else ""
         return Frame(progress.block, progress.number, (), text)
 
+    @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """See `Engine.chat`."""
         _check_sampler(request)
         is_raw = request.text is not None
         if is_raw and not self._model.continues_text:
@@ -129,19 +130,23 @@ class RemoteEngine(Engine):
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = RequestCosts()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
-        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
-        prompt = Prompt(request.text or "", "")
-        query = RemoteQuery(task, prompt, request.max_tokens, 1, request.seed, messages, _session(request))
+        query = RemoteQuery(
+            RemoteTask.TEXT if is_raw else RemoteTask.CHAT,
+            Prompt(request.text or "", ""),
+            request.max_tokens,
+            seed=request.seed,
+            messages=messages,
+            session=_session(request),
+        )
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
         answer = yield from watch.relay(self._stream(query, limits))
-        if text := answer.texts[0] if answer.texts else "":
-            return self._result(answer, (Candidate(text, 0.0),), (), watch, limits)
-        return self._result(answer, (), (Rejection(Reason.UNFINISHED),), watch, limits)
+        verdict = Candidate(answer.text, 0.0) if answer.text else Rejection(Reason.UNFINISHED)
+        return self._result(answer, *rank([verdict]), watch, limits)
 
+    @override
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
         _check_sampler(request)
         watch = RequestCosts()
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
@@ -160,15 +165,16 @@ class RemoteEngine(Engine):
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdict = self._judge_rewrite(answer, request, limits)
-        costs = answer.steps, watch.timings()
-        return rewrite_result(request, verdict, self._model_of(answer), self.follows_instructions, *costs)
+        return rewrite_result(
+            request, verdict, self._model_of(answer), self.follows_instructions, answer.steps, watch.timings()
+        )
 
+    @override
     def configured(self, settings: CompletionSettings) -> "RemoteEngine":
-        """See `Engine.configured`."""
         return RemoteEngine(self._model, settings)
 
+    @override
     def close(self) -> None:
-        """Closes the connections."""
         self._model.close()
 
     def _stream(
@@ -187,8 +193,7 @@ class RemoteEngine(Engine):
                 is_early = time.monotonic() >= early_stop
                 if is_fill and all(meets_stop_criteria(text, limits, is_early=is_early) for text in answer.texts):
                     break
-                text = answer.texts[0] if answer.texts else ""
-                yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=text)
+                yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=answer.text)
                 if limits.is_stopped():
                     break
         finally:
@@ -211,11 +216,10 @@ class RemoteEngine(Engine):
         return verdict if isinstance(verdict, Rejection) else replace(verdict, is_cut=is_cut)
 
     def _judge_rewrite(self, answer: RemoteAnswer, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
-        text = answer.texts[0] if answer.texts else ""
-        has_all = limits.max_lines is not None and meets_stop_criteria(text, limits, is_early=False)
+        has_all = limits.max_lines is not None and meets_stop_criteria(answer.text, limits, is_early=False)
         if not (answer.is_finished or has_all):
             return Rejection(Reason.UNFINISHED)
-        shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
+        shown = cut_lines(answer.text, limits.max_lines).encode("utf-8", "surrogatepass")
         return judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
 
     def _model_of(self, answer: RemoteAnswer) -> str:
@@ -232,21 +236,19 @@ class RemoteEngine(Engine):
         limits: Limits,
     ) -> FillResult:
         ending = Ending.END
-        if _is_cut(answer.texts[0] if answer.texts else "", answer, limits):
+        if _is_cut(answer.text, answer, limits):
             ending = Ending.DEADLINE if limits.is_over() else Ending.TOKENS
         return FillResult(
             model=self._model_of(answer),
             candidates=candidates,
             rejections=rejections,
-            canvas_length=answer.canvas_length,
+            canvas_length=0,
             steps=answer.steps,
             output_tokens=answer.output_tokens,
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
             timings=watch.timings(),
             ending=ending,
-            num_blocks=answer.blocks,
-            canvas_tokens=answer.canvas_tokens,
         )
 
 

@@ -5,7 +5,6 @@ import logging
 import socket
 import sys
 import time
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -16,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
@@ -25,17 +24,9 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import UsageError
-from dg_lsp.http.auth import AccessRules, Connection
+from dg_lsp.http.auth import READ_BYTES, AccessRules, Connection
 from dg_lsp.http.routes import router
-from dg_lsp.http.schemas import (
-    CANCELLED,
-    HEADERS,
-    STATUSES,
-    ApiError,
-    ErrorResponse,
-    api_error,
-    error_response,
-)
+from dg_lsp.http.schemas import CANCELLED, ApiError
 from dg_lsp.http.service import Metrics, Service
 from dg_lsp.settings import Settings
 from dg_lsp.system import LOOPBACK
@@ -45,6 +36,7 @@ BODY_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 MAX_BODY_BYTES = 8 * 2**20
 MAX_HEAD_BYTES = 65_536
+"""uvicorn counts those that have arrived when a head is incomplete; the next piece may complete it."""
 STOP_SECONDS = 5
 """For responses that are being sent."""
 _MESSAGES = {
@@ -138,7 +130,7 @@ class _UvicornServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES - READ_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
@@ -151,37 +143,25 @@ class _UvicornServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class HttpApp(FastAPI):
-    """FastAPI that documents the key, which is optional for a server without one."""
-
-    @override
-    def openapi(self) -> dict[str, Any]:
-        tree = super().openapi()
-        tree["security"] = [{}, {"key": []}]
-        tree["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        return tree
-
-
 def create_app(service: Service, rules: AccessRules) -> FastAPI:
     """The application of a service whose model may still load."""
     middleware = [Middleware(RequestMiddleware, metrics=service.metrics, rules=rules)]
     if rules.origins:  # outside of access control: the browser's preflight request has no key
         cors = Middleware(CORSMiddleware, allow_origins=rules.origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
-    app = HttpApp(
+    app = FastAPI(
         title="dg-lsp",
         version=__version__,
         license_info={"name": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=_documented_errors(),
+        responses={"default": {"description": "An error: an object with code, message and type."}},
         middleware=middleware,
         exception_handlers={
             RequestValidationError: _invalid_body,
-            HTTPException: _error,
-            ClientDisconnect: _error,
-            Exception: _error,
+            HTTPException: _http_error,
+            Exception: _engine_error,
         },
     )
     app.include_router(router)
@@ -190,7 +170,7 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
 
 
 class RequestMiddleware:
-    """ASGI middleware: counts responses by path and status; refuses forbidden, long and compressed requests.
+    """ASGI middleware: counts responses by path and status; refuses requests that are forbidden, long or slow.
 
     Any body is taken for JSON, and HEAD for GET.
     """
@@ -203,82 +183,68 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
-        metrics, start, status = self._metrics, time.monotonic(), 500
+        start = time.monotonic()
+        status = 0
         connection: Connection = scope["state"]["connection"]
         headers = MutableHeaders(scope=scope)
         error = self._rules.error(scope["path"], headers)
-        name = self._rules.client(headers)
-        connection.has_key = connection.has_key or bool(name)
-        is_known = error is None and bool(name or not self._rules.keys)
-        state = {"client": name or connection.number, "is_operator": bool(name) and name == self._rules.operator}
+        client = self._rules.client(headers)
+        connection.has_key = connection.has_key or bool(client)
+        is_known = error is None and bool(client or not self._rules.keys)
+        state = {"client": client or connection.number, "is_operator": bool(client) and client == self._rules.operator}
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": state}
+        headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status, sent = message["status"], MutableHeaders(scope=message)
+                status = message["status"]
+                sent = MutableHeaders(scope=message)
                 if not is_known:
                     sent["connection"] = "close"
-                for name, value in scope["state"].get("headers", {}).items():
-                    sent[name] = value.encode("ascii", "replace").decode()
+                sent.update(scope["state"].get("headers", {}))
             await send(message)
 
+        app = self._app if error is None else error.response
         path = scope["path"] if scope["path"] in self._paths else "other"
         try:
-            await self._serve(scope, receive, send_and_note, error)
-        finally:
-            metrics.requests.labels(path, str(status)).inc()
-            metrics.seconds.labels(path).observe(time.monotonic() - start)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, error: ApiError | None) -> None:
-        headers, num_bytes, is_whole = MutableHeaders(scope=scope), 0, False
-        end = asyncio.get_running_loop().time() + BODY_SECONDS
-        if error is None and _head_bytes(scope) > MAX_HEAD_BYTES:
-            error = ApiError(431, f"the head is longer than {MAX_HEAD_BYTES} bytes; send fewer headers")
-        if error is None and headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            error = ApiError(415, "the body is compressed; send it uncompressed")
-        headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
-
-        async def receive_limited() -> Message:
-            nonlocal num_bytes, is_whole
-            try:
-                async with asyncio.timeout_at(None if is_whole else end):
-                    message = await receive()
-            except TimeoutError:
-                raise ApiError(408, f"the body took longer than {BODY_SECONDS:.0f} s; send it at once") from None
-            is_whole = not message.get("more_body", False)
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > MAX_BODY_BYTES:
-                raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
-            return message
-
-        await (self._app if error is None else error_response(error))(scope, receive_limited, send)
+            await app(scope, _limited(receive), send_and_note)
+        finally:  # no response has begun where the application failed, or the client has disconnected
+            status = status or (500 if sys.exception() else CANCELLED)
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(time.monotonic() - start)
 
 
-def _head_bytes(scope: Scope) -> int:
-    """Bytes of the first line and the headers; uvicorn limits only heads that arrive in several parts."""
-    line = f"{scope['method']} {'?' * bool(scope['query_string'])} HTTP/1.1\r\n\r\n"
-    target = len(scope["raw_path"]) + len(scope["query_string"])
-    return len(line) + target + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+def _limited(receive: Receive) -> Receive:
+    """Receives a body, and raises an `ApiError` for one that is too long or too slow."""
+    end = asyncio.get_running_loop().time() + BODY_SECONDS
+    num_bytes = 0
+    is_whole = False
+
+    async def receive_limited() -> Message:
+        nonlocal num_bytes, is_whole
+        try:
+            async with asyncio.timeout_at(None if is_whole else end):
+                message = await receive()
+        except TimeoutError:
+            raise ApiError(408, f"the body took longer than {BODY_SECONDS:.0f} s; send it at once") from None
+        is_whole = not message.get("more_body", False)
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > MAX_BODY_BYTES:
+            raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
+        return message
+
+    return receive_limited
 
 
-def _documented_errors() -> dict[int | str, dict[str, Any]]:
-    documented: dict[int | str, dict[str, Any]] = {
-        "default": {"model": ErrorResponse, "description": "Any other error."}
-    }
-    for number, (_, description) in STATUSES.items():
-        headers = {name: {"required": True, "schema": {"type": "string"}} for name in HEADERS.get(number, {})}
-        documented[number] = {"model": ErrorResponse, "description": description, "headers": headers}
-    return documented
+async def _engine_error(_request: Request, error: Exception) -> Response:
+    return ApiError.of(error).response
 
 
-async def _error(_request: Request, error: Exception) -> Response:
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=CANCELLED)
-    if isinstance(error, HTTPException) and not isinstance(error, ApiError):
-        message = _MESSAGES.get(error.status_code, error.detail)
-        error = ApiError(error.status_code, message, headers=error.headers)
-    return error_response(error if isinstance(error, ApiError) else api_error(error))
+async def _http_error(_request: Request, error: HTTPException) -> Response:
+    if not isinstance(error, ApiError):
+        error = ApiError(error.status_code, _MESSAGES.get(error.status_code, error.detail), headers=error.headers)
+    return error.response
 
 
 async def _invalid_body(_request: Request, error: RequestValidationError) -> Response:
@@ -286,11 +252,11 @@ async def _invalid_body(_request: Request, error: RequestValidationError) -> Res
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         position = f"{first['ctx']['error']} at character {first['loc'][1]}"
-        return error_response(ApiError(400, f"{_MESSAGES[400]}: {position}"))
+        return ApiError(400, f"{_MESSAGES[400]}: {position}").response
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"][1:])
     field = "".join(parts).removeprefix(".")
     subject = f"Field '{field}'" if field else "the request body"
-    return error_response(ApiError(400, f"{subject}: {first['msg']}", field=field))
+    return ApiError(400, f"{subject}: {first['msg']}", field=field).response
 
 
 def _bind(host: str, port: int) -> socket.socket:

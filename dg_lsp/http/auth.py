@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dg_lsp.http.schemas import ApiError, error_response
+from dg_lsp.http.schemas import ApiError
 from dg_lsp.system import LOOPBACK
 
 MAX_PER_CLIENT = 8
@@ -26,7 +26,7 @@ HEAD_SECONDS = 10.0
 """For the head of a request, from the connection or its first byte on."""
 MAX_CONNECTIONS = 640
 """Idle ones included; more could use up the files of the process."""
-READ_BYTES = 65_536
+READ_BYTES = 32_768
 """Bytes that are read from a connection at a time: parsing more of them in small chunks would delay other clients."""
 MAX_FRAMING_BYTES = 131_072
 """Bytes of a request that are not its body, and an eighth of the body more: a chunk of one byte has six."""
@@ -193,7 +193,7 @@ class Connection(H11Protocol):
     def _send_error(self, status: int, message: str) -> None:
         """Sends an error in JSON, unless an answer is on its way, and closes."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            response = error_response(ApiError(status, message))
+            response = ApiError(status, message).response
             headers = [*response.raw_headers, (b"connection", b"close")]
             for event in (
                 h11.Response(status_code=response.status_code, headers=headers),

@@ -1,44 +1,27 @@
-"""Responses of the endpoints that generate text: the shapes of llama.cpp and OpenAI, costs, and server-sent events."""
+"""Answers of the endpoints that generate text: the shapes of llama.cpp and OpenAI, costs, and server-sent events."""
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi.sse import EventSourceResponse
-from pydantic import BaseModel
-from pydantic_core import to_json
+from fastapi.responses import StreamingResponse
 from starlette.types import Send
+from typing_extensions import override
 
 from dg_lsp.engine.request import Ending, FillResult, Frame
-from dg_lsp.http.schemas import (
-    ApiError,
-    AssistantText,
-    Choice,
-    CompletionResponse,
-    FinishReason,
-    GenerationOptions,
-    OpenAiResponse,
-    SamplerBody,
-    StopType,
-    error_object,
-)
-from dg_lsp.http.service import Stream
+from dg_lsp.http.schemas import ApiError, json_bytes
 from dg_lsp.postprocess.validate import Candidate
 
-DONE = b"data: [DONE]\n\n"
-"""Ends a stream of OpenAI's API."""
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
-Events = AsyncGenerator[bytes, None]
-Native = CompletionResponse | dict[str, Any]
-"""A dictionary has only the fields that the client selected."""
-_SETTINGS = {
-    *("n_predict", "n_cmpl", "n_indent", "seed", "stop", "ignore_eos", "top_k"),
-    *(name for name in SamplerBody.model_fields if name != "chat_template_kwargs"),
-}
+Json = dict[str, Any]
+Parts = AsyncGenerator[bytes, None]
+Stream = AsyncGenerator[Frame | FillResult, None]
+"""Frames, then the result; closing it stops the engine within one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +32,29 @@ class Completion:
     stop: str = ""  # the stop text that ended it, if one did
     is_cut: bool = False  # the limit of tokens, the context or the deadline ended it
 
+    @classmethod
+    def of(cls, text: str, stops: Sequence[str], *, is_cut: bool) -> "Completion":
+        """The text up to the first stop in it."""
+        offsets = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
+        offset, stop = min(offsets, default=(len(text), ""))
+        return cls(text[:offset], stop, is_cut=is_cut)
+
     @property
-    def finish_reason(self) -> FinishReason:
+    def finish_reason(self) -> str:
         """`stop` or `length`, as OpenAI's API names them."""
         return "length" if self.is_cut and not self.stop else "stop"
 
     @property
-    def stop_type(self) -> StopType:
+    def stop_type(self) -> str:
         """The same as llama.cpp names it."""
         return "word" if self.stop else "limit" if self.is_cut else "eos"
 
 
-def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int = 0) -> list[Completion]:
+Cut = Callable[[FillResult], Sequence[Completion]]
+"""The completions of a result, for the client."""
+
+
+def completions(result: FillResult, stops: Sequence[str], min_indent: int = 0) -> Sequence[Completion]:
     """One completion per candidate, best first; an empty one if there is no candidate.
 
     A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
@@ -68,16 +62,9 @@ def completions(result: FillResult, stops: Sequence[str] = (), min_indent: int =
     candidates = result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),)
     shown = []
     for candidate in candidates:
-        kept = _cut_at_dedent(candidate.text, min_indent)
-        shown.append(cut_at_stops(kept, stops, is_cut=candidate.is_cut and kept == candidate.text))
+        text = _cut_at_dedent(candidate.text, min_indent)
+        shown.append(Completion.of(text, stops, is_cut=candidate.is_cut and text == candidate.text))
     return shown
-
-
-def cut_at_stops(text: str, stops: Sequence[str], *, is_cut: bool) -> Completion:
-    """`text` up to the first stop in it."""
-    offsets = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
-    offset, stop = min(offsets, default=(len(text), ""))
-    return Completion(text[:offset], stop, is_cut=is_cut)
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:
@@ -88,203 +75,221 @@ def _cut_at_dedent(text: str, min_indent: int) -> str:
     return text
 
 
-def event(tree: BaseModel | Mapping[str, Any]) -> bytes:
+def event(tree: Json) -> bytes:
     """One server-sent event."""
-    return b"data: " + to_json(tree) + b"\n\n"
+    return b"data: " + json_bytes(tree) + b"\n\n"
 
 
-class EventStream(EventSourceResponse):
-    """Server-sent events. An `ApiError` before the first one is the response, a later one is the last event."""
+class AnswerResponse(StreamingResponse):
+    """An answer as soon as its first part is there: the whole of it, or one of its events.
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        super().__init__(events, headers=STREAM_HEADERS)
+    An `ApiError` before the first part is the response, a later one is the last event. A disconnect of the client
+    closes the generator of the parts.
+    """
 
+    def __init__(self, parts: Parts, *, is_whole: bool) -> None:
+        self._parts = parts
+        self._is_whole = is_whole
+        kind = "application/json" if is_whole else "text/event-stream"
+        super().__init__(parts, headers={} if is_whole else STREAM_HEADERS, media_type=kind)
+
+    @override
     async def stream_response(self, send: Send) -> None:
-        """Closes the generator when the client disconnects, not when it is collected."""
-        async with aclosing(self._events):
-            self.body_iterator = self._all(await anext(self._events))
+        async with aclosing(self._parts):
+            first = await anext(self._parts)
+            if self._is_whole:
+                self.headers["content-length"] = str(len(first))
+            self.body_iterator = self._all(first)
             await super().stream_response(send)
 
-    async def _all(self, first: bytes) -> Events:
+    async def _all(self, first: bytes) -> Parts:
         yield first
         try:
-            async for data in self._events:
-                yield data
+            async for part in self._parts:
+                yield part
         except ApiError as error:
-            yield event(error_object(error))
-
-
-class DraftText:
-    """Each event replaces the one before it: the text of earlier canvases, then what the model predicts now."""
-
-    def next(self, frame: Frame) -> str:
-        """The text of the event after a denoising step; empty sends none."""
-        end = next((number for number, cell in enumerate(frame.cells) if cell.is_end), None)
-        return frame.earlier_text + "".join(cell.text for cell in frame.cells[:end])
-
-    def last(self, text: str) -> tuple[str, str]:
-        """The text before the last event and that of the last event, given the whole answer."""
-        return "", text
+            yield event(error.tree)
 
 
 class SettledText:
-    """Each event continues the one before it; all together are the answer."""
+    """Pieces of a growing text; all together are the answer."""
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(filter(None, stops))
         self._num_held = max(map(len, self._stops), default=1) - 1
-        self._num_sent = 0
         self._newest = ""
+        self.num_sent = 0
 
     def next(self, frame: Frame) -> str:
-        """As `DraftText.next`, but one frame late: the answer may leave out a part of the last one."""
+        """What a frame adds, one frame late: the answer may leave out a part of the last one."""
         settled, self._newest = self._newest, frame.settled_text
         if any(stop in settled for stop in self._stops):
             return ""
         # hold back the start of a split character and what may be the start of a stop
         settled = settled.rstrip("\ufffd")
-        start, self._num_sent = self._num_sent, max(self._num_sent, len(settled) - self._num_held)
-        return settled[start : self._num_sent]
-
-    def last(self, text: str) -> tuple[str, str]:
-        """As `DraftText.last`."""
-        return text[self._num_sent :], ""
+        start, self.num_sent = self.num_sent, max(self.num_sent, len(settled) - self._num_held)
+        return settled[start : self.num_sent]
 
 
-class OpenAiAnswer:
-    """One answer in the shape of OpenAI's API, whole or as events."""
+def _draft(frame: Frame) -> str:
+    """The text of earlier canvases, then what the model predicts now."""
+    end = next((number for number, cell in enumerate(frame.cells) if cell.is_end), None)
+    return frame.earlier_text + "".join(cell.text for cell in frame.cells[:end])
 
-    def __init__(self, model: str, *, is_chat: bool, has_messages: bool = True) -> None:
-        """An answer that is no chat may have its text in a message as well."""
-        prefix = "chatcmpl" if is_chat else "cmpl"
-        self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._is_chat = is_chat
-        self._has_messages = has_messages
 
-    def whole(self, completions: Sequence[Completion], result: FillResult) -> OpenAiResponse:
-        """One response with all completions."""
-        texts = [(completion.text, completion.finish_reason) for completion in completions]
-        fields = {"model": result.model, "usage": usage(result), **costs(result)}
-        return self._object("message", texts, thought=result.thought, **fields)
+class Answer(ABC):
+    """The answer to one request in the shape of an API, whole or as events."""
 
-    def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **fields: Any) -> bytes:
-        """One event of a stream."""
-        return event(self._object("delta", [(text, finish_reason)], index, **fields))
+    @abstractmethod
+    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
+        """The response with all completions."""
 
-    async def events(
-        self,
-        stream: Stream,
-        texts: DraftText | SettledText,
-        completions: Callable[[FillResult], Sequence[Completion]],
-        *,
-        has_usage: bool,
-    ) -> Events:
-        """The events of a stream. The finish reason has an event of its own, at which Tabby stops reading."""
-        num_sent = 0  # characters of the thought
+    @abstractmethod
+    def piece(self, text: str, index: int, thought: str) -> Json:
+        """An event with more text of a completion."""
+
+    @abstractmethod
+    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+        """The last event of a completion, with this text."""
+
+    @abstractmethod
+    def tail(self, result: FillResult) -> bytes:
+        """The events after those of the completions."""
+
+    async def parts(self, stream: Stream, cut: Cut) -> Parts:
+        """The whole answer as one part."""
+        async with aclosing(stream):
+            async for item in stream:
+                if isinstance(item, FillResult):
+                    yield json_bytes(self.whole(cut(item), item))
+
+    async def events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
+        """Each event continues the one before it or, as a draft, replaces it.
+
+        The end of a completion has an event of its own, at which Tabby stops reading.
+        """
+        settled = SettledText(stops)
+        num_thought = 0  # characters that were sent
         async with aclosing(stream):
             async for item in stream:
                 # the start of a split character waits for the rest of it
                 thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
-                if len(thought) > num_sent:
-                    yield event(self._object("delta", [("", None)], thought=thought[num_sent:]))
-                    num_sent = len(thought)
+                if len(thought) > num_thought:
+                    yield event(self.piece("", 0, thought[num_thought:]))
+                    num_thought = len(thought)
                 if isinstance(item, Frame):
-                    if text := texts.next(item):
-                        yield self.event(text)
+                    if text := _draft(item) if is_draft else settled.next(item):
+                        yield event(self.piece(text, 0, ""))
                     continue
-                for index, completion in enumerate(completions(item)):
-                    rest, last = texts.last(completion.text)
-                    if rest:
-                        yield self.event(rest, None, index)
-                    yield self.event(last, completion.finish_reason, index, **costs(item))
-                if has_usage:
-                    yield event(self._object("delta", [], usage=usage(item)))
-        yield DONE
-
-    def _object(
-        self,
-        part: str,
-        texts: Sequence[tuple[str, FinishReason | None]],
-        start: int = 0,
-        thought: str = "",
-        **fields: Any,
-    ) -> OpenAiResponse:
-        """`part` is the field of a message, `message` or `delta`; the first one has the thought."""
-        kind = "text_completion" if not self._is_chat else f"chat.completion{'.chunk' * (part == 'delta')}"
-        choices = []
-        for index, (text, finish_reason) in enumerate(texts, start):
-            choice = Choice(index=index, finish_reason=finish_reason, text=None if self._is_chat else text)
-            if self._has_messages:
-                message = AssistantText(content=text, reasoning_content=thought or None)
-                setattr(choice, part, message)
-            choices.append(choice)
-        return OpenAiResponse(**{**self._fields, "object": kind, **fields}, choices=choices)
+                for index, completion in enumerate(cut(item)):
+                    if not is_draft and (rest := completion.text[settled.num_sent :]):
+                        yield event(self.piece(rest, index, ""))
+                    yield event(self.end(completion.text if is_draft else "", index, completion, item))
+                yield self.tail(item)
 
 
-def native_completion(
-    body: GenerationOptions, index: int, completion: Completion, result: FillResult, names: Sequence[str]
-) -> Native:
-    """One completion; with `names` only these fields of it."""
-    response = CompletionResponse(
-        index=index,
-        content=completion.text,
-        id_slot=result.slot,
-        model=result.model,
-        tokens_predicted=result.output_tokens,
-        tokens_evaluated=result.prompt_tokens,
-        generation_settings=body.model_dump(include=_SETTINGS, exclude_none=True),
-        has_new_line="\n" in completion.text,
-        truncated=result.ending is Ending.CONTEXT,
-        stop_type=completion.stop_type,
-        stopping_word=completion.stop,
-        tokens_cached=result.slot_tokens,
-        **costs(result),
-    )
-    return _select(response, names) if names else response
+class OpenAiAnswer(Answer):
+    """OpenAI's chat, or its legacy completion, which has the text also as the message that Mistral's clients read."""
+
+    def __init__(self, model: str, *, is_chat: bool, has_usage: bool) -> None:
+        self._is_chat = is_chat
+        self._has_usage = has_usage
+        prefix = "chatcmpl" if is_chat else "cmpl"
+        self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    @override
+    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json:
+        choices = [
+            self._choice("message", completion.text, index, result.thought, completion.finish_reason)
+            for index, completion in enumerate(completions)
+        ]
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        fields = {**self._fields, "object": kind, "model": result.model}
+        return {**fields, "choices": choices, "usage": _usage(result), **costs(result)}
+
+    @override
+    def piece(self, text: str, index: int, thought: str) -> Json:
+        return self._event([self._choice("delta", text, index, thought, None)])
+
+    @override
+    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+        choice = self._choice("delta", text, index, "", completion.finish_reason)
+        return {**self._event([choice]), **costs(result)}
+
+    @override
+    def tail(self, result: FillResult) -> bytes:
+        usage = event({**self._event([]), "usage": _usage(result)}) if self._has_usage else b""
+        return usage + b"data: [DONE]\n\n"
+
+    def _event(self, choices: list[Json]) -> Json:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return {**self._fields, "object": kind, "choices": choices}
+
+    def _choice(self, part: str, text: str, index: int, thought: str, finish_reason: str | None) -> Json:
+        """`part` is the field of the message: `message`, or `delta` in an event."""
+        message = {"role": "assistant", "content": text}
+        if thought:
+            message["reasoning_content"] = thought
+        choice = {"index": index, "finish_reason": finish_reason, "logprobs": None, part: message}
+        return choice if self._is_chat else {**choice, "text": text}
 
 
-async def native_stream(
-    stream: Stream,
-    body: GenerationOptions,
-    completions: Callable[[FillResult], Sequence[Completion]],
-    names: Sequence[str],
-    texts: SettledText | None = None,
-) -> Events:
-    """The text, as it grows if there are `texts`, then all fields without a text, as llama.cpp's last event."""
-    async with aclosing(stream):
-        async for item in stream:
-            if isinstance(item, Frame):
-                if texts is not None and (text := texts.next(item)):
-                    yield event(_piece(text))
-                continue
-            for index, completion in enumerate(completions(item)):
-                rest = completion.text if texts is None else texts.last(completion.text)[0]
-                if rest or texts is None:
-                    yield event(_piece(rest, index))
-                response = native_completion(body, index, completion, item, names)
-                tree = response if isinstance(response, dict) else response.model_dump()
-                yield event({**tree, "content": "", "stop": True})
+class NativeAnswer(Answer):
+    """llama.cpp's completion of a gap or of a text."""
+
+    def __init__(self, names: Sequence[str], *, is_array: bool = False) -> None:
+        """With `names` only these fields; `timings/prompt_n` names a field of an object, under that very name."""
+        self._names = names
+        self._is_array = is_array
+
+    @override
+    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
+        trees = [
+            self._selected(completion.text, index, completion, result) for index, completion in enumerate(completions)
+        ]
+        return trees if self._is_array else trees[0]
+
+    @override
+    def piece(self, text: str, index: int, thought: str) -> Json:
+        return {"index": index, "content": text, "stop": False}
+
+    @override
+    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+        return {**self._selected(text, index, completion, result), "content": text, "stop": True}
+
+    @override
+    def tail(self, result: FillResult) -> bytes:
+        return b""
+
+    def _selected(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+        tree = {
+            "index": index,
+            "content": text,
+            "id_slot": result.slot,
+            "stop": True,
+            "model": result.model,
+            "tokens_predicted": result.output_tokens,
+            "tokens_evaluated": result.prompt_tokens,
+            "truncated": result.ending is Ending.CONTEXT,
+            "stop_type": completion.stop_type,
+            "stopping_word": completion.stop,
+            "tokens_cached": result.slot_tokens,
+            **costs(result),
+        }
+        if not self._names:
+            return tree
+        fields = {name: _field(tree, name) for name in self._names}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
-def _piece(text: str, index: int = 0) -> dict[str, Any]:
-    return {"index": index, "content": text, "tokens": [], "stop": False}
+def _field(tree: Json, name: str) -> Any:
+    value: Any = tree
+    for key in name.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
-def _select(response: CompletionResponse, names: Iterable[str]) -> dict[str, Any]:
-    """These fields only; `timings/prompt_n` selects a field of an object, under that very name."""
-    tree, selected = response.model_dump(mode="json"), {}
-    for name in names:
-        value: Any = tree
-        for key in name.split("/"):
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is not None:
-            selected[name] = value
-    return selected
-
-
-def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
-    """OpenAI's `usage`."""
+def _usage(result: FillResult) -> Json:
     return {
         "prompt_tokens": result.prompt_tokens,
         "completion_tokens": result.output_tokens,
@@ -293,36 +298,36 @@ def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
     }
 
 
-def costs(result: FillResult) -> dict[str, Any]:
-    """`timings` as llama.cpp names them, `diffusion`, our own statistics, and why there is no text."""
+def costs(result: FillResult) -> Json:
+    """`timings` as llama.cpp's servers name them, `diffusion`, our own statistics, and why there is no text."""
     ms = result.timings.denoise
-    shared = {
-        "canvas_tokens": result.canvas_tokens,
-        "steps_per_second": _ratio(1e3 * result.steps, ms),
-        "ms_per_step": _ratio(ms, result.steps),
-        "canvas_tokens_per_second": _ratio(1e3 * result.canvas_tokens, ms),
-        "n_decode": result.num_decodes,
-    }
     timings = {
         "cache_n": result.cached_tokens,
         **_stage("prompt", result.prompt_tokens - result.cached_tokens, result.timings.prefill),
         **_stage("predicted", result.output_tokens, ms),
-        "diffusion": {"n_blocks": result.num_blocks, "n_steps": result.steps, **shared},
+        "diffusion": {
+            "n_blocks": result.num_blocks,
+            "n_steps": result.steps,
+            "canvas_tokens": result.canvas_tokens,
+            "steps_per_second": _ratio(1e3 * result.steps, ms),
+            "ms_per_step": _ratio(ms, result.steps),
+            "canvas_tokens_per_second": _ratio(1e3 * result.canvas_tokens, ms),
+            "n_decode": result.num_decodes,
+        },
     }
     diffusion = {
         "decoder": result.decoder,
         "canvas_length": result.canvas_length,
         "blocks": result.num_blocks,
         "steps": result.steps,
-        **shared,
+        "canvas_tokens": result.canvas_tokens,
         "tokens_per_forward": round(result.tokens_per_forward, 3),
-        "reused_prompt_tokens": result.cached_tokens,
     }
     empty = {"dg_lsp": {"reason": result.reason.value}} if result.reason else {}
     return {"timings": timings, "diffusion": diffusion, **empty}
 
 
-def _stage(name: str, num_tokens: int, ms: float) -> dict[str, int | float]:
+def _stage(name: str, num_tokens: int, ms: float) -> Json:
     return {
         f"{name}_n": num_tokens,
         f"{name}_ms": round(ms, 3),

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +18,7 @@ from urllib.parse import quote
 import attrs
 import prometheus_client as prometheus
 from fastapi import Depends
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
@@ -33,30 +33,18 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import Scheduler, ready_engine
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.schemas import CANCELLED, ApiError, api_error
+from dg_lsp.http.responses import Stream
+from dg_lsp.http.schemas import CANCELLED, ApiError
 from dg_lsp.settings import Settings
 
-WARNING = "dg-lsp-warning"
-"""Header with the reason why a response is of little use, and the next step."""
 LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
-REASON = "dg-lsp-reason"
-"""Header of an empty fill: why it is empty."""
-_TOTALS = {
-    "steps": ("steps", "Forward passes of results."),
-    "num_blocks": ("blocks", "Canvases that were denoised for results."),
-    "canvas_tokens": ("canvas_tokens", "Tokens of these canvases."),
-    "num_decodes": ("decodes", "Passes of the runtime for results, those of prompts included."),
-}
-"""Field of a result -> name of the metric of its total, and description."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 OnStep = Callable[[Progress], None]
 ResultFuture = asyncio.Future[FillResult]
-Stream = AsyncGenerator[Frame | FillResult, None]
-"""Frames, then the result; closing it stops the engine within one step."""
 
 
 def language_header(spec: ModelSpec) -> dict[str, str]:
@@ -113,7 +101,7 @@ class Metrics:
         self.feedback = counter("dg_lsp_feedback", "User actions on shown completions.", ("action",))
         self._completions = counter("dg_lsp_completions", "Results by decoder.", ("decoder", "shown"))
         self._tokens = counter("dg_lsp_tokens", "Tokens of results.", ("kind",))
-        self._totals = {name: counter(f"dg_lsp_{metric}", text) for name, (metric, text) in _TOTALS.items()}
+        self._steps = counter("dg_lsp_steps", "Forward passes of results.")
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
     def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
@@ -126,10 +114,10 @@ class Metrics:
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
         self._tokens.labels("output").inc(result.output_tokens)
-        for name, total in self._totals.items():
-            total.inc(getattr(result, name))
-        for stage in ("prefill", "denoise", "postprocess"):
-            self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)
+        self._steps.inc(result.steps)
+        self._stages.labels("prefill").inc(result.timings.prefill / 1e3)
+        self._stages.labels("denoise").inc(result.timings.denoise / 1e3)
+        self._stages.labels("postprocess").inc(result.timings.postprocess / 1e3)
 
     def exposition(self, *, is_operator: bool) -> bytes:
         """The load in Prometheus' text format; for the operator also what the requests cost."""
@@ -172,18 +160,11 @@ class Service:
         """The open engine of completions; raises as `engine_of` does."""
         return self.engine_of(self.models.completion)
 
-    def scheduler_named(self, model: str) -> Scheduler:
-        """The scheduler of a model, of completions without a name.
-
-        Raises:
-            ApiError: no model has this name, or the one of completions is not open.
-        """
-        if not model or self.engine.spec.name == model:
-            return self.models.completion
-        engine = ready_engine(self.models.rewrite.ready)
-        if engine is None or engine.spec.name != model:
-            raise ApiError(404, "no such model; GET /v1/models lists the models")
-        return self.models.rewrite
+    @property
+    def context_size(self) -> int:
+        """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
+        spec = self.engine.spec
+        return self.models.completion.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
 
     def engine_of(self, scheduler: Scheduler) -> Engine:
         """The open engine of a scheduler.
@@ -195,7 +176,7 @@ class Service:
         if not ready.done():
             raise ApiError(503, "Loading model")  # llama.cpp's words, which its clients compare
         if error := ready.exception():
-            raise api_error(error)
+            raise ApiError.of(error)
         return ready.result()
 
     def snapshot(self, text: str, language: str, path: str = "", client: str = "") -> Snapshot:
@@ -213,33 +194,14 @@ class Service:
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
 
-    async def run(self, request: FillRequest | ChatRequest, http: Request) -> FillResult:
-        """The engine's result, also without a text for a request of no tokens.
-
-        A disconnect of the client stops the engine within one step.
+    async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
+        """The frames if the client wants them, and the result, also without a text for a request of no tokens.
 
         Raises:
             ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.
-            ClientDisconnect: the client disconnected.
         """
-        outcome = self._start(request, http)
-        disconnect = asyncio.create_task(_wait_for_disconnect(http))
-        try:
-            await asyncio.wait((outcome, disconnect), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            disconnect.cancel()
-            self._cancel(outcome)
-        if disconnect.done() and outcome.cancelled():
-            raise ClientDisconnect
-        return self._result(request, outcome, http)
-
-    async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
-        """Yields each frame if the client wants them, then the result; closing it stops the engine within one step.
-
-        Raises:
-            ApiError: as `run` does.
-        """
-        loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
+        loop = asyncio.get_running_loop()
+        frames = asyncio.Queue[Frame | None]()
         scheduler = self.models.scheduler_for(request)
 
         def on_step(progress: Progress) -> None:  # on the model's thread
@@ -254,7 +216,7 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        yield self._result(request, outcome, http)
+        yield self._result(request, outcome)
 
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
@@ -265,10 +227,9 @@ class Service:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
         http.state.headers = language_header(spec)
-        language = request.snapshot.language if isinstance(request, FillRequest) else PLAIN_TEXT
-        if language != PLAIN_TEXT and (warning := spec.language_problem(language)):
-            http.state.headers[WARNING] = warning
-            if warning != self._warning:
+        if isinstance(request, FillRequest) and request.snapshot.language != PLAIN_TEXT:
+            warning = spec.language_problem(request.snapshot.language)
+            if warning not in ("", self._warning):
                 self._warning = warning
                 self._report(f"warning: {warning}")
         client = http.state.client
@@ -278,8 +239,7 @@ class Service:
             raise ApiError(429, f"this client has {most} open requests; try again later")
         if isinstance(request, ChatRequest):
             request = replace(request, name=f"http:{next(self._numbers)}")
-        request = replace(request, client=client, endpoint=http.url.path)
-        future: Future[FillResult] = scheduler.submit(request, on_step)
+        future: Future[FillResult] = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_step)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
         outcome.add_done_callback(partial(self._end, client))
@@ -293,19 +253,16 @@ class Service:
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, request: FillRequest | ChatRequest, outcome: ResultFuture, http: Request) -> FillResult:
+    def _result(self, request: FillRequest | ChatRequest, outcome: ResultFuture) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
             raise ApiError(CANCELLED, "a newer request for this document replaced this one")
         if error := outcome.exception():
-            raise api_error(error)
+            raise ApiError.of(error)
         result = outcome.result()
-        is_warm_up = request.max_tokens == 0
-        if result.is_unfinished and not is_warm_up:
+        if result.is_unfinished and request.max_tokens != 0:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
-        if result.reason and not is_warm_up:
-            http.state.headers[REASON] = result.reason.value
         return result
 
 
@@ -316,9 +273,3 @@ async def _service(request: Request) -> Service:
 
 RequestService = Annotated[Service, Depends(_service)]
 """The service of the application, for endpoints."""
-
-
-async def _wait_for_disconnect(http: Request) -> None:
-    """The body of the request has to be read before."""
-    while (await http.receive())["type"] != "http.disconnect":
-        pass

@@ -146,20 +146,20 @@ def edit(launcher):
 
 
 @pytest.mark.parametrize(
-    ("response", "num_requests", "message"),
+    ("response", "message"),
     [
-        pytest.param(reply("<html>", kind="text/html"), 1, "content of type text/html", id="invalid response"),
-        pytest.param(b"", 2, "broke the connection", id="transient failure"),
+        pytest.param(reply("<html>", kind="text/html"), "content of type text/html", id="invalid response"),
+        pytest.param(b"", "broke the connection", id="lost connection"),
     ],
 )
-def test_an_editor_sees_a_failing_server_once_and_its_recovery(edit, response, num_requests, message):
-    server = LyingServer(reply(choice("total")), *[response] * 3 * num_requests, reply(choice("total")))
+def test_an_editor_sees_a_failing_server_once_and_its_recovery(edit, response, message):
+    server = LyingServer(reply(choice("total")), *[response] * 3, reply(choice("total")))
     client = edit(server, editorInfo={"name": "e", "version": "1"})
     assert client.texts(0, 14) == ["total"]
     client.change(2, {"text": "secret_text_2 = "})  # the suggestion is kept for the first text
     # before the fourth request the circuit breaker opens: nothing is sent
     assert [client.texts(0, 16) for _ in range(4)] == [[]] * 4
-    assert len(server.requests) == 1 + 3 * num_requests
+    assert len(server.requests) == 1 + 3
     assert message in client.wait_status(lambda one: one["kind"] == "Error")["message"]
     client.wait_until(lambda: client.texts(0, 16))
     client.wait_log("the server answers again")

@@ -54,18 +54,6 @@ def complete(changeable):
 
 
 @pytest.fixture
-def seen():
-    """A script that completes `1`, and the prefixes and suffixes that the model was given."""
-    prompts = set()
-
-    def fill(prefix, suffix):
-        prompts.add((prefix, suffix))
-        return "1"
-
-    return fill, prompts
-
-
-@pytest.fixture
 def gated():
     """A model that waits inside each step until the test lets it go on."""
     made = []

@@ -18,7 +18,9 @@ def post(start):
 
 
 def test_an_answer_has_openais_fields(post):
-    tree = post(ANSWER, HI).tree
+    parts = [{"type": "text", "text": "a"}, {"text": "b"}]
+    body = {"messages": [{"role": "developer", "content": parts}, {"role": "user", "content": "c"}]}
+    tree = post(ANSWER, body).tree
     assert (tree["object"], tree["id"][:9]) == ("chat.completion", "chatcmpl-")
     message = {"role": "assistant", "content": ANSWER}
     assert tree["choices"] == [{"logprobs": None, "index": 0, "finish_reason": "stop", "message": message}]
@@ -28,22 +30,16 @@ def test_an_answer_has_openais_fields(post):
 
 def test_drafts_of_the_second_canvas_include_the_first(post):
     text = " ".join(map(str, range(100, 120)))
-    found = choices(post(text, {**HI, "stream": True, "diffusing": True}, tokens_per_step=32))
-    drafts = [one["delta"]["content"] for one in found]
+    streamed = choices(post(text, {**HI, "stream": True, "diffusing": True}, tokens_per_step=32))
+    drafts = [choice["delta"]["content"] for choice in streamed]
     assert drafts[:2] == [text[:64]] * 2
     assert set(drafts[2:]) == {text}
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": 5}, {"max_tokens": 9, "max_completion_tokens": 5}])
-def test_limits_end_an_answer(post, limits):
+def test_a_limit_ends_an_answer(post, limits):
     [choice] = post(ANSWER, {**HI, **limits}, tokens_per_step=1).tree["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (ANSWER[:5], "length")
-
-
-def test_a_message_may_be_an_array_of_texts(post):
-    parts = [{"type": "text", "text": "a"}, {"text": "b"}]
-    tree = post("x", {"messages": [{"role": "developer", "content": parts}, {"role": "user", "content": "c"}]}).tree
-    assert tree["choices"][0]["message"]["content"] == "x"
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -55,14 +51,13 @@ def test_a_long_conversation_is_refused_before_a_stream_begins(post, is_streamed
 
 
 def test_apply_adds_an_instruction_to_mercurys_template(post):
-    seen = set()
+    prefixes = set()
 
-    def answer(prefix, suffix):
-        seen.add(prefix)
+    def answer(prefix, _suffix):
+        prefixes.add(prefix)
         return "a = 2"
 
     content = "<|original_code|>\na = 1\n<|/original_code|>\n\n<|update_snippet|>\na = 2\n<|/update_snippet|>"
     tree = post(answer, {"messages": [{"role": "user", "content": content}]}, "/v1/apply/completions").tree
     assert tree["choices"][0]["message"]["content"] == "a = 2"
-    prompt = max(seen, key=len)  # a prompt is decoded in pieces
-    assert "Apply the update" in prompt
+    assert "Apply the update" in max(prefixes, key=len)  # a prompt is decoded in pieces

@@ -6,76 +6,102 @@ from http_server import OPERATOR, choices, metric
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
+STORY = "Once upon" + " = a time (\n\n" * 8
+PATHS = ("/v1/completions", "/v1/fim/completions")
+REGION = (
+    "<|current_file_content|>\ncurrent_file_path: a.py\nabove = 0\n<|code_to_edit|>\nx = <|cursor|>\n"
+    "<|/code_to_edit|>\nbelow = 2\n<|/current_file_content|>\n"
+)
 
 
-def test_fim_completions_have_the_text_in_every_field_that_a_client_reads(complete):
-    [choice] = complete("x", "/v1/fim/completions", GAP).tree["choices"]
+def ended(reply, *, is_streamed):
+    """The text of the first completion, and why it ended."""
+    parts = choices(reply) if is_streamed else reply.tree["choices"]
+    return "".join(choice["text"] for choice in parts), parts[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_completions_have_the_text_in_every_field_that_a_client_reads(complete, path):
+    [choice] = complete("x", path, GAP).tree["choices"]
     assert choice["text"] == choice["message"]["content"] == "x"
-    found = choices(complete("x", "/v1/fim/completions", {**GAP, "stream": True}))
+    streamed = choices(complete("x", path, {**GAP, "stream": True}))
     # a missing `content` ends Tabby's server
-    assert [one["delta"]["content"] for one in found] == [one["text"] for one in found] == ["x", ""]
+    assert [choice["delta"]["content"] for choice in streamed] == [choice["text"] for choice in streamed] == ["x", ""]
 
 
 def test_n_choices(complete):
-    choices = complete(("first", "other", "third"), "/v1/completions", {**GAP, "n": 3}).tree["choices"]
-    assert [(one["index"], one["text"]) for one in choices] == [(0, "first"), (1, "other"), (2, "third")]
+    tree = complete(("first", "other", "third"), "/v1/completions", {**GAP, "n": 3}).tree
+    texts = [(choice["index"], choice["text"]) for choice in tree["choices"]]
+    assert texts == [(0, "first"), (1, "other"), (2, "third")]
 
 
 @pytest.mark.parametrize(
-    ("fill", "more", "text", "reason"),
+    ("fill", "options", "text", "reason"),
     [
         ("a = 1\n\nb = 2", {"suffix": "", "stop": ["\n\n", "\n \n"], "top_p": 1}, "a = 1", "length"),
         ("abcdefghijklmnop", {"max_tokens": 4}, "abcd", "length"),
         ("1", {"suffix": "<|endoftext|>"}, "1", "stop"),  # Continue's mark for an empty suffix
     ],
+    ids=["stop", "limit", "end"],
 )
-def test_what_ends_a_completion(complete, fill, more, text, reason):
-    [choice] = complete(fill, "/v1/completions", {**GAP, **more}).tree["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (text, reason)
-
-
-STORY = "Once upon" + " = a time (\n\n" * 8
+def test_what_ends_a_completion(complete, fill, options, text, reason):
+    reply = complete(fill, "/v1/completions", {**GAP, **options})
+    assert ended(reply, is_streamed=False) == (text, reason)
 
 
 @pytest.mark.parametrize(
-    ("more", "text", "reason"),
+    ("options", "text", "reason"),
     [
         ({}, STORY[9:25], "length"),
         ({"max_tokens": 500}, STORY[9:], "stop"),
+        ({"max_tokens": -1}, STORY[9:], "stop"),
         ({"max_tokens": 20, "stop": "\n"}, " = a time (", "stop"),
         ({"max_tokens": 500, "stop": ["nowhere", "time"]}, " = a ", "stop"),
     ],
-    ids=["16 tokens", "end token", "line end", "word"],
+    ids=["16 tokens", "end token", "no limit", "line end", "word"],
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_without_a_language_the_text_is_the_models_own_continuation(complete, more, text, reason, is_streamed):
-    def story(prefix, suffix):
-        return STORY.removeprefix(prefix)
-
-    reply = complete(story, "/v1/completions", {"prompt": "Once upon", "stream": is_streamed, **more})
-    found = choices(reply) if is_streamed else reply.tree["choices"]
-    assert ("".join(one["text"] for one in found), found[-1]["finish_reason"]) == (text, reason)
+def test_without_a_language_the_text_is_the_models_own_continuation(complete, options, text, reason, is_streamed):
+    body = {"prompt": "Once upon", "stream": is_streamed, **options}
+    reply = complete(lambda prefix, _suffix: STORY.removeprefix(prefix), "/v1/completions", body)
+    assert ended(reply, is_streamed=is_streamed) == (text, reason)
 
 
 @pytest.mark.parametrize(
-    ("body", "word"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 4096}, "shorten")]
+    ("body", "problem"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 4096}, "shorten")]
 )
-def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client, body, word):
+def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client, body, problem):
     reply = module_client.post("/v1/completions", body)
     assert reply.status == 400
-    assert word in reply.error["message"]
+    assert problem in reply.error["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/fim/completions"])
+@pytest.mark.parametrize("path", PATHS)
 def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judged(complete, path):
     body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
-    body["language"] = "python"
-    found = choices(complete("sum(items   ", path, body))
-    drafts = [one["text"] for one in found[:-1]]
+    streamed = choices(complete("sum(items   ", path, {**body, "language": "python"}))
+    drafts = [choice["text"] for choice in streamed[:-1]]
     assert drafts[-1] == "sum(items   "
     assert all(drafts[-1].startswith(text) for text in drafts)
-    assert (found[-1]["text"], found[-1]["finish_reason"]) == ("sum(items)", "stop")
-    assert len(found) > 2
+    assert (streamed[-1]["text"], streamed[-1]["finish_reason"]) == ("sum(items)", "stop")
+    assert len(streamed) > 2
+
+
+@pytest.fixture
+def prompts_of(complete):
+    """Posts a body to a path, and returns the prefixes and suffixes that the model was given."""
+
+    def call(path, body):
+        prompts = set()
+
+        def fill(prefix, suffix):
+            prompts.add((prefix, suffix))
+            return "1"
+
+        assert complete(fill, path, body).status == 200
+        return prompts
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -91,18 +117,16 @@ def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judge
         "<｜fim▁begin｜>a = <｜fim▁hole｜>\nb = 2\n<｜fim▁end｜>",
     ],
 )
-def test_a_prompt_with_sentinels_of_another_model_is_split(complete, seen, prompt):
-    fill, prompts = seen
+def test_a_prompt_with_sentinels_of_another_model_is_split(prompts_of, prompt):
     body = {"model": "qwen", "prompt": prompt, "suffix": None, "max_tokens": 64}
-    assert complete(fill, "/v1/completions", body).tree["choices"][0]["text"] == "1"
-    assert prompts == {("a = ", "\nb = 2\n")}
+    assert prompts_of("/v1/completions", body) == {("a = ", "\nb = 2\n")}
 
 
 def test_minuets_first_line_or_the_field_sets_the_language(complete):
     head = "\n# indentation: use 4 spaces for a tab\n"
 
-    def text(**more):
-        body = {"prompt": "x = f(1, ", "suffix": ")\n", **more}
+    def text(**fields):
+        body = {"prompt": "x = f(1, ", "suffix": ")\n", **fields}
         return complete("= = 2", "/v1/completions", body).tree["choices"][0]["text"]
 
     invalid = text(prompt=f"# language: python{head}x = f(1, ")
@@ -112,56 +136,41 @@ def test_minuets_first_line_or_the_field_sets_the_language(complete):
     assert text(language="cobol") == text(prompt=f"-- language: cobol{head}x = f(1, ") == "= = 2"
 
 
-TABBY = {
-    "language": "python",
-    "segments": {"prefix": "def total(items):\n    return ", "suffix": "\n", "filepath": "a.py", "clipboard": ""},
-    "user": "u",
-}
+def test_a_request_with_segments_gets_what_tabbys_clients_read(complete):
+    segments = {"prefix": "def total(items):\n    return ", "suffix": "\n", "filepath": "a.py", "clipboard": ""}
+    tree = complete("sum(items)", "/v1/completions", {"language": "python", "segments": segments, "user": "u"}).tree
+    assert tree["id"].startswith("cmpl-")
+    assert [(choice["index"], choice["text"]) for choice in tree["choices"]] == [(0, "sum(items)")]
 
 
-def test_a_request_with_segments_returns_tabbys_object(complete):
-    tree = complete("sum(items)", "/v1/completions", TABBY).tree
-    assert list(tree) == ["id", "choices", "mode"]
-    assert tree["choices"] == [{"index": 0, "text": "sum(items)"}]
+def edit(content, **fields):
+    return {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": content}], **fields}
 
 
-REGION = (
-    "<|current_file_content|>\ncurrent_file_path: a.py\nabove = 0\n<|code_to_edit|>\nx = <|cursor|>\n"
-    "<|/code_to_edit|>\nbelow = 2\n<|/current_file_content|>\n"
-)
-
-
-def edit(content, **more):
-    return {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": content}], **more}
-
-
-def test_an_edit_completes_the_region_in_its_file(complete, seen):
-    fill, prompts = seen
-    tree = complete(fill, "/v1/edit/completions", edit(REGION)).tree
-    assert tree["object"] == "chat.completion"
-    assert tree["choices"][0]["message"]["content"] == "```\nx = 1\n```"
-    assert prompts == {("above = 0\nx = ", "\nbelow = 2\n")}
+def test_an_edit_completes_the_region_in_its_file(prompts_of):
+    assert prompts_of("/v1/edit/completions", edit(REGION)) == {("above = 0\nx = ", "\nbelow = 2\n")}
 
 
 @pytest.mark.parametrize(
-    ("fill", "more", "contents", "reason"),
+    ("fill", "options", "content", "reason"),
     [
-        pytest.param("1", {}, ["```\nx = 1\n```"], "stop", id="whole"),
-        pytest.param("", {}, ["None"], "stop", id="empty"),
-        pytest.param("= =", {}, ["None"], "stop", id="invalid Python"),
-        pytest.param("abcdefghijkl", {"max_tokens": 4}, ["```\nx = abcd\n```"], "length", id="cut"),
+        pytest.param("1", {}, "```\nx = 1\n```", "stop", id="whole"),
+        pytest.param("1", {"diffusing": True}, "```\nx = 1\n```", "stop", id="no drafts"),
+        pytest.param("", {}, "None", "stop", id="empty"),
+        pytest.param("= =", {}, "None", "stop", id="invalid Python"),
+        pytest.param("abcdefghijkl", {"max_tokens": 4}, "```\nx = abcd\n```", "length", id="cut"),
     ],
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_the_region_of_an_edit(complete, fill, more, contents, reason, is_streamed):
-    reply = complete(fill, "/v1/edit/completions", edit(REGION, stream=is_streamed, **more))
+def test_the_region_of_an_edit(complete, fill, options, content, reason, is_streamed):
+    reply = complete(fill, "/v1/edit/completions", edit(REGION, stream=is_streamed, **options))
     if is_streamed:
-        pieces = choices(reply)
-        assert [piece["delta"]["content"] for piece in pieces] == [*contents, ""]
+        parts = choices(reply)
+        assert [part["delta"]["content"] for part in parts] == [content, ""]
     else:
-        pieces = reply.tree["choices"]
-        assert [piece["message"]["content"] for piece in pieces] == contents
-    assert pieces[-1]["finish_reason"] == reason
+        parts = reply.tree["choices"]
+        assert [part["message"]["content"] for part in parts] == [content]
+    assert parts[-1]["finish_reason"] == reason
 
 
 @pytest.mark.parametrize(

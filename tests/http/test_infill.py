@@ -8,15 +8,14 @@ from http_server import OPERATOR, chunks, wait_until
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
-
-
 METHOD = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 64}
 X = {"input_prefix": "x = ", "input_suffix": "\n"}
+LONG = "\n".join(f"    value_{number} = {number}" for number in range(6))
 SELECTED = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "truncated"]
 
 
 @pytest.mark.parametrize(
-    ("fill", "body", "expected"),
+    ("fill", "body", "fields"),
     [
         pytest.param("", GAP, {"content": ""}, id="nothing"),
         pytest.param("abcdefghijk", {**GAP, "n_predict": 8}, {"content": "abcdefgh", "stop_type": "limit"}, id="limit"),
@@ -27,21 +26,24 @@ SELECTED = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "tru
         pytest.param("        a\n\n        b\n    c", METHOD, {"content": "        a\n\n        b"}, id="n_indent"),
         pytest.param("a = 1\n", X, {"content": "a = 1", "stop_type": "eos"}, id="end of a line"),
         pytest.param("a = 1\nb = 2", X, {"content": "a = 1", "stop_type": "limit"}, id="limit of lines"),
-        pytest.param(
-            "total", {**GAP, "response_fields": SELECTED}, {"timings/predicted_n": 6, "truncated": False}, id="fields"
-        ),
+        pytest.param(LONG, {**X, "input_prefix": "def f():\n", "n_predict": 256}, {"content": LONG}, id="canvases"),
+        pytest.param("'é😋'", {**X, "input_prefix": "s = # é😋\u2028\ns = "}, {"content": "'é😋'"}, id="characters"),
     ],
 )
-def test_what_ends_a_fill(complete, fill, body, expected):
-    tree = complete(fill, "/infill", body).tree
-    assert tree | expected == tree
-    if "response_fields" in body:
-        assert tree == {"content": "total", **expected}
+def test_what_ends_a_fill(complete, fill, body, fields):
+    reply = complete(fill, "/infill", body)
+    assert reply.tree | fields == reply.tree
+    assert b"\n" not in reply.body
+
+
+def test_selected_fields_have_their_paths_as_names(complete):
+    tree = complete("total", "/infill", {**GAP, "response_fields": SELECTED}).tree
+    assert tree == {"content": "total", "timings/predicted_n": 6, "truncated": False}
 
 
 def test_several_candidates_are_an_array(complete):
     tree = complete(("first", "other", "third"), "/infill", {**GAP, "n_cmpl": 3}).tree
-    assert [(each["index"], each["content"]) for each in tree] == [(0, "first"), (1, "other"), (2, "third")]
+    assert [(fill["index"], fill["content"]) for fill in tree] == [(0, "first"), (1, "other"), (2, "third")]
     assert "dg_lsp" not in tree[0]
 
 
@@ -72,26 +74,28 @@ def test_a_warm_up_fills_the_prompt_cache(start):
 def test_a_response_has_llama_cpps_fields_and_diffusion_statistics(start):
     tree = start(ScriptedDenoiser("items[0]", tokens_per_step=1)).post("/infill", {**GAP, "seed": 3}).tree
     assert list(tree) == [
-        *("index", "content", "tokens", "id_slot", "stop", "model", "tokens_predicted", "tokens_evaluated"),
-        *("generation_settings", "prompt", "has_new_line", "truncated", "stop_type", "stopping_word"),
-        *("tokens_cached", "timings", "diffusion"),
+        *("index", "content", "id_slot", "stop", "model", "tokens_predicted", "tokens_evaluated", "truncated"),
+        *("stop_type", "stopping_word", "tokens_cached", "timings", "diffusion"),
     ]
-    assert (tree["stop"], tree["stop_type"], tree["has_new_line"]) == (True, "eos", False)
-    assert tree["generation_settings"] == {"n_predict": -1, "n_cmpl": 1, "n_indent": 0, "seed": 3, "stop": []}
-    assert tree["tokens_predicted"] == len("items[0]") + 1
-    diffusion = tree["diffusion"]
-    assert diffusion["steps"] == len("items[0]") + 1
-    assert diffusion["tokens_per_forward"] == 1.0
-    assert diffusion["blocks"] * diffusion["canvas_length"] == diffusion["canvas_tokens"] == 16
-    assert diffusion["ms_per_step"] > 0
-    assert diffusion["decoder"] == "diffusion"
-
-
-def test_a_completion_longer_than_a_canvas_uses_several(complete):
-    text = "\n".join(f"    value_{number} = {number}" for number in range(6))
-    tree = complete(text, "/infill", {"input_prefix": "def f():\n", "input_suffix": "\n", "n_predict": 256}).tree
-    assert tree["content"] == text
-    assert tree["diffusion"]["blocks"] > 1
+    assert (tree["stop"], tree["stop_type"]) == (True, "eos")
+    num_tokens = len("items[0]") + 1
+    assert tree["tokens_predicted"] == num_tokens
+    assert tree["diffusion"] == {
+        "decoder": "diffusion",
+        "canvas_length": 8,
+        "blocks": 2,
+        "steps": num_tokens,
+        "canvas_tokens": 16,
+        "tokens_per_forward": 1.0,
+    }
+    timings = tree["timings"]["diffusion"]
+    assert list(timings) == [
+        *("n_blocks", "n_steps", "canvas_tokens", "steps_per_second", "ms_per_step", "canvas_tokens_per_second"),
+        "n_decode",
+    ]
+    counts = (timings["n_blocks"], timings["n_steps"], timings["canvas_tokens"], timings["n_decode"])
+    assert counts == (2, num_tokens, 16, num_tokens + 2)
+    assert timings["ms_per_step"] > 0
 
 
 def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):
@@ -101,66 +105,53 @@ def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):
     assert last["timings"]["predicted_n"] == len("total") + 1
 
 
-def test_the_response_is_one_line_of_utf_8(complete):
-    reply = complete("'é😋'", "/infill", {**GAP, "input_prefix": "# é😋\u2028\n"})
-    assert reply.tree["content"] == "'é😋'"
-    assert b"\n" not in reply.body
-    assert "😋".encode() in reply.body
-
-
 @pytest.mark.parametrize(
-    "more",
+    "fields",
     [
-        {"nonsense": 1},
+        {"nonsense": 1, "lora": [{"id": 0, "scale": 0.5}], "samplers": ["infill"], "id_slot": 7},
         {"n_predict": None, "seed": None, "stop": None, "input_extra": None},
-        {"seed": -1},
-        {"seed": 2**64},
-        {"n_predict": -1},
+        {"seed": -1, "n_predict": -1},
+        {"seed": 2**64, "stop": "x"},
         {"n_predict": 8.0},
-        {"stop": "x"},
-        {"lora": [{"id": 0, "scale": 0.5}], "samplers": ["infill"], "id_slot": 7},
     ],
+    ids=["unknown", "null", "negative", "large", "whole float"],
 )
-def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, more):
-    assert module_client.post("/infill", {**GAP, **more}).status == 200
+def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, fields):
+    assert module_client.post("/infill", {**GAP, **fields}).status == 200
+
+
+REGION = "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>"
+FILE = f"<|current_file_content|>\ncurrent_file_path: a.py\n{REGION}\n<|/current_file_content|>"
+BODIES = {
+    "/infill": {"input_prefix": "x = ", "input_suffix": "\n", "language": "python"},
+    "/v1/completions": {"prompt": "x = ", "suffix": "\n", "language": "python"},
+    "/v1/edit/completions": {"messages": [{"role": "user", "content": FILE}]},
+}
 
 
 @pytest.mark.parametrize(("fill", "reason"), [("", "empty"), ("= =", "syntax-error"), ("total", "low-confidence")])
-@pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions", "/v1/edit/completions", "tabby"])
+@pytest.mark.parametrize("path", BODIES)
 def test_an_empty_fill_has_its_reason(start, path, fill, reason):
     if path == "/v1/edit/completions" and reason == "low-confidence":
         reason = None  # the user has requested the edit
-    completion = {"early_stop_ms": 0, "deadline_ms": 1e6, "min_confidence": 0.999}
-    client = start(ScriptedDenoiser(fill), completion=completion)
-    region = "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>"
-    file = f"<|current_file_content|>\ncurrent_file_path: a.py\n{region}\n<|/current_file_content|>"
-    body = {
-        "/infill": {"input_prefix": "x = ", "input_suffix": "\n", "language": "python"},
-        "/v1/edit/completions": {"messages": [{"role": "user", "content": file}]},
-        "tabby": {"segments": {"prefix": "x = ", "suffix": "\n", "filepath": "a.py"}},
-    }.get(path, {"prompt": "x = ", "suffix": "\n", "language": "python"})
-    reply = client.post("/v1/completions" if path == "tabby" else path, body)
-    assert reply.headers.get("dg-lsp-reason") == reason
-    assert reply.tree.get("dg_lsp") == (None if path == "tabby" or not reason else {"reason": reason})
-    if path != "tabby":
-        streamed = client.post(path, {**body, "stream": True})
-        assert streamed.headers.get("dg-lsp-reason") == reason
-        last = [json.loads(one) for one in streamed.events if one != "[DONE]"][-1]
-        assert last.get("dg_lsp") == ({"reason": reason} if reason else None)
+    client = start(ScriptedDenoiser(fill), completion={"early_stop_ms": 0, "deadline_ms": 1e6, "min_confidence": 0.999})
+    whole = client.post(path, BODIES[path]).tree
+    events = client.post(path, {**BODIES[path], "stream": True}).events
+    last = json.loads([event for event in events if event != "[DONE]"][-1])
+    assert whole.get("dg_lsp") == last.get("dg_lsp") == ({"reason": reason} if reason else None)
 
 
-@pytest.mark.parametrize("path", ["/infill", "/v1/completions", "/v1/fim/completions"])
+@pytest.mark.parametrize("path", ["/infill", "/v1/completions"])
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_each_of_several_completions_has_its_own_reason_to_end(start, path, is_streamed):
     client = start(ScriptedDenoiser(["total", "width\n+ 1"], tokens_per_step=64))
-    body = {"input_prefix": "x = ", "prompt": "x = ", "input_suffix": "\n", "suffix": "\n", "stream": is_streamed}
     if path == "/infill":
-        found = client.post(path, {**body, "prompt": "", "n_cmpl": 2})
-        trees = [json.loads(one) for one in found.events] if is_streamed else found.tree
-        ends = [one["stop_type"] for one in trees if one["stop"]]
+        reply = client.post(path, {**X, "n_cmpl": 2, "stream": is_streamed})
+        trees = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
+        ends = [tree["stop_type"] for tree in trees if tree["stop"]]
         assert ends == ["eos", "limit"]
     else:
-        found = client.post(path, {**body, "n": 2})
-        trees = chunks(found) if is_streamed else [found.tree]
+        reply = client.post(path, {"prompt": "x = ", "suffix": "\n", "n": 2, "stream": is_streamed})
+        trees = chunks(reply) if is_streamed else [reply.tree]
         ends = [choice["finish_reason"] for tree in trees for choice in tree["choices"]]
         assert [end for end in ends if end] == ["stop", "length"]

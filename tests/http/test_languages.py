@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from http_server import choices
 from plugins import FILLS, llama_vim
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
@@ -25,7 +24,6 @@ def infill(above, line, below):
 @pytest.mark.parametrize(
     ("above", "line", "fill", "below", "shown"),
     [
-        # (the file's lines above, the cursor's line, what the model writes, the text after the cursor, the completion)
         pytest.param(GO, "\tlog(", '"a", total)', ")\n}\n", '"a", total', id="go, rest of a line"),
         pytest.param(GO, "", f"{LOOP}\n\treturn total\n}}", "\n\treturn total\n}\n", LOOP, id="go, block and more"),
         pytest.param(METHOD, "    log(`added ${", "item}`);", "}`);\n  }\n}\n", "item", id="typescript, template"),
@@ -37,16 +35,14 @@ def test_llama_vims_requests_are_joined_and_closed_in_any_language(complete, abo
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "fill", "rest"),
+    ("name", "above", "line", "fill", "rest"),
     [
-        ("a.go", "\tx := ", "f(1, )) }", "\n}\n"),
-        ("a.ts", "    this.items.push(", "= = 1", ");\n  }\n}\n"),
-        ("a.py", "x = f(", "= = 1", ")\n"),
+        ("a.go", GO, "\tx := ", "f(1, )) }", "\n}\n"),
+        ("a.ts", METHOD, "    this.items.push(", "= = 1", ");\n  }\n}\n"),
+        ("a.py", "", "x = f(", "= = 1", ")\n"),
     ],
 )
-def test_a_file_name_is_the_language_that_the_syntax_is_checked_by(complete, name, line, fill, rest):
-    above = {"a.go": GO, "a.ts": METHOD, "a.py": ""}[name]
-
+def test_a_file_name_is_the_language_that_the_syntax_is_checked_by(complete, name, above, line, fill, rest):
     def tabby(path):
         segments = {"prefix": above + line, "suffix": rest, "filepath": path}
         return complete(fill, "/v1/completions", {"segments": segments}).tree["choices"][0]["text"]
@@ -63,41 +59,29 @@ def test_a_file_name_is_the_language_that_the_syntax_is_checked_by(complete, nam
     assert complete(fill, "/infill", infill(above, line, rest)).tree["content"] == fill
 
 
-REASON = "scripted knows Python only; choose another model: dg-lsp setup"
 CODE = {"prompt": "a = ", "suffix": "\n"}
-
-
-@pytest.fixture(scope="module")
-def python_only(module_start):
-    return module_start(ScriptedDenoiser("1", spec=replace(MASK_SPEC, languages=("python",))))
+TABBY = {"prefix": "a = ", "suffix": "\n"}
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "warning"),
+    ("path", "body", "is_unknown"),
     [
-        ("/infill", {"input_prefix": "a = ", "language": "go"}, REASON),
-        ("/infill", {"input_prefix": "a = ", "language": "python"}, None),
-        ("/infill", infill(GO, "", "\n"), None),  # in no known language
-        ("/v1/completions", {**CODE, "language": "go", "stream": True}, REASON),
-        ("/v1/completions", {"segments": {"prefix": "a = ", "suffix": "\n", "filepath": "a.go"}}, REASON),
-        ("/v1/completions", {"segments": {"prefix": "a = ", "suffix": "\n", "filepath": "a.pyi"}}, None),
-        ("/v1/completions", {"prompt": "# language: lua\na = ", "suffix": "\n"}, REASON),
-        ("/v1/completions", {"prompt": "Once upon"}, None),  # raw text
+        ("/infill", {"input_prefix": "a = ", "language": "go"}, True),
+        ("/infill", {"input_prefix": "a = ", "language": "python"}, False),
+        ("/infill", infill(GO, "", "\n"), False),  # in no known language
+        ("/v1/completions", {**CODE, "language": "go", "stream": True}, True),
+        ("/v1/completions", {"segments": {**TABBY, "filepath": "a.go"}}, True),
+        ("/v1/completions", {"segments": {**TABBY, "filepath": "a.pyi"}}, False),
+        ("/v1/completions", {"prompt": "# language: lua\na = ", "suffix": "\n"}, True),
+        ("/v1/completions", {"prompt": "Once upon"}, False),  # raw text
     ],
 )
-def test_a_fill_in_a_language_that_the_model_does_not_know_has_a_warning(python_only, path, body, warning):
-    reply = python_only.post(path, body)
-    text = "".join(one["text"] for one in choices(reply)) if body.get("stream") else reply.body.decode()
-    assert reply.status == 200
-    assert "1" in text
-    assert reply.headers.get("dg-lsp-warning") == warning
-    assert reply.headers["dg-lsp-languages"] == "python"
-    assert python_only.get("/v1/models").headers["dg-lsp-languages"] == "python"
-
-
-def test_the_warning_is_logged_once(start, capfd):
-    client = start(ScriptedDenoiser("1", spec=replace(MASK_SPEC, name="größe", languages=("python",))))
-    for language in ("go", "lua", "go"):
-        reply = client.post("/infill", {"input_prefix": "a = ", "language": language})
-        assert reply.headers["dg-lsp-warning"] == "gr??e knows Python only; choose another model: dg-lsp setup"
-    assert capfd.readouterr().err.count("dg-lsp: warning: größe knows Python only") == 1
+def test_a_fill_in_a_language_that_the_model_does_not_know_is_logged_once(start, capfd, path, body, is_unknown):
+    client = start(ScriptedDenoiser("1", spec=replace(MASK_SPEC, languages=("python",))))
+    for _ in range(2):
+        reply = client.post(path, body)
+        assert (reply.status, reply.headers["dg-lsp-languages"]) == (200, "python")
+        assert b'"1"' in reply.body
+    assert client.get("/v1/models").headers["dg-lsp-languages"] == "python"
+    warning = "dg-lsp: warning: scripted knows Python only; choose another model: dg-lsp setup\n"
+    assert capfd.readouterr().err.count(warning) == is_unknown

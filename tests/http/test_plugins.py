@@ -9,6 +9,7 @@ from dg_lsp.errors import BackendError
 
 FILL = "sum(items)  # é😋"
 ANSWER = "def total(items):\n    return sum(items)  # é😋"
+EACH_FILL = pytest.mark.parametrize(("path", "body", "reader", "pick"), FILLS.values(), ids=FILLS)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def chatting(module_start):
 
 @pytest.fixture(scope="module")
 def failing(module_start):
-    def fail(*_args, **_more):
+    def fail(*_args, **_options):
         raise BackendError("the graph failed; lower gpu_layers")
 
     denoiser = ScriptedDenoiser(FILL)
@@ -31,14 +32,11 @@ def failing(module_start):
     return module_start(denoiser)
 
 
-EACH_FILL = pytest.mark.parametrize(("path", "body", "reader", "pick"), FILLS.values(), ids=FILLS)
-
-
 @EACH_FILL
 def test_every_plugin_reads_its_completion(completing, path, body, reader, pick):
     reply = completing.send("POST", path, body, HEADERS)
-    expected = "def total(items):\n    return " + FILL if path == "/v1/edit/completions" else FILL
-    assert (reply.status, reader(reply, pick)) == (200, expected)
+    text = "def total(items):\n    return " + FILL if path == "/v1/edit/completions" else FILL
+    assert (reply.status, reader(reply, pick)) == (200, text)
 
 
 @pytest.mark.parametrize(("path", "body", "reader", "pick"), CHATS.values(), ids=CHATS)

@@ -47,24 +47,15 @@ def test_temperatures_must_fall(start):
     assert "above the temperature of the first step, 0.8" in reply.error["message"]
 
 
-def thinking(start, answer):
-    denoiser = chatty(answer)
-    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
-    return start(denoiser)
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_thought_is_returned_beside_the_answer(start, is_streamed):
-    client = thinking(start, "<think>\nWhy not?\n</think>\n\nBecause.")
-    reply = client.post("/v1/chat/completions", {**HI, **THINKING, "stream": is_streamed})
-    if is_streamed:
-        deltas = [one["delta"] for one in choices(reply)]
-        thought = "".join(one.get("reasoning_content", "") for one in deltas)
-        answer = "".join(one["content"] for one in deltas)
-    else:
-        message = reply.tree["choices"][0]["message"]
-        thought, answer = message["reasoning_content"], message["content"]
-    assert (thought, answer) == ("Why not?", "Because.")
+    denoiser = chatty("<think>\nWhy not?\n</think>\n\nBecause.")
+    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
+    reply = start(denoiser).post("/v1/chat/completions", {**HI, **THINKING, "stream": is_streamed})
+    parts = choices(reply) if is_streamed else reply.tree["choices"]
+    messages = [part["delta" if is_streamed else "message"] for part in parts]
+    assert "".join(message.get("reasoning_content", "") for message in messages) == "Why not?"
+    assert "".join(message["content"] for message in messages) == "Because."
 
 
 def test_a_model_without_the_switch_refuses_to_think(start):

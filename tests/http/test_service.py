@@ -58,7 +58,7 @@ def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, p
     assert (reply.status, reply.error["type"]) == (503, "unavailable_error")
     assert int(reply.headers["retry-after"]) > 0
     denoiser.go_on.set()
-    assert [one.result(TIMEOUT).tree["content"] for one in replies] == ["x", "x"]
+    assert [running.result(TIMEOUT).tree["content"] for running in replies] == ["x", "x"]
     assert client.post("/infill", GAP).status == 200
 
 
@@ -83,10 +83,10 @@ def test_one_key_cannot_take_all_places(start_team, gated, pool, monkeypatch):
     reply = team.alice.post("/infill", GAP)
     assert (reply.status, reply.error["type"]) == (429, "rate_limit_error")
     assert int(reply.headers["retry-after"]) > 0
-    other = pool.submit(team.bob.post, "/infill", GAP)
+    second = pool.submit(team.bob.post, "/infill", GAP)
     wait_for_active(team.operator, 2)
     denoiser.go_on.set()
-    assert [one.result(TIMEOUT).status for one in (first, other)] == [200] * 2
+    assert [first.result(TIMEOUT).status, second.result(TIMEOUT).status] == [200, 200]
     assert team.alice.post("/infill", GAP).status == 200
 
 
@@ -94,15 +94,13 @@ PROMPT = {"input_prefix": "password = 'sesame'\n" * 3, "input_suffix": "\n"}
 
 
 def num_cached(reply):
-    """Prompt tokens from the cache, by each number of an answer that reports them."""
-    tree = reply.tree
-    return {tree["timings"]["cache_n"], tree["diffusion"]["reused_prompt_tokens"]}
+    return reply.tree["timings"]["cache_n"]
 
 
 def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team):
     team = start_team(ScriptedDenoiser("x"))
     first = num_cached(team.alice.post("/infill", PROMPT))
-    assert min(num_cached(team.alice.post("/infill", PROMPT))) > max(first)
+    assert num_cached(team.alice.post("/infill", PROMPT)) > first
     assert num_cached(team.bob.post("/infill", PROMPT)) == first
     assert num_cached(team.bob.post("/infill", {**PROMPT, "id_slot": 0})) == first
 
@@ -122,22 +120,22 @@ def test_a_shared_system_prompt_is_no_exception(start_team):
 def test_without_keys_each_connection_is_a_client(start):
     client = start(ScriptedDenoiser("x"))
     with (
-        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as one,
-        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as other,
+        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as alice,
+        closing(http.client.HTTPConnection("127.0.0.1", client.port)) as bob,
     ):
 
         def cached(connection):
             connection.request("POST", "/infill", json.dumps(PROMPT))
             return json.load(connection.getresponse())["timings"]["cache_n"]
 
-        first = cached(one)
-        assert cached(one) > first
-        assert cached(other) == first
-        port = one.sock.getsockname()[1]
-        one.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
-        one.close()
-    with closing(http.client.HTTPConnection("127.0.0.1", client.port, source_address=("127.0.0.1", port))) as same:
-        assert cached(same) == first, "a connection from the port of one that is closed"
+        first = cached(alice)
+        assert cached(alice) > first
+        assert cached(bob) == first
+        port = alice.sock.getsockname()[1]
+        alice.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
+        alice.close()
+    with closing(http.client.HTTPConnection("127.0.0.1", client.port, source_address=("127.0.0.1", port))) as reused:
+        assert cached(reused) == first, "a connection from the port of one that is closed"
 
 
 def test_totals_of_all_clients_are_for_the_operator(start_team, start):
@@ -150,41 +148,36 @@ def test_totals_of_all_clients_are_for_the_operator(start_team, start):
         assert metric(client, 'dg_lsp_requests_total{path="/infill",status="200"}') == 1
         for name in (b"tokens", b"steps", b"completions", b"stage_seconds", b"feedback"):
             assert (b"# TYPE dg_lsp_" + name in reply.body) is is_operator
-        assert ("tokens_used" in client.get("/memory").tree["cache"]) is is_operator
-        assert [("n_prompt_tokens" in slot) for slot in client.get("/slots").tree] == [is_operator] * 4
+        assert set(client.get("/memory").tree["cache"]) == {"bytes", "tokens", "tokens_at_most"}
+        assert [set(slot) for slot in client.get("/slots").tree] == [{"id", "n_ctx", "is_processing"}] * 4
 
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
     client = start(denoiser, rules=AccessRules(max_queued=1))
-    [server] = start.started
-    server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
-    body = {**HI, "stream": True, "diffusing": True}
-    with socket.socket() as stream:
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        stream.connect(("127.0.0.1", client.port))
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-        data = json.dumps(body).encode()
-        stream.sendall(head % len(data) + data)
+    start.started[-1]._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    path, body = "/v1/chat/completions", {**HI, "stream": True, "diffusing": True}
+    answered = f'dg_lsp_requests_total{{path="{path}",status="200"}}'
+    with raw(client, json.dumps(body).encode(), path, num_received_bytes=4096):
         wait_until(lambda: denoiser.num_steps > 0 and metric(client, "dg_lsp_active_requests") == 0)
-        assert metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 0  # still sending
-        assert client.post("/v1/chat/completions", {**body, "stream": False, "max_tokens": 1}).status == 200
-    wait_until(lambda: metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 2)
+        assert metric(client, answered) == 0  # still sending
+        assert client.post(path, {**body, "stream": False, "max_tokens": 1}).status == 200
+    wait_until(lambda: metric(client, answered) == 2)
 
 
 def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, pool):
     denoiser = gated("x")
     client = start(denoiser, rules=OPERATOR)
-    older = pool.submit(post_segments, client, "one", "a")
+    older = pool.submit(post_segments, client, "alice", "a")
     assert denoiser.is_inside.wait(TIMEOUT)
-    other = pool.submit(post_segments, client, "two", "a")
+    of_bob = pool.submit(post_segments, client, "bob", "a")
     wait_for_active(client, 2)
-    newer = pool.submit(post_segments, client, "one", "ab")
+    newer = pool.submit(post_segments, client, "alice", "ab")
     reply = older.result(TIMEOUT)
     assert reply.status == 499  # OpenAI's client retries after 409, 429 and every 5xx
     assert reply.error["type"] == "cancelled_error"
     denoiser.go_on.set()
-    assert [one.result(TIMEOUT).status for one in (other, newer)] == [200, 200]
+    assert [of_bob.result(TIMEOUT).status, newer.result(TIMEOUT).status] == [200, 200]
 
 
 def test_clients_do_not_replace_each_others_requests(start_team, start, gated, pool):
@@ -196,7 +189,7 @@ def test_clients_do_not_replace_each_others_requests(start_team, start, gated, p
         newer = pool.submit(post_segments, clients[1], "same", "ab")
         wait_for_active(clients[0], 2)
         denoiser.go_on.set()
-        assert [one.result(TIMEOUT).status for one in (older, newer)] == [200, 200]
+        assert [older.result(TIMEOUT).status, newer.result(TIMEOUT).status] == [200, 200]
 
 
 def test_the_deadline_includes_waiting_for_the_model(start, gated, pool):
@@ -254,7 +247,6 @@ def test_an_error_of_the_engine_has_a_status_and_the_next_request_works(start, c
 def test_an_idle_model_is_unloaded_and_loaded_by_the_next_request(start):
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser, model={"idle_seconds": 0.01})
-    assert client.post("/infill", GAP).tree["content"] == "x"
     wait_until(lambda: client.get("/props").tree["is_sleeping"])
     wait_until(lambda: denoiser.is_closed)
     assert client.get("/health").status == 200

@@ -29,7 +29,6 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.http.app import BODY_SECONDS, MAX_BODY_BYTES, MAX_HEAD_BYTES
-from dg_lsp.http.schemas import STATUSES, ErrorResponse
 from dg_lsp.settings import parse_settings
 from soak.values import damaged
 
@@ -388,7 +387,8 @@ HOSTILE = {
     missing_body: 1, half_closed: 20, aborted: 50, deaf: 3, idle: 1, garbage: 60, odd_body: 20,
 }  # fmt: skip
 """Clients and how often each comes."""
-ALLOWED = {200, *STATUSES} - {500}
+ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 501, 503, 504}
+"""The statuses of docs/http.md, without that of a failure."""
 
 
 def check_answer(figures, what, status, headers, body):
@@ -400,8 +400,9 @@ def check_answer(figures, what, status, headers, body):
     elif status >= 400 and body:
         try:
             assert headers["content-type"] == "application/json", headers["content-type"]
-            assert ErrorResponse.model_validate_json(body).error.code == status
-        except (AssertionError, ValueError) as error:
+            fields = json.loads(body)["error"]
+            assert (fields["code"], type(fields["message"]), type(fields["type"])) == (status, str, str)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
             figures.add("unexpected", f"{what}: {status} {error} {body[:200]}")
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from dg_lsp.canvas.chat import (
     CODE_CLOSING,
     FILL,
@@ -72,9 +74,11 @@ class RemoteAnswer:
     cached_tokens: int = 0
     output_tokens: int = 0  # of all answers
     steps: int = 0  # forward passes
-    canvas_length: int = 0
-    blocks: int = 0  # canvases, and their tokens
-    canvas_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """The first answer."""
+        return self.texts[0] if self.texts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,8 @@ class InfillDialect(Dialect):
     path: ClassVar[str] = "/infill"
     continues_text: ClassVar[bool] = False
 
+    @override
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
-        """See `Dialect.body`."""
         prompt = query.prompt
         line_start = prompt.prefix.rfind("\n") + 1
         tree: Json = {
@@ -149,8 +153,8 @@ class InfillDialect(Dialect):
         }
         return {**tree, "n_cmpl": query.num_answers} if query.num_answers > 1 else tree
 
+    @override
     def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        """See `Dialect.pieces`."""
         for choice in tree if isinstance(tree, list) else [tree]:
             finish = "length" if choice.get("stop_type") == "limit" else "stop"
             is_last = choice.get("stop", True) is True
@@ -164,8 +168,8 @@ class ChatDialect(Dialect):
     follows_instructions: ClassVar[bool] = True
     continues_text: ClassVar[bool] = False
 
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
-        """See `Dialect.body`."""
+    @override
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
         if query.task is RemoteTask.CHAT:
             messages, max_tokens = query.messages, query.max_tokens
         else:
@@ -174,21 +178,21 @@ class ChatDialect(Dialect):
         tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
         return {**tree, **_sampling(query, max_tokens, temperature)}
 
+    @override
     def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        """See `Dialect.pieces`."""
         for choice in tree["choices"]:
             message = choice["delta"] if "delta" in choice else choice["message"]
             finish = _FINISHES.get(choice.get("finish_reason"), "stop")
             yield _piece(choice, message.get("content") or "", finish)
 
+    @override
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:
-        """The fenced code of a fill or a rewrite."""
         if query.task is RemoteTask.CHAT:
             return answer
-        found = [fenced_code(text) for text in answer.texts]
+        blocks = [fenced_code(text) for text in answer.texts]
         line = query.prompt.prefix.rpartition("\n")[2] if query.task is RemoteTask.FILL else ""
-        codes = tuple(without_line_start(code, line) for code, _ in found)
-        is_closed = len(found) == query.num_answers and all(is_closed for _, is_closed in found)
+        codes = tuple(without_line_start(code, line) for code, _ in blocks)
+        is_closed = len(blocks) == query.num_answers and all(is_closed for _, is_closed in blocks)
         return replace(answer, texts=codes, is_finished=answer.is_finished or is_closed)
 
 
@@ -249,9 +253,6 @@ def usage_of(tree: Json) -> dict[str, int]:
         "cached_tokens": cached,
         "output_tokens": count("usage", "completion_tokens") or count("timings", "predicted_n"),
         "steps": count("diffusion", "steps"),
-        "canvas_length": count("diffusion", "canvas_length"),
-        "blocks": count("diffusion", "blocks"),
-        "canvas_tokens": count("diffusion", "canvas_tokens"),
     }
     return {name: number for name, number in counts.items() if number}
 

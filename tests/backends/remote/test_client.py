@@ -2,11 +2,9 @@
 
 import json
 import socket
-import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from email.utils import formatdate
 
 import pytest
 from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, reply, silent
@@ -128,7 +126,7 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (chunked(event("w"), b"event: error\ndata: secrets\n\n"), "in the middle of its answer"),
         (chunked(event("w"), b"data: \xff\n\n"), "not UTF-8"),
         (events("[DONE]"), "without an answer"),
-        (reply("data: x", kind="text/event-stream", Content_Encoding="gzip"), "compresses"),
+        (reply(b"\x1f\x8b\x08", Content_Encoding="gzip"), "not UTF-8"),
         (reply("return secrets", "400 Bad Request"), "status 400"),
         # llama-server, vLLM, SGLang, OpenAI
         (reply('{"error":{"type":"exceed_context_size_error"}}', "400 Bad Request"), TOO_LONG),
@@ -137,7 +135,9 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (reply('{"error":{"code":"context_length_exceeded"}}', "400 Bad Request"), TOO_LONG),
         (reply("", "401 Unauthorized"), "remote.key_source"),
         (reply("", "404 Not Found"), "/v1/completions"),
+        (reply("", "422 Unprocessable"), "try another remote.api"),
         (reply("", "500 Oops"), "status 500"),
+        (reply("", "501 Not Implemented"), "try another remote.api"),
         (reply("", "503 Busy"), "not ready"),
         (b"", "broke the connection"),
         (b"hello\r\n\r\n", "broke the connection"),
@@ -213,7 +213,8 @@ def test_a_server_that_names_no_languages_is_no_error(serve, model_of, models, m
 
 def test_model_name_is_printable_and_short(serve, model_of):
     tree = {"model": "m\x1b[2J\ud800\n" + "x" * 9999, "choices": [{"text": "y", "finish_reason": "stop"}]}
-    assert last_answer(model_of(serve(reply(json.dumps(tree))).url), QUERY).model == "m[2J" + "x" * 116
+    name = "m\\x1b[2J\\ud800\\n" + "x" * 104
+    assert last_answer(model_of(serve(reply(json.dumps(tree))).url), QUERY).model == name
 
 
 @pytest.mark.parametrize(("response", "start"), [(silent, ""), (endless(event("x\\n"), pause=0.05), "x")])
@@ -261,19 +262,8 @@ def test_closing_a_stream_or_its_model_closes_the_connection(serve, model_of, tl
     assert server.left.wait(30)
 
 
-def test_transient_failure_is_retried_once(serve, model_of):
-    server = serve(reply("", "503 Busy"), GOOD, b"", GOOD)
-    model = model_of(server.url)
-    for num_requests in (2, 4):
-        assert last_answer(model, QUERY).texts == ("w * h",)
-        assert len(server.requests) == num_requests
-
-
-@pytest.mark.parametrize(
-    "value", [pytest.param("3600", id="seconds"), pytest.param(formatdate(time.time() + 3600, usegmt=True), id="date")]
-)
-def test_requests_pause_for_the_retry_after_time_of_a_server_but_at_most_a_minute(serve, model_of, value):
-    server = serve(reply("", "429 Slow Down", Retry_After=value), GOOD)
+def test_requests_pause_for_the_retry_after_time_of_a_server_but_at_most_a_minute(serve, model_of):
+    server = serve(reply("", "429 Slow Down", Retry_After="3600"), GOOD)
     model = model_of(server.url)
     with pytest.raises(RemoteError, match="is busy"):
         last_answer(model, QUERY, seconds=50)
@@ -282,23 +272,24 @@ def test_requests_pause_for_the_retry_after_time_of_a_server_but_at_most_a_minut
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("value", ["-5", "soon", "", "Thu, 01 Jan 1970 00:00:00 GMT", "Mon, 99 Foo 1", "1"])
-def test_short_or_invalid_retry_after_does_not_prevent_the_retry(serve, model_of, value):
-    server = serve(reply("", "503 Busy", Retry_After=value), GOOD)
-    assert last_answer(model_of(server.url), QUERY).texts == ("w * h",)
+@pytest.mark.parametrize("value", ["-5", "soon", "", "0"])
+def test_invalid_retry_after_does_not_prevent_the_next_request(serve, model_of, value):
+    model = model_of(serve(reply("", "503 Busy", Retry_After=value), GOOD).url)
+    with pytest.raises(RemoteError, match="not ready"):
+        last_answer(model, QUERY)
+    assert last_answer(model, QUERY).texts == ("w * h",)
 
 
 def test_requests_pause_after_three_failures(serve, model_of):
     server = serve(reply("{"), reply("{"), reply("{"), GOOD)
-    model, now = model_of(server.url, pause_seconds=0.3), 0.0
-    model._breaker.clock = lambda: now
+    model = model_of(server.url, pause_seconds=60)
     for _ in range(3):
         with pytest.raises(RemoteError, match="not JSON"):
             last_answer(model, QUERY)
-    with pytest.raises(RemoteError, match=r"not JSON; the next request is possible in"):
+    with pytest.raises(RemoteError, match=r"not JSON; the next request is possible in \d\d s"):
         last_answer(model, QUERY)
     assert len(server.requests) == 3
-    now = 0.35
+    model._blocked_until = time.monotonic()
     assert last_answer(model, QUERY).texts == ("w * h",)
 
 
@@ -322,22 +313,6 @@ def test_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
     with pytest.raises(RemoteError) as caught:
         last_answer(model, QUERY)
     assert SECRET not in str(caught.value)
-
-
-def test_key_is_read_from_the_keyring(serve, model_of, monkeypatch):
-    class Keyring:
-        @staticmethod
-        def get_password(service, user):
-            return f"{service}/{user}"
-
-    monkeypatch.delenv("DG_LSP_REMOTE_KEY", raising=False)
-    monkeypatch.setitem(sys.modules, "keyring", Keyring)
-    server = serve(GOOD)
-    last_answer(model_of(server.url, key_source="keyring"), QUERY)
-    assert b"bearer dg-lsp/127.0.0.1" in server.requests[0].lower()
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(SettingsError, match="install it"):
-        model_of("http://127.0.0.1:1", key_source="keyring")
 
 
 @pytest.mark.parametrize(
@@ -369,11 +344,9 @@ def test_requests_of_a_document_have_one_session_that_does_not_name_it(serve, mo
 @pytest.mark.parametrize(
     ("certificate", "address", "ca_file", "message"),
     [
-        pytest.param("localhost.pem", "https://localhost", "", r"is not trusted; set remote\.ca_file", id="unknown"),
-        pytest.param("localhost.pem", "https://127.0.0.1", TRUSTED, "of another host", id="another host"),
-        pytest.param(
-            "expired.pem", "https://localhost", str(CERTIFICATES / "expired.pem"), "expired certificate", id="expired"
-        ),
+        pytest.param("localhost.pem", "https://localhost", "", r"self-signed.*; set remote\.ca_file", id="unknown"),
+        pytest.param("localhost.pem", "https://127.0.0.1", TRUSTED, "mismatch", id="another host"),
+        pytest.param("expired.pem", "https://localhost", str(CERTIFICATES / "expired.pem"), "expired", id="expired"),
         pytest.param(None, "https://localhost", TRUSTED, "does not speak TLS on this port", id="no TLS"),
         pytest.param("localhost.pem", "http://localhost", "", "broke the connection", id="TLS only"),
     ],

@@ -129,7 +129,7 @@ def test_repeated_line_start_is_removed(code, line, rest):
 
 
 def test_usage_is_read_from_each_api_and_invalid_counts_are_ignored():
-    tree = {"timings": {"cache_n": 5, "prompt_n": 2, "predicted_n": 9}, "diffusion": {"steps": 3, "canvas_length": 16}}
-    counts = {"prompt_tokens": 7, "cached_tokens": 5, "output_tokens": 9, "steps": 3, "canvas_length": 16}
+    tree = {"timings": {"cache_n": 5, "prompt_n": 2, "predicted_n": 9}, "diffusion": {"steps": 3}}
+    counts = {"prompt_tokens": 7, "cached_tokens": 5, "output_tokens": 9, "steps": 3}
     assert usage_of(tree) == counts
     assert usage_of({"usage": {"prompt_tokens": "many"}, "timings": [], "diffusion": {"steps": -1}}) == {}
