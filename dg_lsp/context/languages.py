@@ -75,9 +75,12 @@ class Language:
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
     tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
-    imports: str = ""  # query for imports, see `context/tags.py`
-    like: tuple[str, ...] = ()  # languages whose queries hold here too
-    has_packages: bool = False  # the files of a folder see each other's definitions without an import
+    imports: tuple[re.Pattern[str], ...] = ()  # match import statements, see `context/tags.py`
+    like: tuple[str, ...] = ()  # languages whose queries, patterns and files of modules hold here too
+    module_separator: str = ""  # between the parts of a module's name, where they are folders
+    module_files: tuple[str, ...] = ()  # files that a module may be; `{}` stands for its path
+    has_package_prefix: bool = False  # the first parts of a module's path may be no folders
+    package_suffixes: tuple[str, ...] = ()  # of the files in a folder that see each other's definitions
 
     def commented(self, text: str) -> str:
         """One line of text as a comment; empty in a language without comments."""
@@ -90,16 +93,21 @@ class Language:
 
 
 _PATTERNS = ("block_end", "landmark", "continuation", "block_header")
+_INHERITED = ("imports", "module_files")
+"""Fields that a language takes from those of `like`, unless it has its own."""
 
 
 @cache
 def _language(language_id: str) -> Language:
-    row = _TABLE[language_id].items()
-    fields: dict[str, Any] = {name: _frozen(value) for name, value in row}
+    row = _TABLE[language_id]
+    relatives = [_TABLE[relative] for relative in row.get("like", ())]
+    inherited = {name: relative[name] for relative in relatives for name in _INHERITED if name in relative}
+    fields: dict[str, Any] = {name: _frozen(value) for name, value in (inherited | row).items()}
     for name in _PATTERNS:
         if name in fields:
             # landmarks are searched in a text, the others match one line
             fields[name] = re.compile(f"^{fields[name]}" if name == "landmark" else fields[name], re.MULTILINE)
+    fields["imports"] = tuple(re.compile(pattern, re.MULTILINE) for pattern in fields.get("imports", ()))
     return Language(language_id, **fields)
 
 

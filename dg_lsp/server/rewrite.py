@@ -249,8 +249,6 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     if document is None or fills is None or fills.cause is Cause.EXCLUDED:
         return []
     rewrites = ls.eligibility(document.snapshot(), of_rewrites=True)
-    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in params.context.diagnostics]
-    ls.context_provider.record_diagnostics(document, params.range.start.line, params.range.end.line, messages)
     start, end = ls.documents.offsets(document.lines, params.range)
     if start == end and fills.is_served:
         ls.warm_up(document.uri, end)

@@ -6,7 +6,7 @@ from lsprotocol import types
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
-from dg_lsp.server.context_provider import MAX_MESSAGE_CHARS, NEAR_LINES, READY_LINES, ContextProvider
+from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
@@ -96,20 +96,6 @@ def test_the_edit_at_the_cursor_is_not_shown(session):
     assert session.chunks() == []
 
 
-def test_a_diagnostic_near_the_cursor_is_shown_until_its_line_changes(session):
-    session.open("main.py", "import os\nprint(pth)\nx = 1\n")
-    document = session.documents.get(session.uri("main.py"))
-    session.provider.record_diagnostics(document, 1, 1, [(1, "undefined name 'pth'"), (7, "beyond the end")])
-    assert session.chunks() == [(SnippetSource.DIAGNOSTICS, "print(pth): undefined name 'pth'")]
-    session.provider.record_diagnostics(document, 2, 2, [])
-    assert len(session.chunks()) == 1
-    session.edit("main.py", 1, "#")
-    assert session.chunks() == []
-    session.provider.record_diagnostics(document, 1, 1, [])
-    session.open("main.py", "import os\nprint(pth)\nx = 1\n")
-    assert session.chunks() == []
-
-
 @pytest.fixture
 def with_all(session):
     """`main.py` with an import, an open file, and an edit."""
@@ -124,8 +110,7 @@ def with_all(session):
 
 def test_every_source_can_be_turned_off(with_all):
     session = with_all
-    session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, "undefined name")])
-    sources = [SnippetSource.IMPORTS, SnippetSource.OPEN_FILES, SnippetSource.EDITS, SnippetSource.DIAGNOSTICS]
+    sources = [SnippetSource.IMPORTS, SnippetSource.OPEN_FILES, SnippetSource.EDITS]
     assert {source for source, _ in session.chunks()} == set(sources)
     assert set(CONTEXT_SOURCES) == set(sources)
     for source in sources:
@@ -187,15 +172,13 @@ def test_secrets_are_masked_in_snippets_of_all_sources(session):
     session.edit("c.py", 0, f"price = '{token}'\n")
     session.open("main.py", f"from tools import KEY\ntotal = price('{token}')\n")
     session.edit("main.py", 0, "\n")
-    line = f"total = price('{token}')"
-    session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, f"bad {line}")])
     chunks = session.chunks()
     assert {source for source, _ in chunks} == set(SnippetSource) - {SnippetSource.GIVEN}
     assert all("***" in text and token not in text for _, text in chunks)
 
 
 @pytest.mark.parametrize("num_shown", [4, 12, 30])
-@pytest.mark.parametrize("limit", [MAX_VALUE, MAX_SIGNATURE, MAX_LINE, MAX_MESSAGE_CHARS])
+@pytest.mark.parametrize("limit", [MAX_VALUE, MAX_SIGNATURE, MAX_LINE])
 def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, num_shown):
     token = "ghp_" + "a1" * 18
     names = "total, price, " * 50
@@ -206,7 +189,6 @@ def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, nu
     session.edit("c.py", 0, f"{line}\n")
     session.open("main.py", "from tools import KEY, Tax\ntotal = price\n")
     session.edit("main.py", 0, "\n")
-    session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, f"{line}'")])
     chunks = session.chunks()
     assert len(chunks) >= 3
     assert not any("a1a1" in text or "ghp_" in text for _, text in chunks)
@@ -214,7 +196,7 @@ def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, nu
 
 def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
     session = with_all
-    assert len(session.snippets().chunks) == 4
+    assert len(session.snippets().chunks) == 3
     session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py", "tools.py"))
     assert session.snippets() is NO_SNIPPETS
     session.exclusion.settings = PrivacySettings(exclude_languages=("python",))
