@@ -43,8 +43,6 @@ class Language:
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
     has_tags: bool = False  # it consists of tags between < and >
-    html_grammar: str = ""  # finds the comments in nodes of the types `html_nodes`
-    html_nodes: tuple[str, ...] = ()
     template: str = ""  # grammar of code in HTML, where `grammar` is that of the code alone
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block
     landmark: re.Pattern[str] | None = None

@@ -15,7 +15,16 @@ from typing import Self
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, path_of
+from dg_lsp.context.document import (
+    LINE_END,
+    Encoding,
+    LineIndex,
+    Snapshot,
+    TextStyle,
+    common_length,
+    line_start,
+    path_of,
+)
 from dg_lsp.context.languages import PLAIN_TEXT, language_of, opening_of
 from dg_lsp.gitignore import folded
 
@@ -336,25 +345,13 @@ def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
 
 def _shared_ends(old: str, new: str) -> tuple[int, int]:
     """Lengths of the common prefix and suffix; together at most the shorter text."""
-    head = _num_shared(old, new)
+    head = common_length(old, new)
     while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):
         head -= 1
-    tail = _num_shared(old[head:][::-1], new[head:][::-1])
+    tail = common_length(old[head:][::-1], new[head:][::-1])
     while tail and (_splits_line_end(old, len(old) - tail) or _splits_line_end(new, len(new) - tail)):
         tail -= 1
     return head, tail
-
-
-def _num_shared(a: str, b: str) -> int:
-    """Length of the common prefix, by bisection, because whole documents are compared too."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _splits_line_end(text: str, at: int) -> bool:

@@ -19,7 +19,6 @@ from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.request_queue import OnStep
@@ -214,10 +213,8 @@ class Server(LanguageServer):
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
         models.completion.warm_up(request)
 
-    async def rewrite(
-        self, request: RewriteRequest, on_step: OnStep | None = None, *, is_automatic: bool = False
-    ) -> RewriteResult:
-        """The result. An automatic rewrite uses the model of completions. `on_step` runs in the model's thread.
+    async def rewrite(self, request: RewriteRequest, *, is_automatic: bool = False) -> RewriteResult:
+        """The result. An automatic rewrite uses the model of completions.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
@@ -229,7 +226,8 @@ class Server(LanguageServer):
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
-        result = await asyncio.wrap_future(scheduler.submit(request, self._observers(request, on_step)))
+        on_step = self._canvas_sender(request.snapshot.uri) if request.gaps else None
+        result = await asyncio.wrap_future(scheduler.submit(request, on_step))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -275,18 +273,6 @@ class Server(LanguageServer):
             self.cancel_stale(uri)
             self._cursors.pop(uri, None)
         self.settle()
-
-    def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
-        """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
-        send = self._canvas_sender(request.snapshot.uri) if request.gaps else None
-        if on_step is None or send is None:
-            return on_step or send
-
-        def both(progress: Progress) -> None:
-            on_step(progress)
-            send(progress)
-
-        return both
 
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""

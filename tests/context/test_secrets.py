@@ -8,10 +8,10 @@ from re import _parser as parser
 
 import pytest
 
-from dg_lsp.context.exclusion import MASK, _rules, cut, mask_secrets
+from dg_lsp.context.exclusion import MASK, _secrets, cut, mask_secrets
 from dg_lsp.context.snippets import MAX_LINE, windows_of
 
-RULES = {rule["id"]: rule for rule in _rules()}
+RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
 NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
 """Rules that match a constant, the beginning of a token."""
 

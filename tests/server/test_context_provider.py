@@ -196,7 +196,7 @@ def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, nu
 
 def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
     session = with_all
-    assert len(session.snippets().chunks) == 3
+    assert len(session.snippets().chunks) == 4
     session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py", "tools.py"))
     assert session.snippets() is NO_SNIPPETS
     session.exclusion.settings = PrivacySettings(exclude_languages=("python",))
