@@ -289,7 +289,7 @@ def allowed_lines(cursor: Cursor) -> int | None:
     return None if cursor.is_blank_line else 1
 
 
-def common_length(a: AnyStr, b: AnyStr) -> int:
+def num_shared(a: AnyStr, b: AnyStr) -> int:
     """Length of the common beginning of two texts, by bisection, because whole documents are compared too."""
     low, high = 0, min(len(a), len(b))
     while low < high:

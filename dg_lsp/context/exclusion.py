@@ -137,7 +137,8 @@ class Exclusion:
         """
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
-        text, patterns = path_bytes(path), self.settings.exclude_patterns
+        text = path_bytes(path)
+        patterns = self.settings.exclude_patterns
         around = {path_bytes(folder.as_posix().strip("/") + "/").lstrip("/") for folder in folders}
         starts = {len(start) for start in around if text.startswith(start)}
         lines = patterns if starts else tuple(map(anywhere, patterns))
@@ -254,7 +255,8 @@ def mask_secrets(text: str) -> str:
     """Replaces private keys, also incomplete ones, and tokens of known forms by `***`."""
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
-    lower, runs = text.lower(), (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
+    lower = text.lower()
+    runs = (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
     near = "\n".join(text[max(0, run.start() - _NEAR) : run.end()] for run in runs).lower()
     for rule in _secrets()["rules"]:
         place = lower if "anywhere" in rule else near

@@ -183,7 +183,8 @@ def opening_of(text: str, offset: int, language_id: str) -> str:
 
     Empty if text follows the cursor, the line opens no block, or the block has a body.
     """
-    header, cursor = language_of(language_id).block_header, Cursor.at(text, offset)
+    header = language_of(language_id).block_header
+    cursor = Cursor.at(text, offset)
     if not header or not cursor.is_line_end or not header.fullmatch(cursor.line_prefix):
         return ""
     shown = cursor.as_shown()

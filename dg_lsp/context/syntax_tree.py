@@ -15,7 +15,7 @@ from itertools import islice
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
 
-from dg_lsp.context.document import common_length
+from dg_lsp.context.document import num_shared
 from dg_lsp.context.languages import grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
@@ -87,7 +87,7 @@ class LimitedParser:
         data, tree = text.encode("utf-8", "replace"), None
         if self._last:
             old, tree = self._last
-            num_common = common_length(old, data)
+            num_common = num_shared(old, data)
             # a parser finds an error at the token behind it at the latest: no other text behind that mends it
             end = min((node.end_byte for node in errors_in(tree.root_node)), default=len(old))
             if (token := _TOKEN.match(old, end)) and token.end() <= num_common:
@@ -116,7 +116,8 @@ class LimitedParser:
         while size < len(data):
             step = min(max(_STEP, size // 10), longest_step, len(data) - size)
             step = _end_outside_text(data, size, size + step) - size
-            began, added = time.thread_time(), data[size : size + step]
+            began = time.thread_time()
+            added = data[size : size + step]
             num_lines = added.count(b"\n")
             column = step - 1 - added.rfind(b"\n") if num_lines else place.column + step
             new_place = Point(place.row + num_lines, column)
@@ -137,7 +138,9 @@ class LimitedParser:
 
         chunks = _free_chunks()
         is_parsed = False
-        excess, most, reached = 0.0, _MAX_EXCESS, 0
+        excess = 0.0
+        most = _MAX_EXCESS
+        reached = 0
 
         def read(at: int, _place: Point | None) -> bytes | bytearray:
             left = size - at
@@ -192,7 +195,7 @@ def _free_chunks() -> dict[int, bytearray]:
 
 def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
     """A copy of the tree of `old`, whose nodes are where they are in `new`; the texts differ from `start` on."""
-    num_behind = common_length(old[start:][::-1], new[start:][::-1])
+    num_behind = num_shared(old[start:][::-1], new[start:][::-1])
     places = []
     for data, at in ((old, start), (old, len(old) - num_behind), (new, len(new) - num_behind)):
         places.append((at, Point(data.count(b"\n", 0, at), at - 1 - data.rfind(b"\n", 0, at))))
@@ -287,7 +290,9 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     grammar = grammar_of(language.template if has_html else language.grammar)
     if grammar is None or len(text) > MAX_CHARS:
         return None
-    before, after, parser = text[:offset], text[offset:], LimitedParser(grammar)
+    before = text[:offset]
+    after = text[offset:]
+    parser = LimitedParser(grammar)
     kind_of_text = _inside(before, after, parser)
     if kind_of_text is None:
         line = before.rpartition("\n")[2]
@@ -305,7 +310,8 @@ def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
     # the node to the left: at its end a line comment goes on
     innermost = root.descendant_for_byte_range(max(0, place - 1), place)
-    kind, node = None, root if innermost is not None else None
+    kind = None
+    node = root if innermost is not None else None
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
         if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
             kind = Inside.COMMENT

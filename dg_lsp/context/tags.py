@@ -123,6 +123,8 @@ class _Definition:
     name: str
     kind: str  # of the capture: class, function, constant
     node: Node
+    code: str  # of its statement, which may begin before the node, with blanks up to there
+    head: str  # up to its body, on one line
     members: list["_Definition"] = field(default_factory=list)
 
 
@@ -132,21 +134,39 @@ def definitions_of(text: str, language_id: str) -> dict[str, str]:
     The file may be incomplete. The last definition of a name counts.
     """
     language = language_of(language_id)
-    query, grammar = _tags_query(language.id), grammar_of(language.grammar)
+    query = _tags_query(language.id)
+    grammar = grammar_of(language.grammar)
     if query is None or grammar is None:
         return {}
+    source = text.encode("utf-8", "replace")
     definitions: dict[int, _Definition] = {}
     for captures in matches_of(query, text, grammar):
         capture = next((name for name in captures if name.startswith("definition.")), "")
         if not capture or "name" not in captures:
             continue
-        kind, name = capture.removeprefix("definition."), captures["name"][0]
+        kind = capture.removeprefix("definition.")
+        name = captures["name"][0]
         known = definitions.get(name.start_byte)
         if known is None or (kind in _CALLABLE and known.kind not in _CALLABLE):  # the value of a constant
-            definitions[name.start_byte] = _Definition(_text(name), kind, captures[capture][0])
-    source = text.encode("utf-8", "replace")
+            definitions[name.start_byte] = _definition(name, kind, captures[capture][0], source, language)
     outermost = {definition.name: definition for definition in _nested([*definitions.values()])}
-    return {name: shown for name, definition in outermost.items() if (shown := _shown(definition, source, language))}
+    return {name: shown for name, definition in outermost.items() if (shown := _shown(definition))}
+
+
+def _definition(name: Node, kind: str, node: Node, source: bytes, language: Language) -> _Definition:
+    """A definition with its code. `export`, or the type of a function in C, precedes the node on its line."""
+    line_start = source.rfind(b"\n", 0, node.start_byte) + 1
+    before = source[line_start : node.start_byte]
+    outer_end = max(before.rfind(mark) for mark in (b"{", b";", b"(", b"}")) + 1
+    start = node.start_byte - len(before[outer_end:].lstrip())
+    body = _body(node)
+    code = source[start : node.end_byte].decode("utf-8", "replace")
+    head = source[start : node.end_byte if body is None else body.start_byte].decode("utf-8", "replace")
+    if language.comment:
+        head = "\n".join(line.partition(f" {language.comment}")[0] for line in head.split("\n"))
+    head = re.sub(r"(?<=\() |,? (?=\))", "", " ".join(head.split()))
+    shown_head = cut(head.rstrip("{= "), MAX_SIGNATURE)
+    return _Definition(_text(name), kind, node, " " * (start - line_start) + code, shown_head)
 
 
 def _nested(definitions: list[_Definition]) -> Iterator[_Definition]:
@@ -162,53 +182,29 @@ def _nested(definitions: list[_Definition]) -> Iterator[_Definition]:
         around.append(definition)
 
 
-def _shown(definition: _Definition, source: bytes, language: Language) -> str:
+def _shown(definition: _Definition) -> str:
     """The signature of a function, the members of a class, or the first lines of any other definition."""
     if definition.kind in _CALLABLE:
-        return _signature(definition, source, language)
+        return _signature(definition)
     if definition.members:
         public = [member for member in definition.members if not re.match("_(?!_init__)", member.name)]
-        lines = [_member(member, source, language) for member in public]
-        head = _head(definition.node, source, language)
-        return "\n    ".join([head, *(line for line in lines if not _PRIVATE.match(line))][: MAX_MEMBERS + 1])
+        lines = [line for line in map(_member, public) if not _PRIVATE.match(line)]
+        return "\n    ".join([definition.head, *lines[:MAX_MEMBERS]])
     if definition.kind == "module":  # `namespace a;`, `mod a;`
         return ""
-    start = _start(definition.node, source)
-    code = source[start : definition.node.end_byte].decode("utf-8", "replace")
-    column = start - source.rfind(b"\n", 0, start) - 1
-    lines = dedent(" " * column + code).rstrip().splitlines()
-    return "\n".join(cut(line, MAX_SIGNATURE) for line in lines[:MAX_MEMBERS])
+    lines = dedent(definition.code).rstrip().splitlines()[:MAX_MEMBERS]
+    return "\n".join(cut(line, MAX_SIGNATURE) for line in lines)
 
 
-def _member(definition: _Definition, source: bytes, language: Language) -> str:
+def _member(definition: _Definition) -> str:
     """A member of a class in one line."""
     if definition.kind in (*_CALLABLE, *_HOLDERS):
-        return _signature(definition, source, language)
-    code = source[_start(definition.node, source) : definition.node.end_byte].decode("utf-8", "replace")
-    return cut(" ".join(code.split()), MAX_VALUE)
+        return _signature(definition)
+    return cut(" ".join(definition.code.split()), MAX_VALUE)
 
 
-def _signature(definition: _Definition, source: bytes, language: Language) -> str:
-    head = _head(definition.node, source, language)
-    return f"{head} ..." if head.endswith(":") else head
-
-
-def _head(node: Node, source: bytes, language: Language) -> str:
-    """The definition up to its body, on one line."""
-    body = _body(node)
-    code = source[_start(node, source) : body.start_byte if body is not None else node.end_byte]
-    lines = code.decode("utf-8", "replace").split("\n")
-    without_comments = [line.partition(f" {language.comment}")[0] for line in lines] if language.comment else lines
-    head = re.sub(r"(?<=\() |,? (?=\))", "", " ".join(" ".join(without_comments).split()))
-    return cut(head.rstrip("{= "), MAX_SIGNATURE)
-
-
-def _start(node: Node, source: bytes) -> int:
-    """Where the statement begins on its line, because `export` or the type of a function in C precedes the node."""
-    line_start = source.rfind(b"\n", 0, node.start_byte) + 1
-    before = source[line_start : node.start_byte]
-    start = line_start + max(before.rfind(mark) for mark in (b"{", b";", b"(", b"}")) + 1
-    return start + len(source[start : node.start_byte]) - len(source[start : node.start_byte].lstrip())
+def _signature(definition: _Definition) -> str:
+    return f"{definition.head} ..." if definition.head.endswith(":") else definition.head
 
 
 def _body(node: Node) -> Node | None:

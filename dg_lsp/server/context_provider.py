@@ -49,23 +49,17 @@ SAME_CODE_SIMILARITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Collected:
-    """A snippet and the document that it is from."""
-
-    source: SnippetSource
-    uri: str
-    language: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Collection:
     """Snippets, and what they were collected for."""
 
     uri: str
     line: int
     key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]  # settings, imports and folders of the workspace
-    collected: tuple[_Collected, ...]
+    collected: tuple["_Collected", ...]
+
+
+_Collected = tuple[Snapshot, Snippet]
+"""A snippet and the document that it is from, without its text."""
 
 
 class ContextProvider:
@@ -107,9 +101,7 @@ class ContextProvider:
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
-            snippets = self._collect(snapshot, offset, settings, imports)
-            collected = tuple(replace(snippet, text=mask_secrets(snippet.text)) for snippet in snippets)
-            return _Collection(snapshot.file_uri, line, key, collected)
+            return _Collection(snapshot.file_uri, line, key, tuple(self._collect(snapshot, offset, settings, imports)))
 
         def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
             is_same = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
@@ -127,11 +119,7 @@ class ContextProvider:
 
     def _shown(self, known: _Collection) -> Snippets:
         """The snippets of a collection that may be shown. The settings may have changed since it was made."""
-        allowed = tuple(
-            Snippet(snippet.source, shown_path(snippet.uri), snippet.text)
-            for snippet in known.collected
-            if not self._exclusion.is_excluded(Snapshot(snippet.uri, 0, "", snippet.language))
-        )
+        allowed = tuple(snippet for document, snippet in known.collected if not self._exclusion.is_excluded(document))
         repository = next((root.name for root in self._exclusion.roots), "")
         return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
 
@@ -142,14 +130,15 @@ class ContextProvider:
         words = words_of(near)
         if SnippetSource.IMPORTS in settings.sources:
             for definitions in self._index.definitions(snapshot, imports, near):
-                text, language_id = TextStyle().to_model(definitions.lines), language_id_of(definitions.path.name)
-                yield _Collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
+                text = TextStyle().to_model(definitions.lines)
+                language_id = language_id_of(definitions.path.name)
+                yield _collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
         if SnippetSource.OPEN_FILES in settings.sources:
             yield from self._collect_open_files(snapshot, words)
         is_edit_shown = SnippetSource.EDITS in settings.sources
         for edit in self._recent_edits.newest_first() if is_edit_shown else ():
             if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
-                yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
+                yield _collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
     def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
         """The most similar part of each of the last open files, the most similar one first."""
@@ -159,7 +148,7 @@ class ContextProvider:
         ranked = [(*most_similar(self._windows[file.uri][1], words), file) for file in allowed]
         for score, window, file in sorted(ranked, key=itemgetter(0), reverse=True):
             if score >= MIN_SIMILARITY:
-                yield _Collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
+                yield _collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         known = self._windows.get(document.uri)
@@ -179,3 +168,7 @@ class ContextProvider:
         text = TextStyle().to_model("\n".join(shown))
         self._recent_edits.add(document.snapshot().file_uri, document.language, text)
         self._collection = self._following = None
+
+
+def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:
+    return Snapshot(uri, 0, "", language), Snippet(source, shown_path(uri), mask_secrets(text))

@@ -70,7 +70,8 @@ def register(server: Server) -> None:
 
 async def _rewrite(ls: Server, argument: Any) -> None:
     document, start, end = _span(ls, argument, of_rewrites=True)
-    instruction, strength = str(argument.get("instruction") or ""), argument.get("strength")
+    instruction = str(argument.get("instruction") or "")
+    strength = argument.get("strength")
     if not isinstance(strength, int | float | None):
         raise Refusal(_BAD_ARGUMENT)
     snapshot = ls.documents.snapshot(document, (start, end))
@@ -99,7 +100,8 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     start, end = start + first, end + first
     if not (gaps := find_gaps(snapshot, start, end)):
         raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
-    deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, gaps[0].start)
+    deadline_ms = ls.settings.rewrite.deadline_ms
+    snippets = ls.snippets(snapshot, gaps[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
     result = await _with_progress(ls, document, request, "Filling the gaps")
     missing = [
@@ -161,8 +163,11 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
 
 async def _with_progress(ls: Server, document: Document, request: RewriteRequest, title: str) -> RewriteResult:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors."""
-    uri, window, progress = document.uri, ls.client_capabilities.window, ls.work_done_progress
-    token, engine = str(uuid4()), ls.engine(of_rewrites=not request.gaps)
+    uri = document.uri
+    window = ls.client_capabilities.window
+    progress = ls.work_done_progress
+    token = str(uuid4())
+    engine = ls.engine(of_rewrites=not request.gaps)
     if engine is not None and (
         note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
     ):
@@ -200,7 +205,8 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
     if not _is_unchanged(ls, document):
         raise Refusal(_CHANGED)
-    workspace, preview = ls.client_capabilities.workspace, ls.settings.rewrite.preview
+    workspace = ls.client_capabilities.workspace
+    preview = ls.settings.rewrite.preview
     capabilities = workspace.workspace_edit if workspace else None
     edit = ls.documents.workspace_edit(document, changes, capabilities, label=label, preview=preview)
     try:
@@ -250,7 +256,8 @@ def _selection_actions(
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
     """The rewrite by an instruction, if the client has an input box for it and the model follows instructions."""
-    experimental, engine = ls.client_capabilities.experimental, ls.engine(of_rewrites=True)
+    experimental = ls.client_capabilities.experimental
+    engine = ls.engine(of_rewrites=True)
     ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
     has_input = isinstance(ours, dict) and ASK in (ours.get("commands") or ())
     if not has_input or (engine is not None and not engine.follows_instructions):
@@ -266,7 +273,8 @@ def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
     """Rewrites the range of the diagnostic, or its line if the range is empty."""
-    first, where = diagnostic.message.split("\n")[0], diagnostic.range
+    first = diagnostic.message.split("\n")[0]
+    where = diagnostic.range
     if where.start == where.end:
         line = where.start.line
         where = types.Range(types.Position(line, 0), types.Position(min(line + 1, MAX_POSITION), 0))

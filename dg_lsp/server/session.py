@@ -159,7 +159,8 @@ class Server(LanguageServer):
 
     async def pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""
-        uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
+        uri = request.snapshot.uri
+        seconds = self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
         if seconds and request.priority is Priority.TYPED:
             pause = self._pauses[uri] = asyncio.ensure_future(asyncio.sleep(seconds))
@@ -178,7 +179,8 @@ class Server(LanguageServer):
         if self._models is None:
             self.log(types.MessageType.Warning, "no completion: no model is open yet")
             return None
-        scheduler, was_loading = self._models.completion, self.engine() is None
+        scheduler = self._models.completion
+        was_loading = self.engine() is None
         with self.status.busy():
             result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
@@ -199,7 +201,9 @@ class Server(LanguageServer):
         Without an offset, that of the last cursor; where no cursor is known, the beginning of the file: with the text
         before the cursor first, it is the beginning of every prompt there.
         """
-        document, engine, models = self.documents.get(uri), self.engine(), self._models
+        document = self.documents.get(uri)
+        engine = self.engine()
+        models = self._models
         if document is None or models is None or not self.eligibility(document.snapshot()).is_served:
             return
         snapshot = self.documents.snapshot(document)
@@ -307,7 +311,8 @@ class Server(LanguageServer):
 
         A model that is loading counts as one that knows every language. Each reason against a document is logged once.
         """
-        engine, language = self.engine(of_rewrites=of_rewrites), snapshot.language
+        engine = self.engine(of_rewrites=of_rewrites)
+        language = snapshot.language
         problem = "" if engine is None else engine.spec.language_problem(language)
         eligibility = Eligibility.of_document(snapshot, self.exclusion, problem)
         if not eligibility.is_served:
@@ -330,7 +335,8 @@ class Server(LanguageServer):
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
-        engine, settings = self.engine(of_rewrites=of_rewrites), self.settings.context
+        engine = self.engine(of_rewrites=of_rewrites)
+        settings = self.settings.context
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 

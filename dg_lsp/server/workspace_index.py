@@ -166,7 +166,8 @@ class WorkspaceIndex:
 
     def _candidates(self, module: str, importer: _Importer, name: str) -> Iterator[Path]:
         """Possible files of a module, best first; they may be missing."""
-        language, parts = importer.language, module.split("/")
+        language = importer.language
+        parts = module.split("/")
         is_relative = module.startswith(".")
         folders = [importer.path.parent] if is_relative else self._folders(importer.path)
         num_starts = len(parts) if language.has_package_prefix and not is_relative else 1

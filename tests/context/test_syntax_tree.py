@@ -53,16 +53,16 @@ CODE = [
 
 
 @pytest.mark.parametrize(
-    ("language", "text", "found"),
+    ("language", "text", "kinds"),
     [
         *((*case, (Inside.COMMENT,)) for case in COMMENTS),
         *((*case, (Inside.STRING,)) for case in STRINGS),
         *((*case, (None, Inside.CODE_IN_STRING)) for case in CODE),
     ],
 )
-def test_comments_and_strings_are_found_by_the_grammar_also_where_they_are_not_closed(language, text, found):
+def test_comments_and_strings_are_found_by_the_grammar_also_where_they_are_not_closed(language, text, kinds):
     before, _, after = text.partition("¦")
-    assert inside(before + after, len(before), language) in found
+    assert inside(before + after, len(before), language) in kinds
 
 
 @pytest.mark.timeout(60)

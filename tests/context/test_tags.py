@@ -65,7 +65,7 @@ from dg_lsp.context.tags import Import, definitions_of, imports_of
     ],
 )  # fmt: skip
 def test_the_imports_of_a_language_are_found(language, text, expected):
-    assert list(imports_of(text, language)) == [Import(*one) for one in expected]
+    assert list(imports_of(text, language)) == [Import(*fields) for fields in expected]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def opened(session, tmp_path):
 
 def snippets(client, line=2, character=8, uri=None):
     [text] = client.texts(line, character, uri=uri or client.main)
-    return [tuple(one) for one in json.loads(text)["extra"]]
+    return [tuple(snippet) for snippet in json.loads(text)["extra"]]
 
 
 def test_the_engine_receives_definitions_open_files_and_edits(opened, tmp_path):

@@ -46,11 +46,11 @@ class Session:
 
     def snippets(self, name="main.py", offset=None, without=None):
         snapshot = self.documents.get(self.uri(name)).snapshot()
-        settings = ContextSettings(sources=tuple(one for one in CONTEXT_SOURCES if one != without))
+        settings = ContextSettings(sources=tuple(source for source in CONTEXT_SOURCES if source != without))
         return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset, settings)
 
     def chunks(self, name="main.py", offset=None, without=None):
-        return [(one.source, one.text) for one in self.snippets(name, offset, without).chunks]
+        return [(snippet.source, snippet.text) for snippet in self.snippets(name, offset, without).chunks]
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_every_source_can_be_turned_off(with_all):
     assert {source for source, _ in session.chunks()} == set(sources)
     assert set(CONTEXT_SOURCES) == set(sources)
     for source in sources:
-        assert {one for one, _ in session.chunks(without=source)} == {*sources} - {source}
+        assert {shown for shown, _ in session.chunks(without=source)} == {*sources} - {source}
 
 
 def test_snippets_stay_the_same_while_the_user_types(session):
@@ -135,7 +135,7 @@ def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(sessi
     last = len(session.documents.get(session.uri("main.py")).snapshot().text)
     lines = [session.snippets(offset=last - 18 * (40 - line)) for line in range(NEAR_LINES + 2)]
     before, after = lines[-2:]
-    assert [one.following is None for one in lines] == [*[True] * (READY_LINES + 1), *[False] * 4, True]
+    assert [snippets.following is None for snippets in lines] == [*[True] * (READY_LINES + 1), *[False] * 4, True]
     assert before.following == after
 
 

@@ -42,7 +42,7 @@ RESULT = FillResult("m", (), (), 8, 1, 1, 1, 0, Timings(prefill=700.0, denoise=2
     ],
 )
 def test_the_outcome_of_an_automatic_completion_is_explained(result, outcome, words):
-    found = explain(result, CompletionSettings(), ENGINE)
-    has_text = bool(result.candidates or result.hidden or any(one.text for one in result.rejections))
-    assert (found.outcome, found.text) == (outcome, "x" if has_text else "")
-    assert words in found.sentence
+    explanation = explain(result, CompletionSettings(), ENGINE)
+    has_text = bool(result.candidates or result.hidden or any(rejection.text for rejection in result.rejections))
+    assert (explanation.outcome, explanation.text) == (outcome, "x" if has_text else "")
+    assert words in explanation.sentence
