@@ -73,7 +73,7 @@ class CompletionSettings:
         return 1 if self.lines == "single" else None
 
 
-CONTEXT_SOURCES = ("imports", "open-files", "edits", "diagnostics")
+CONTEXT_SOURCES = ("imports", "open-files", "edits")
 
 
 @attrs.frozen
@@ -85,7 +85,7 @@ class ContextSettings:
     sources: tuple[str, ...] = field(
         default=CONTEXT_SOURCES, validator=validators.deep_iterable(validators.in_(CONTEXT_SOURCES))
     )
-    """What is added: signatures of imported definitions, similar code in open files, recent edits, diagnostics."""
+    """What is added: signatures of imported definitions, similar code in open files, recent edits."""
 
 
 def _patterns(_instance: object, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Self
+from typing import AnyStr, Self
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -287,6 +287,18 @@ class Cursor:
 def allowed_lines(cursor: Cursor) -> int | None:
     """Most lines of a fill: one on a line with text, any number (None) on a blank line."""
     return None if cursor.is_blank_line else 1
+
+
+def num_shared(a: AnyStr, b: AnyStr) -> int:
+    """Length of the common beginning of two texts, by bisection, because whole documents are compared too."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def is_word(char: str) -> bool:

@@ -22,38 +22,6 @@ from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
-SECRET_FILES = (
-    ".env*", "*.env", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example",
-    "*.pem", "*.key", "*.der", "*.jwk", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.pvk", "*.jks", "*.jceks", "*.bks",
-    "*.keystore", "*.keytab", "*.kdb", "*.kdbx", "*.ppk", "*.snk", "*.asc", "*.gpg", "*.pgp", "*.agekey", "*.keychain",
-    "*.keychain-db", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!id_*.pub", "*_rsa", "*_ed25519", "*.ovpn",
-    ".netrc", "_netrc", ".authinfo", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".msmtprc", ".fetchmailrc",
-    ".npmrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", "auth.json", ".git-credentials", ".htpasswd",
-    ".htdigest", ".dockercfg", "kubeconfig", "kubeconfig.json", "kubeconfig.y*ml", "*.kubeconfig", "*.tfvars",
-    "*.tfvars.json", "*.tfstate", "*.tfstate.*", ".terraformrc", "terraform.rc", ".boto", ".s3cfg", "rclone.conf",
-    "*accesskeys*.csv", "rootkey.csv", "*serviceaccount*.json", "*service-account*.json", "*service_account*.json",
-    "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json", "google-services.json",
-    "googleservice-info.plist", "kaggle.json", ".databrickscfg", "appsettings.*.json", "local.settings.json",
-    "connectionstrings.*", "key.json", "key.properties", "keystore.properties", "wp-config.php", "localsettings.php",
-    "settings.local.php", "secret_token.rb", ".dev.vars*", "wallet.dat", ".passwd", "passwd", "ssh_host_*_key",
-    "credentials", "*credentials.json", "secrets", "token", "*.secret", "*.secrets", "*.token", ".*token",
-    "stored_tokens", "sitemanager.xml", "recentservers.xml",
-    ".vault-pass*", ".vault_pass*", "vault-password*", "vault_password*", "logins.json", "key4.db", "cookies.txt",
-    "cookies.sqlite", ".*history", ".histfile", ".lesshst", ".viminfo", "fish_history", "consolehost_history.txt",
-    *(
-        f"{stem}.{ending}"
-        for stem in ("api?key", "api?keys", "apikey*", "credential", "credentials", "keys", "password", "passwords",
-                     "secret", "secrets", "token", "tokens", "vault")
-        for ending in ("cfg", "conf", "csv", "ini", "json", "plist", "properties", "toml", "txt", "xml", "y*ml")
-    ),
-)  # fmt: skip
-"""Names of files that usually contain keys or passwords, in lower case."""
-SECRET_PATHS = (
-    ".ssh/", ".gnupg/", ".password-store/", ".aws/", ".azure/", ".oci/", ".kube/", ".env.d/", ".envs/",
-    "**/.git/config", "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
-    "**/gcloud/*credentials*", "**/etc/*shadow*", ".terraform.d/", ".snowsql/",
-)  # fmt: skip
-"""The same for folders, and for names that are usual elsewhere too."""
 _MAX_PATH, _MAX_NAME = 1 << 16, 255
 """Characters of a path, some of them encoded, and of a name in it: no system allows more."""
 MAX_LOCAL_PATH = 4096
@@ -169,7 +137,8 @@ class Exclusion:
         """
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
-        text, patterns = path_bytes(path), self.settings.exclude_patterns
+        text = path_bytes(path)
+        patterns = self.settings.exclude_patterns
         around = {path_bytes(folder.as_posix().strip("/") + "/").lstrip("/") for folder in folders}
         starts = {len(start) for start in around if text.startswith(start)}
         lines = patterns if starts else tuple(map(anywhere, patterns))
@@ -269,17 +238,27 @@ def _is_secret(path: str) -> bool:
     name = path.rstrip("/").rpartition("/")[2]
     bare = _BEHIND.sub("", _BEFORE.sub("", name))
     names = {name, _STREAM.sub("", name), bare, bare.lstrip(".")}  # the names of swap files begin with a dot
-    files, paths = ([Rule(0, pattern) for pattern in compiled(lines)] for lines in (SECRET_FILES, SECRET_PATHS))
+    files, paths = _secret_rules()
     return any(is_excluded(form, files) for form in map(path_bytes, names)) or is_excluded(path_bytes(path), paths)
+
+
+@functools.cache
+def _secret_rules() -> tuple[list[Rule], list[Rule]]:
+    """The rules for names of files with secrets, and for their paths."""
+    table = _secrets()
+    combined = [f"{stem}.{ending}" for stem in table["file_stems"] for ending in table["file_endings"]]
+    names, paths = compiled((*table["file_names"], *combined)), compiled(tuple(table["file_paths"]))
+    return [Rule(0, pattern) for pattern in names], [Rule(0, pattern) for pattern in paths]
 
 
 def mask_secrets(text: str) -> str:
     """Replaces private keys, also incomplete ones, and tokens of known forms by `***`."""
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
-    lower, runs = text.lower(), (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
+    lower = text.lower()
+    runs = (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
     near = "\n".join(text[max(0, run.start() - _NEAR) : run.end()] for run in runs).lower()
-    for rule in _rules():
+    for rule in _secrets()["rules"]:
         place = lower if "anywhere" in rule else near
         if any(word in place for word in rule["keywords"]):
             text = _expression(rule["regex"]).sub(_masked, text)
@@ -294,11 +273,9 @@ def cut(text: str, length: int) -> str:
 
 
 @functools.cache
-def _rules() -> list[dict[str, Any]]:
-    """The forms of tokens."""
-    text = resources.files(__package__).joinpath("secrets.toml").read_text(encoding="utf-8")
-    rules: list[dict[str, Any]] = tomllib.loads(text)["rules"]
-    return rules
+def _secrets() -> dict[str, Any]:
+    """Names of files with secrets, and forms of tokens."""
+    return tomllib.loads(resources.files(__package__).joinpath("secrets.toml").read_text(encoding="utf-8"))
 
 
 _expression = functools.cache(re.compile)

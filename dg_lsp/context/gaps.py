@@ -50,7 +50,8 @@ class Gap:
 
 def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
     """The gaps inside `[start, end)`, in order; they do not touch."""
-    text, language = snapshot.text, language_of(snapshot.language)
+    text = snapshot.text
+    language = language_of(snapshot.language)
     if not _ANY.search(text, start, end + 1):
         return ()
     grammar = grammar_of(language.grammar) if len(text) <= MAX_CHARS else None
@@ -78,7 +79,9 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
     # offsets of the tree are bytes
     offsets = np.concatenate(([0], np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80))).tolist()
     first, last = (bisect_left(offsets, at) for at in (selection.start, selection.stop))
-    waiting, calls, texts = [(root, "")], list[range](), list[range]()
+    waiting = [(root, "")]
+    calls = list[range]()
+    texts = list[range]()
     while waiting:
         node, holder = waiting.pop()
         where = range(offsets[node.start_byte], offsets[node.end_byte])

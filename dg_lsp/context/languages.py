@@ -43,8 +43,6 @@ class Language:
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
     has_tags: bool = False  # it consists of tags between < and >
-    html_grammar: str = ""  # finds the comments in nodes of the types `html_nodes`
-    html_nodes: tuple[str, ...] = ()
     template: str = ""  # grammar of code in HTML, where `grammar` is that of the code alone
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block
     landmark: re.Pattern[str] | None = None
@@ -74,9 +72,12 @@ class Language:
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
     tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
-    imports: str = ""  # query for imports, see `context/tags.py`
-    like: tuple[str, ...] = ()  # languages whose queries hold here too
-    has_packages: bool = False  # the files of a folder see each other's definitions without an import
+    imports: tuple[re.Pattern[str], ...] = ()  # match import statements, see `context/tags.py`
+    like: tuple[str, ...] = ()  # languages whose queries, patterns and files of modules hold here too
+    module_separator: str = ""  # between the parts of a module's name, where they are folders
+    module_files: tuple[str, ...] = ()  # files that a module may be; `{}` stands for its path
+    has_package_prefix: bool = False  # the first parts of a module's path may be no folders
+    package_suffixes: tuple[str, ...] = ()  # of the files in a folder that see each other's definitions
 
     def commented(self, text: str) -> str:
         """One line of text as a comment; empty in a language without comments."""
@@ -89,16 +90,21 @@ class Language:
 
 
 _PATTERNS = ("block_end", "landmark", "block_header")
+_INHERITED = ("imports", "module_files")
+"""Fields that a language takes from those of `like`, unless it has its own."""
 
 
 @cache
 def _language(language_id: str) -> Language:
-    row = _TABLE[language_id].items()
-    fields: dict[str, Any] = {name: _frozen(value) for name, value in row}
+    row = _TABLE[language_id]
+    relatives = [_TABLE[relative] for relative in row.get("like", ())]
+    inherited = {name: relative[name] for relative in relatives for name in _INHERITED if name in relative}
+    fields: dict[str, Any] = {name: _frozen(value) for name, value in (inherited | row).items()}
     for name in _PATTERNS:
         if name in fields:
             # landmarks are searched in a text, the others match one line
             fields[name] = re.compile(f"^{fields[name]}" if name == "landmark" else fields[name], re.MULTILINE)
+    fields["imports"] = tuple(re.compile(pattern, re.MULTILINE) for pattern in fields.get("imports", ()))
     return Language(language_id, **fields)
 
 
@@ -176,7 +182,8 @@ def opening_of(text: str, offset: int, language_id: str) -> str:
 
     Empty if text follows the cursor, the line opens no block, or the block has a body.
     """
-    header, cursor = language_of(language_id).block_header, Cursor.at(text, offset)
+    header = language_of(language_id).block_header
+    cursor = Cursor.at(text, offset)
     if not header or not cursor.is_line_end or not header.fullmatch(cursor.line_prefix):
         return ""
     shown = cursor.as_shown()

@@ -15,10 +15,9 @@ class SnippetSource(StrEnum):
     OPEN_FILES = "open-files"  # similar code in other open files
     GIVEN = "given"  # sent by a client of the HTTP API
     EDITS = "edits"  # recently edited code
-    DIAGNOSTICS = "diagnostics"  # diagnostics near the cursor
 
 
-_IMPORTANCE = ("diagnostics", "imports", "edits", "given", "open-files")  # order in which sources get room
+_IMPORTANCE = ("imports", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from itertools import islice
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
 
-from dg_lsp.context.languages import PLAIN, Language, grammar_of, language_of
+from dg_lsp.context.document import num_shared
+from dg_lsp.context.languages import grammar_of, language_of
 
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
@@ -33,7 +34,6 @@ _MAX_TRIED = 4 * _STEP
 """Longest text, in bytes, of which beginnings are tried because it takes many operations."""
 _TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
 """Ends of comments and strings that may contain many lines; in some languages they mean something else."""
-_HTML_COMMENT = ("<!--", "-->")
 _SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
 """Bytes that the parser reads at a time: all that are left, or at least 4, so that no character is cut."""
 _FREE: list[dict[int, bytearray]] = []
@@ -87,7 +87,7 @@ class LimitedParser:
         data, tree = text.encode("utf-8", "replace"), None
         if self._last:
             old, tree = self._last
-            num_common = _num_common(old, data)
+            num_common = num_shared(old, data)
             # a parser finds an error at the token behind it at the latest: no other text behind that mends it
             end = min((node.end_byte for node in errors_in(tree.root_node)), default=len(old))
             if (token := _TOKEN.match(old, end)) and token.end() <= num_common:
@@ -116,7 +116,8 @@ class LimitedParser:
         while size < len(data):
             step = min(max(_STEP, size // 10), longest_step, len(data) - size)
             step = _end_outside_text(data, size, size + step) - size
-            began, added = time.thread_time(), data[size : size + step]
+            began = time.thread_time()
+            added = data[size : size + step]
             num_lines = added.count(b"\n")
             column = step - 1 - added.rfind(b"\n") if num_lines else place.column + step
             new_place = Point(place.row + num_lines, column)
@@ -137,7 +138,9 @@ class LimitedParser:
 
         chunks = _free_chunks()
         is_parsed = False
-        excess, most, reached = 0.0, _MAX_EXCESS, 0
+        excess = 0.0
+        most = _MAX_EXCESS
+        reached = 0
 
         def read(at: int, _place: Point | None) -> bytes | bytearray:
             left = size - at
@@ -192,7 +195,7 @@ def _free_chunks() -> dict[int, bytearray]:
 
 def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
     """A copy of the tree of `old`, whose nodes are where they are in `new`; the texts differ from `start` on."""
-    num_behind = _num_common(old[start:][::-1], new[start:][::-1])
+    num_behind = num_shared(old[start:][::-1], new[start:][::-1])
     places = []
     for data, at in ((old, start), (old, len(old) - num_behind), (new, len(new) - num_behind)):
         places.append((at, Point(data.count(b"\n", 0, at), at - 1 - data.rfind(b"\n", 0, at))))
@@ -200,15 +203,6 @@ def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
     tree = tree.copy()
     tree.edit(start, old_end, new_end, first, old_place, new_place)
     return tree
-
-
-def _num_common(old: bytes, new: bytes) -> int:
-    """Number of bytes that two texts begin with in common."""
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if old[low:middle] == new[low:middle] else (low, middle - 1)
-    return low
 
 
 def _end_outside_text(data: bytes, start: int, end: int) -> int:
@@ -296,30 +290,30 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     grammar = grammar_of(language.template if has_html else language.grammar)
     if grammar is None or len(text) > MAX_CHARS:
         return None
-    before, after, parser = text[:offset], text[offset:], LimitedParser(grammar)
-    kind_of_text = _inside(before, after, parser, language)
+    before = text[:offset]
+    after = text[offset:]
+    parser = LimitedParser(grammar)
+    kind_of_text = _inside(before, after, parser)
     if kind_of_text is None:
         line = before.rpartition("\n")[2]
         ends = [(quote, Inside.STRING) for quote in language.quotes if quote in line]
         ends += [(quote, Inside.STRING) for quote in language.multiline if quote in before]
-        marks = {language.block_comment, _HTML_COMMENT if language.html_nodes else ()} - {()}
-        ends += [(mark[1], Inside.COMMENT) for mark in marks if before.rfind(mark[0]) > before.rfind(mark[1])]
-        kind_of_text = next((of for end, of in ends if _inside(before, end + after, parser, language) is of), None)
+        if language.block_comment and before.rfind(language.block_comment[0]) > before.rfind(language.block_comment[1]):
+            ends.append((language.block_comment[1], Inside.COMMENT))
+        kind_of_text = next((kind for end, kind in ends if _inside(before, end + after, parser) is kind), None)
     return kind_of_text
 
 
-def _inside(before: str, after: str, parser: LimitedParser, language: Language) -> Inside | None:
+def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     if (root := parser.root(before + after)) is None:
         return None
     data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
     # the node to the left: at its end a line comment goes on
     innermost = root.descendant_for_byte_range(max(0, place - 1), place)
-    kind, node = None, root if innermost is not None else None
+    kind = None
+    node = root if innermost is not None else None
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
-        if node.type in language.html_nodes or node.type == "text_interpolation":  # HTML between two tags of PHP
-            return _inside_html(data, place, root if language.template else node, language)
-        is_html = node.type == "html_tag" and data.startswith(_HTML_COMMENT[0].encode(), node.start_byte)
-        if ("comment" in node.type or is_html) and node.start_byte < place and not _is_closed(data, node, place):
+        if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
             kind = Inside.COMMENT
         elif node.start_byte < place < node.end_byte:
             # YAML's `string_scalar` has no quotes
@@ -329,22 +323,6 @@ def _inside(before: str, after: str, parser: LimitedParser, language: Language) 
                 kind = Inside.CODE_IN_STRING
         node = node.child_with_descendant(innermost) if node != innermost else None
     return kind
-
-
-def _inside_html(data: bytes, place: int, root: Node, language: Language) -> Inside | None:
-    """What a place is inside of in the HTML of a node; everything else in the node counts as blanks."""
-    grammar = grammar_of(language.html_grammar)
-    if grammar is None:
-        return None
-    html, start, waiting = bytearray(b" " * (root.end_byte - root.start_byte)), root.start_byte, [root]
-    while waiting:
-        node = waiting.pop()
-        if node.type in language.html_nodes:
-            html[node.start_byte - start : node.end_byte - start] = data[node.start_byte : node.end_byte]
-        else:
-            waiting += node.children
-    before, after = html[: place - start].decode(), html[place - start :].decode()
-    return _inside(before, after, LimitedParser(grammar), PLAIN)
 
 
 def _is_closed(data: bytes, comment: Node, place: int) -> bool:

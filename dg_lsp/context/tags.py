@@ -1,11 +1,11 @@
-"""Definitions and imports of a file, found with the `tags` query of its grammar and the queries of languages.toml."""
+"""Imports of a buffer by patterns of languages.toml, and definitions of a file by the `tags` query of its grammar."""
 
 import importlib
 import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from textwrap import dedent
 
 from tree_sitter import Node, Query, QueryError
@@ -18,105 +18,81 @@ log = logging.getLogger(__name__)
 
 MAX_IMPORT_CHARS = 40_000
 """Characters at the beginning of a buffer that are searched for imports."""
-MAX_STATEMENT = 4000
-"""Longest import statement."""
 ALL = "*"
-_BRACES = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
-_STATEMENT = re.compile(  # a line that may import something, in any language, with its brackets
-    r"^[ \t]*(?:pub\b[^\n;]*?|(?:local|const|let|var)\b[^\n;(){}=]*(?:\{[^{}]*\}\s*)?=\s*)?"
-    r"(?:#[ \t]*include|import|from|use|mod|require(?:_\w+)?|include(?:_once)?"
-    r"|export(?=[\s\w]*(?:\{[^{}()]*\}\s*from|\*)))\b"
-    rf"(?:\([^)]{{0,{MAX_STATEMENT}}}\)|{_BRACES}|\\(?:\r?\n)?|[^\n\\(){{}}])*",
-    re.MULTILINE,
-)
-_KEYWORDS = re.compile(r"(?:pub(?:\([^)]*\))?|use|import|static|function|const)(?=\s)")
-_GROUP = re.compile(r"(.*?)\{(.*)\}\s*", re.DOTALL)
-_ITEM = re.compile(rf"(?:{_BRACES}|[^,{{}}])+")
+MAX_VALUE = 100
+"""Characters shown of a constant in a class."""
+MAX_SIGNATURE = 400
+"""Characters shown of a signature or of a line."""
+MAX_MEMBERS = 24
+"""Members shown of a class, and lines shown of any other definition."""
+_NAME = re.compile(r"(?:(?:type|function|const)\s+)?([\w$.]+|\*)(?:(?:\s+as\s+|\s*:\s*)([\w$]+))?")
+_GROUP = re.compile(r"([^{}]*)\{(.*)\}\s*", re.DOTALL)
+_ITEM = re.compile(r"(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|[^,{}])+")
 _SEPARATOR = re.compile(r"::|[.\\]")
 _BODY = re.compile("(?:.*_)?(?:body|block|declaration_list)")
-_WRAPPERS = frozenset((
-    *("export_statement", "lexical_declaration", "variable_declaration", "variable_declarator", "expression_statement"),
-    *("function_definition", "declaration", "field_declaration", "pointer_declarator", "reference_declarator"),
-    *("type_declaration", "var_declaration", "const_declaration", "template_declaration", "assignment_statement"),
-    *("variable_list", "assignment"),
-))  # fmt: skip
-"""Nodes that are shown with the definition in them: the type of a C function, `export` and `const`."""
-_CALLABLE = frozenset(("function", "method", "macro"))
-_VALUES = frozenset(("constant", "field", "variable"))
-_HOLDERS = frozenset(("class", "interface", "module"))
+_CALLABLE = ("function", "method", "macro")
+_HOLDERS = ("class", "interface", "module")
 """Kinds of definitions whose members are shown."""
-_PRIVATE = re.compile(r"^\s*private\b")
+_PRIVATE = re.compile(r"private\b|#")
 _DEPTH = 5
-"""Nodes from a statement to the function that is its value."""
-MAX_VALUE = 100
-"""Characters shown of a constant."""
-MAX_SIGNATURE = 400
-"""Characters shown of a signature."""
-MAX_MEMBERS = 24
-"""Members shown of a class, and lines of a structure."""
+"""Nodes from a definition to the function that is its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
     """One imported name."""
 
-    module: str  # as written; the parts of a path of names are separated by `/`
+    module: str  # as a path; one that begins with a dot is relative to the importing file
     name: str  # the imported name; empty for the module itself, `*` for all of its names
     bound: str  # the name in the importing file
 
 
-@dataclass(slots=True)
-class _Definition:
-    """A definition while the tree is read."""
-
-    name: str
-    kind: str  # of the capture: class, function, constant
-    node: Node
-    container: str = ""  # name of the type that a method written outside of it belongs to
-    doc: Node | None = None
-    members: list["_Definition"] = field(default_factory=list)
-    methods: list["_Definition"] = field(default_factory=list)  # written outside of it
-
-
 def imports_of(text: str, language_id: str) -> tuple[Import, ...]:
-    """The imports in the order of the buffer. Statements are parsed one by one, so the rest may be incomplete code."""
-    if _query(language_of(language_id).id, "imports") is None:
-        return ()
-    statements = (match[0].strip() for match in _STATEMENT.finditer(text[:MAX_IMPORT_CHARS]))
-    return tuple(imported for code in statements for imported in _imports_in(code[:MAX_STATEMENT], language_id))
-
-
-@lru_cache(maxsize=4096)
-def _imports_in(statement: str, language_id: str) -> tuple[Import, ...]:
+    """The imports at the beginning of a buffer, which may be incomplete."""
     language = language_of(language_id)
-    query = _query(language.id, "imports")
-    if query is None:
-        return ()
-    matches = _matches(query, f"{statement}\n", language)
-    imports = dict.fromkeys(imported for captures in matches for imported in _imports(captures))
-    bound = {imported.module for imported in imports if imported.bound}
-    # a whole module is imported only where no name of it is
-    return tuple(imported for imported in imports if imported.bound or imported.module not in bound)
+    statements = (
+        statement for pattern in language.imports for statement in pattern.finditer(text, 0, MAX_IMPORT_CHARS)
+    )
+    return tuple(dict.fromkeys(imported for statement in statements for imported in _imports(statement, language)))
 
 
-def _imports(captures: dict[str, list[Node]]) -> Iterator[Import]:
-    """The imports of one match of a query: `@path`, `@child`, or `@module` with `@name`, `@alias` and `@all`."""
-    shown = {name: _text(nodes[0]) for name, nodes in captures.items()}
-    if path := shown.get("path"):
-        while keyword := _KEYWORDS.match(path):
-            path = path[keyword.end() :].strip()
-        yield from map(_import, _expanded(path.strip().rstrip(";").strip()))
-    elif child := shown.get("child"):
-        yield Import("self", child, child)
-    elif (module := shown.get("module", "").strip("\"'`")) and not captures["module"][0].has_error:
-        if "all" in shown:
-            yield Import(module, ALL, ALL)
-        elif "any" in shown:  # a default export has the name that the importing file gives to it
-            yield Import(module, shown["alias"], shown["alias"])
-            yield Import(module, "", shown["alias"])
-        else:
-            name = shown.get("name", "")
-            yield Import(module, name, shown.get("alias") or name or module.rpartition("/")[2])
+def _imports(statement: re.Match[str], language: Language) -> Iterator[Import]:
+    """The imports of one statement. Its pattern has the group `path`, `modules`, or `module` with others."""
+    groups = statement.groupdict()
+    if (path := groups.get("path")) is not None:
+        yield from map(_import_of_path, _expanded(path.strip()))
+        return
+    for name, bound in _names(groups.get("modules")):
+        yield Import(_path(name, language), "", bound)
+    if groups.get("module") is None:
+        return
+    module = _path(groups["module"], language)
+    for name, bound in _names(groups.get("names")):
+        yield Import(module, name, bound)
+    if (default := groups.get("default")) is not None:  # the importing file chooses the name of a default export
+        yield Import(module, default, default)
+        yield Import(module, "", default)
+    if (namespace := groups.get("bound")) is not None:
+        yield Import(module, "", namespace)
+    elif groups.get("names") is None and groups.get("default") is None:
+        yield Import(module, ALL, ALL)
+
+
+def _names(text: str | None) -> Iterator[tuple[str, str]]:
+    """The names of a list such as `a, b as c`, and what they are called in the importing file."""
+    for item in re.split(r"[,\n]", (text or "").strip("()")):
+        if name := _NAME.fullmatch(item.replace("\\", "").strip()):
+            yield name[1], name[2] or name[1]
+
+
+def _path(module: str, language: Language) -> str:
+    """The path of a module; leading dots of Python's relative imports become folders."""
+    if not language.module_separator:
+        return module
+    name = module.lstrip(".")
+    num_dots = len(module) - len(name)
+    outward = "./" + "../" * (num_dots - 1) if num_dots else ""
+    return outward + name.replace(language.module_separator, "/")
 
 
 def _expanded(path: str) -> Iterator[str]:
@@ -131,7 +107,7 @@ def _expanded(path: str) -> Iterator[str]:
                 yield group[1].strip() + inner
 
 
-def _import(path: str) -> Import:
+def _import_of_path(path: str) -> Import:
     path, _, alias = (part.strip() for part in path.partition(" as "))
     parts = [part for part in _SEPARATOR.split(path) if part]
     if len(parts) > 1 and parts[-1] == "self":
@@ -140,121 +116,95 @@ def _import(path: str) -> Import:
     return Import("/".join(parts), name, alias or name)
 
 
+@dataclass(slots=True)
+class _Definition:
+    """A definition while the tree is read."""
+
+    name: str
+    kind: str  # of the capture: class, function, constant
+    node: Node
+    code: str  # of its statement, which may begin before the node, with blanks up to there
+    head: str  # up to its body, on one line
+    members: list["_Definition"] = field(default_factory=list)
+
+
 def definitions_of(text: str, language_id: str) -> dict[str, str]:
-    """Signature or first lines of each definition of a file that is in no function, by name, in the order of the file.
+    """Signature or first lines of each definition that is in no other one, by name, in the order of the file.
 
     The file may be incomplete. The last definition of a name counts.
     """
     language = language_of(language_id)
-    query = _query(language.id, "tags")
-    if query is None:
+    query = _tags_query(language.id)
+    grammar = grammar_of(language.grammar)
+    if query is None or grammar is None:
         return {}
-    definitions: dict[tuple[int, int], _Definition] = {}
-    for captures in _matches(query, text, language):
+    source = text.encode("utf-8", "replace")
+    definitions: dict[int, _Definition] = {}
+    for captures in matches_of(query, text, grammar):
         capture = next((name for name in captures if name.startswith("definition.")), "")
         if not capture or "name" not in captures:
             continue
         kind = capture.removeprefix("definition.")
-        node = captures[capture][0]
         name = captures["name"][0]
-        place = name.start_byte, name.end_byte
-        definition = definitions.setdefault(place, _Definition(_text(name), kind, node))
-        if kind in _CALLABLE and definition.kind not in _CALLABLE:  # a function that is the value of a constant
-            definition.kind, definition.node = kind, node
-        definition.container = definition.container or _text(next(iter(captures.get("container", ())), None))
-        definition.doc = definition.doc or next(iter(captures.get("doc", ())), None)
-        if "container" in captures:
-            definition.kind = "method"
-    ordered = sorted(definitions.values(), key=_outermost_first)
-    outermost = {definition.name: definition for definition in _nested(ordered)}
-    for definition in definitions.values():
-        if definition.container in outermost:
-            outermost[definition.container].methods.append(definition)
-    return {name: shown for name, definition in outermost.items() if (shown := _shown(definition, language))}
+        known = definitions.get(name.start_byte)
+        if known is None or (kind in _CALLABLE and known.kind not in _CALLABLE):  # the value of a constant
+            definitions[name.start_byte] = _definition(name, kind, captures[capture][0], source, language)
+    outermost = {definition.name: definition for definition in _nested([*definitions.values()])}
+    return {name: shown for name, definition in outermost.items() if (shown := _shown(definition))}
 
 
-def _outermost_first(definition: _Definition) -> tuple[int, int]:
-    return definition.node.start_byte, -definition.node.end_byte
+def _definition(name: Node, kind: str, node: Node, source: bytes, language: Language) -> _Definition:
+    """A definition with its code. `export`, or the type of a function in C, precedes the node on its line."""
+    line_start = source.rfind(b"\n", 0, node.start_byte) + 1
+    before = source[line_start : node.start_byte]
+    outer_end = max(before.rfind(mark) for mark in (b"{", b";", b"(", b"}")) + 1
+    start = node.start_byte - len(before[outer_end:].lstrip())
+    body = _body(node)
+    code = source[start : node.end_byte].decode("utf-8", "replace")
+    head = source[start : node.end_byte if body is None else body.start_byte].decode("utf-8", "replace")
+    if language.comment:
+        head = "\n".join(line.partition(f" {language.comment}")[0] for line in head.split("\n"))
+    head = re.sub(r"(?<=\() |,? (?=\))", "", " ".join(head.split()))
+    shown_head = cut(head.rstrip("{= "), MAX_SIGNATURE)
+    return _Definition(_text(name), kind, node, " " * (start - line_start) + code, shown_head)
 
 
 def _nested(definitions: list[_Definition]) -> Iterator[_Definition]:
-    """The definitions that are in no other one; the others become members of the nearest one around them."""
+    """The definitions that are in no other one; the others become members of the nearest class around them."""
     around: list[_Definition] = []
-    for definition in definitions:
+    for definition in sorted(definitions, key=lambda known: (known.node.start_byte, -known.node.end_byte)):
         while around and around[-1].node.end_byte < definition.node.end_byte:
             around.pop()
-        if around:
-            if around[-1].kind in _HOLDERS:
-                around[-1].members.append(definition)
-        elif not definition.container and (definition.kind != "method" or _is_at_top(definition.node)):
+        if not around:
             yield definition
+        elif around[-1].kind in _HOLDERS:
+            around[-1].members.append(definition)
         around.append(definition)
 
 
-def _is_at_top(node: Node) -> bool:
-    return node.parent is None or node.parent.parent is None
-
-
-def _shown(definition: _Definition, language: Language) -> str:
-    """A definition as it is shown: the signature, the first line of its docstring, and its members."""
-    whole = _whole(definition.node)
-    if definition.kind in _VALUES:
-        return _line(definition, language)
-    lines = [_summary(definition.doc)] if definition.doc else []
+def _shown(definition: _Definition) -> str:
+    """The signature of a function, the members of a class, or the first lines of any other definition."""
     if definition.kind in _CALLABLE:
-        return _head(whole, language) + ("".join(f"\n    {line}" for line in lines) or _ending(language))
-    methods = _methods(definition.methods, language)
-    if definition.kind == "module" and not definition.members:  # `namespace a;`, `mod a;`
+        return _signature(definition)
+    if definition.members:
+        public = [member for member in definition.members if not re.match("_(?!_init__)", member.name)]
+        lines = [line for line in map(_member, public) if not _PRIVATE.match(line)]
+        return "\n    ".join([definition.head, *lines[:MAX_MEMBERS]])
+    if definition.kind == "module":  # `namespace a;`, `mod a;`
         return ""
-    if definition.kind not in _HOLDERS or not (definition.members or language.indents):
-        return "\n".join([_written(whole), *methods])
-    lines += _lines(definition.members, language)
-    head = _block(whole, lines, language) if lines else _head(whole, language) + _ending(language)
-    return "\n".join([head, *methods])
+    lines = dedent(definition.code).rstrip().splitlines()[:MAX_MEMBERS]
+    return "\n".join(cut(line, MAX_SIGNATURE) for line in lines)
 
 
-def _block(node: Node, lines: list[str], language: Language) -> str:
-    """The head of a class with lines as its body."""
-    start, end = (" {", "\n}") if _text(_body(node)).startswith("{") else ("", "")
-    return _head(node, language) + start + "".join(f"\n    {line}" for line in lines) + end
+def _member(definition: _Definition) -> str:
+    """A member of a class in one line."""
+    if definition.kind in (*_CALLABLE, *_HOLDERS):
+        return _signature(definition)
+    return cut(" ".join(definition.code.split()), MAX_VALUE)
 
 
-def _methods(methods: list[_Definition], language: Language) -> list[str]:
-    """Methods that are written outside of their type: lines, or the block that they are in."""
-    lines = _lines(methods, language)
-    parent = methods[0].node.parent if lines else None
-    block = parent.parent if parent is not None and _BODY.fullmatch(parent.type) else None
-    return [_block(block, lines, language)] if block is not None else lines
-
-
-def _lines(members: list[_Definition], language: Language) -> list[str]:
-    """A line for each of the first public members."""
-    public = [member for member in members if not member.name.startswith("_") or member.name == "__init__"]
-    lines = [_line(member, language) for member in public]
-    return [line for line in lines if not _PRIVATE.search(line)][:MAX_MEMBERS]
-
-
-def _line(definition: _Definition, language: Language) -> str:
-    """A value with its name, or the head of a definition."""
-    whole = _whole(definition.node)
-    if definition.kind in _VALUES:
-        return cut(" ".join(_text(whole).split()), MAX_VALUE)
-    return _head(whole, language) + _ending(language)
-
-
-def _ending(language: Language) -> str:
-    return " ..." if language.indents else ""
-
-
-def _whole(node: Node) -> Node:
-    """The statement of a definition, without its decorators; in a group such as `const ( ... )` the definition."""
-    while (
-        (parent := node.parent) is not None
-        and parent.type in _WRAPPERS
-        and not any(child.type == "(" for child in parent.children)
-    ):
-        node = parent
-    return node
+def _signature(definition: _Definition) -> str:
+    return f"{definition.head} ..." if definition.head.endswith(":") else definition.head
 
 
 def _body(node: Node) -> Node | None:
@@ -269,57 +219,28 @@ def _body(node: Node) -> Node | None:
     return None
 
 
-def _head(node: Node, language: Language) -> str:
-    """The definition up to its body, on one line."""
-    body, source = _body(node), node.text or b""
-    size = body.start_byte - node.start_byte if body is not None else len(source)
-    lines = source[:size].decode("utf-8", "replace").split("\n")
-    code = [line.partition(f" {language.comment}")[0] for line in lines] if language.comment else lines
-    head = " ".join(" ".join(code).split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
-    return cut(head.rstrip("{= "), MAX_SIGNATURE)
-
-
-def _written(node: Node) -> str:
-    """The first lines of a definition as they are in the file."""
-    lines = dedent(" " * node.start_point.column + _text(node)).rstrip().splitlines()
-    return "\n".join(cut(line, MAX_SIGNATURE) for line in lines[:MAX_MEMBERS])
-
-
-def _summary(doc: Node | None) -> str:
-    """The first line of a docstring."""
-    summary = _text(doc).strip("rRuUbB").strip("\"'").strip().split("\n")[0].strip()
-    return f'"""{summary}"""'
-
-
-def _matches(query: Query, text: str, language: Language) -> list[dict[str, list[Node]]]:
-    grammar = grammar_of(language.grammar)
-    return matches_of(query, text, grammar) if grammar is not None else []
-
-
 @cache
-def _query(language_id: str, what: str) -> Query | None:
-    """The `tags` or `imports` query of a language; None without one, or if its grammar is not installed."""
+def _tags_query(language_id: str) -> Query | None:
+    """The `tags` query of a language; None without one, or if its grammar is not installed."""
     language = language_of(language_id)
     languages = (*map(language_of, language.like), language)
-    grammar = grammar_of(language.grammar) if any(relative.imports for relative in languages) else None
+    grammar = grammar_of(language.grammar) if language.imports else None
     if grammar is None:
         return None
-    sources = [getattr(relative, what) for relative in languages]
-    if what == "tags":
-        modules = dict.fromkeys(relative.grammar.partition(":")[0] for relative in languages)
-        sources += [getattr(importlib.import_module(module), "TAGS_QUERY", None) or "" for module in modules]
-    source = "\n".join(sources)
+    modules = dict.fromkeys(relative.grammar.partition(":")[0] for relative in languages)
+    queries = [getattr(importlib.import_module(module), "TAGS_QUERY", None) or "" for module in modules]
+    source = "\n".join([*(relative.tags for relative in languages), *queries])
     try:
         query = Query(grammar, source)
     except QueryError as error:  # a grammar with other names
         log.warning("nothing is read from imported files in %s: %s", language_id, error)
         return None
-    for number in range(query.pattern_count if what == "tags" else 0):
+    for number in range(query.pattern_count):
         pattern = source.encode()[query.start_byte_for_pattern(number) : query.end_byte_for_pattern(number)]
         if b"@definition." not in pattern:  # a reference
             query.disable_pattern(number)
     return query
 
 
-def _text(node: Node | None) -> str:
-    return (node.text or b"").decode("utf-8", "replace") if node is not None else ""
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")

@@ -1,6 +1,5 @@
 """The text window around the cursor that becomes the prompt."""
 
-import unicodedata
 from dataclasses import dataclass
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
@@ -11,7 +10,6 @@ PATH_PARTS = 3  # of a document's path that are shown
 CHARS_PER_TOKEN = 4  # approximate length of a token of source text; a prompt is cut to its exact budget later
 GRID = 5  # a window starts at a multiple of a fifth of its budget
 ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
-_JOINERS = "\u200d\ufe0e\ufe0f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def prompt_at(
       buffer; the earliest such line is taken. While the user types, this start stays for a fifth of the budget, then
       moves by a fifth. At least 70% of the budget is used if there is enough text (less if tabs are expanded).
 
-    Longer lines are cut between whole characters with their accents. `suffix_lines` limits the number of lines after
+    Longer lines are cut. `suffix_lines` limits the number of lines after
     the cursor's own; 0 means the rest of the line without its line end. The prefix starts where it will start after
     `ahead` more tokens.
 
@@ -80,19 +78,18 @@ def _prefix(text: str, offset: int, budget: int, ahead: int, style: TextStyle) -
 
 
 def _line_start(text: str, mark: int, limit: int) -> int:
-    """The first line start between `mark` and `limit`; inside a longer line, the next whole character."""
+    """The first line start between `mark` and `limit`; inside a longer line, `mark`."""
     if not mark:
         return 0
     end = LINE_END.search(text[mark - 1 : limit + 1])
     if end and end.start() <= limit - mark:
         return mark - 1 + end.end()
-    return next((at for at in range(mark, limit) if not _is_continued(text[at - 1 : at + 1])), mark)
+    return mark
 
 
 def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: TextStyle) -> str:
     if budget <= 0:
         return ""
-    # one more character shows whether the last one is complete
     shown, is_whole = style.to_model(text[offset : offset + budget + 1]), offset + budget >= len(text)
     if num_lines is not None and shown.count("\n") > num_lines:
         shown, is_whole = "\n".join(shown.split("\n")[: num_lines + 1]), True
@@ -100,20 +97,6 @@ def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: T
 
 
 def _cut(shown: str, budget: int) -> str:
-    """Whole lines within the budget, or whole characters if the lines would be blank."""
+    """Whole lines within the budget, or characters if the lines would be blank."""
     lines = shown[: shown.rfind("\n", 0, budget) + 1]
-    if lines.strip():
-        return lines
-    end = min(budget, len(shown))
-    while 0 < end < len(shown) and _is_continued(shown[end - 1 : end + 1]):
-        end -= 1
-    return shown[:end]
-
-
-def _is_continued(pair: str) -> bool:
-    """True if the second character modifies the first: accents, emoji sequences, skin tones."""
-    if len(pair) < 2:
-        return False
-    char = pair[1]
-    is_tone = "\U0001f3fb" <= char <= "\U0001f3ff"
-    return pair[0] == "\u200d" or char in _JOINERS or is_tone or unicodedata.category(char) in ("Mn", "Me", "Mc")
+    return lines if lines.strip() else shown[:budget]

@@ -112,7 +112,8 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
 
 def did_change_notebook(ls: Server, params: types.DidChangeNotebookDocumentParams) -> None:
     """Inserts, deletes, moves and edits cells of a notebook."""
-    uri, changed = params.notebook_document.uri, params.change.cells
+    uri = params.notebook_document.uri
+    changed = params.change.cells
     notebook = ls.documents.notebooks.get(uri)
     if notebook is None:
         ls.log(types.MessageType.Warning, f"change of a notebook that is not open: {uri}")

@@ -1,15 +1,15 @@
-"""Context of a completion from outside its file: imported definitions, other open files, recent edits, diagnostics.
+"""Context of a completion from outside its file: imported definitions, other open files and recent edits.
 
 The result stays the same while the cursor stays near: it precedes the file's own code in the prompt, whose KV cache
 would be lost otherwise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
+from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
@@ -46,23 +46,6 @@ MAX_OPEN = 8
 MIN_SIMILARITY = 0.05
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
-MAX_DIAGNOSTICS = 5
-MAX_MESSAGE_CHARS = 200
-"""Longest message of a diagnostic."""
-MAX_RANGE_LINES = 2000
-"""Longest range of lines in a client's request whose diagnostics are recorded."""
-MAX_RECORDED = 32
-"""Diagnostics recorded of a document."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected:
-    """A snippet and the document that it is from."""
-
-    source: SnippetSource
-    uri: str
-    language: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +55,15 @@ class _Collection:
     uri: str
     line: int
     key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]  # settings, imports and folders of the workspace
-    collected: tuple[_Collected, ...]
+    collected: tuple["_Collected", ...]
+
+
+_Collected = tuple[Snapshot, Snippet]
+"""A snippet and the document that it is from, without its text."""
 
 
 class ContextProvider:
-    """Collects the snippets of one session. Reads files of the workspace; the session reports edits and diagnostics."""
+    """Collects the snippets of one session. Reads files of the workspace; the session reports edits."""
 
     def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
@@ -90,8 +77,6 @@ class ContextProvider:
         """URI and line of the last edit."""
         self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
         """Windows of the open files that were searched last, and the version that they are from."""
-        self._diagnostics: dict[str, tuple[tuple[str, str], ...]] = {}
-        """Lines and messages of each document."""
 
     def record_edit(self, document: Document, line: int) -> None:
         """Call it before a line changes. An edit becomes a snippet when the next edit is at another position."""
@@ -108,22 +93,6 @@ class ContextProvider:
         if self._collection is not None and self._collection.uri == uri:
             self._collection = self._following = None
         self._windows.pop(uri, None)
-        self._diagnostics.pop(uri, None)
-
-    def record_diagnostics(
-        self, document: Document, first: int, last: int, diagnostics: Iterable[tuple[int, str]]
-    ) -> None:
-        """Replaces the diagnostics of lines `first` to `last`, counted from 0, by these lines and messages."""
-        lines = document.lines
-
-        def text_of(line: int) -> str:
-            return lines.text[slice(*lines.span(line))]
-
-        end = min(last + 1, first + MAX_RANGE_LINES, lines.num_lines)
-        replaced = {text_of(line) for line in range(max(0, first), end)}
-        kept = [entry for entry in self._diagnostics.get(document.uri, ()) if entry[0] not in replaced]
-        new = [(text_of(line), message) for line, message in diagnostics if 0 <= line < lines.num_lines]
-        self._diagnostics[document.uri] = tuple([*new, *kept][:MAX_RECORDED])
 
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
@@ -132,9 +101,7 @@ class ContextProvider:
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
-            snippets = self._collect(snapshot, offset, settings, imports)
-            collected = tuple(replace(snippet, text=mask_secrets(snippet.text)) for snippet in snippets)
-            return _Collection(snapshot.file_uri, line, key, collected)
+            return _Collection(snapshot.file_uri, line, key, tuple(self._collect(snapshot, offset, settings, imports)))
 
         def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
             is_same = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
@@ -144,21 +111,17 @@ class ContextProvider:
         if known is None:
             known, self._following = near(self._following) or new(), None
         self._collection = known
-        shown = self._shown(known, snapshot, offset, settings)
+        shown = self._shown(known)
         if near(known, READY_LINES):
             return shown
         self._following = near(self._following) or new()
-        return replace(shown, following=self._shown(self._following, snapshot, offset, settings))
+        return replace(shown, following=self._shown(self._following))
 
-    def _shown(self, known: _Collection, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
+    def _shown(self, known: _Collection) -> Snippets:
         """The snippets of a collection that may be shown. The settings may have changed since it was made."""
-        excluded = self._exclusion.is_excluded
-        shown = [snippet for snippet in known.collected if not excluded(Snapshot(snippet.uri, 0, "", snippet.language))]
-        allowed = [Snippet(snippet.source, shown_path(snippet.uri), snippet.text) for snippet in shown]
-        if SnippetSource.DIAGNOSTICS in settings.sources:
-            allowed += self._diagnostics_near(snapshot, offset)
+        allowed = tuple(snippet for document, snippet in known.collected if not self._exclusion.is_excluded(document))
         repository = next((root.name for root in self._exclusion.roots), "")
-        return Snippets(tuple(allowed), repository=repository) if allowed else NO_SNIPPETS
+        return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
 
     def _collect(
         self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]
@@ -167,14 +130,15 @@ class ContextProvider:
         words = words_of(near)
         if SnippetSource.IMPORTS in settings.sources:
             for definitions in self._index.definitions(snapshot, imports, near):
-                text, language_id = TextStyle().to_model(definitions.lines), language_id_of(definitions.path.name)
-                yield _Collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
+                text = TextStyle().to_model(definitions.lines)
+                language_id = language_id_of(definitions.path.name)
+                yield _collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
         if SnippetSource.OPEN_FILES in settings.sources:
             yield from self._collect_open_files(snapshot, words)
         is_edit_shown = SnippetSource.EDITS in settings.sources
         for edit in self._recent_edits.newest_first() if is_edit_shown else ():
             if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
-                yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
+                yield _collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
     def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
         """The most similar part of each of the last open files, the most similar one first."""
@@ -184,22 +148,13 @@ class ContextProvider:
         ranked = [(*most_similar(self._windows[file.uri][1], words), file) for file in allowed]
         for score, window, file in sorted(ranked, key=itemgetter(0), reverse=True):
             if score >= MIN_SIMILARITY:
-                yield _Collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
+                yield _collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         known = self._windows.get(document.uri)
         if known is None or known[0] != document.version:
             known = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
         return known
-
-    def _diagnostics_near(self, snapshot: Snapshot, offset: int) -> list[Snippet]:
-        """Diagnostics of lines near the cursor that have not changed since."""
-        near = LINE_END.split(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
-        near_lines = [entry for entry in self._diagnostics.get(snapshot.uri, ()) if entry[0] in near][:MAX_DIAGNOSTICS]
-        lines = [f"{line.strip()}: {cut(' '.join(message.split()), MAX_MESSAGE_CHARS)}" for line, message in near_lines]
-        path = f"problems in {shown_path(snapshot.file_uri)}"
-        text = TextStyle().to_model(mask_secrets("\n".join(lines)))
-        return [Snippet(SnippetSource.DIAGNOSTICS, path, text)] if lines else []
 
     def _keep_last_edit(self) -> None:
         """Records the lines around the last edit as they are now."""
@@ -213,3 +168,7 @@ class ContextProvider:
         text = TextStyle().to_model("\n".join(shown))
         self._recent_edits.add(document.snapshot().file_uri, document.language, text)
         self._collection = self._following = None
+
+
+def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:
+    return Snapshot(uri, 0, "", language), Snippet(source, shown_path(uri), mask_secrets(text))

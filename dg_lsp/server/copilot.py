@@ -54,9 +54,11 @@ def did_accept_part(ls: Server, params: Any) -> None:
 
 def did_focus(ls: Server, params: Any) -> None:
     """Another document is the active one; the first completion at its cursor is prepared."""
-    uri, offset = _uri(params), None
+    uri = _uri(params)
+    offset = None
     ls.focus(uri)
-    document, position = ls.documents.get(uri), _position(ls, params)
+    document = ls.documents.get(uri)
+    position = _position(ls, params)
     if document is not None and position is not None:
         offset, _ = ls.documents.offsets(document.lines, types.Range(position, position))
     ls.warm_up(uri, offset)

@@ -15,7 +15,7 @@ from typing import Self
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, path_of
+from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, num_shared, path_of
 from dg_lsp.context.languages import PLAIN_TEXT, language_of, opening_of
 from dg_lsp.gitignore import folded
 
@@ -26,15 +26,11 @@ PYTHON_CELLS = frozenset(
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 _REST = r"(?:\\\r?\n|[^\r\n])*"  # of a line, which a backslash continues
 _MAGIC = re.compile(
-    rf"^[ \t]*(?:%%?[A-Za-z]|!(?!=)|\?){_REST}"
-    rf"|^(?P<target>[\w.,\[\] \t]+=[ \t]*)(?:%[A-Za-z]|![^\s=]){_REST}"
-    r"|^[ \t]*[\w.%*]+\?\??[ \t]*(?=\r?$)",
+    rf"^(?:[\w.,\[\] \t]+=)?[ \t]*(?:%%?[A-Za-z]|!(?!=)|\?){_REST}|^[ \t]*[\w.%*]+\?\??[ \t]*(?=\r?$)",
     re.MULTILINE,
 )
-_LONG_STRING = re.compile(r"(\"\"\"|''').*?(?:\1|\Z)", re.DOTALL)
+"""A magic, also one whose result is assigned, or a question for help."""
 _BLANK_START = re.compile(r"(?:[ \t]*[\r\n])+")
-RESULT = "[]"
-"""Replaces a magic whose result is assigned, because the result is a list of lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +49,7 @@ class CellCode:
         if (magic := _CELL_MAGIC.match(cell)) and magic[1] not in PYTHON_CELLS:
             _, end = _whole_lines(cell, magic.start(), magic.end())
             return cls(cell, _blank(cell[:end]) + cell[end:], language_of(magic[1]).id)
-        strings = [match.span() for match in _LONG_STRING.finditer(cell)]
-
-        def without_magic(match: re.Match[str]) -> str:
-            if any(start < match.start() < end for start, end in strings):
-                return match[0]
-            shown = match["target"] + RESULT if match["target"] else ""
-            return shown + _blank(match[0][len(shown) :])
-
-        return cls(cell, _MAGIC.sub(without_magic, cell), language_id)
+        return cls(cell, _MAGIC.sub(lambda magic: _blank(magic[0]), cell), language_id)
 
     def with_lines(self, start: int, end: int) -> Self:
         """The code with all lines that `[start, end)` touches as they are in the cell."""
@@ -201,17 +189,16 @@ class DocumentStore:
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
 
     def cells(self, notebook: str) -> list[str]:
-        """URIs of the cells that a notebook names, and of the open documents that were opened as its cells."""
-        named = self.notebooks[notebook].cells if notebook in self.notebooks else ()
-        opened = (uri for uri, document in self._open.items() if document.notebook == notebook)
-        return [*dict.fromkeys([*(cell.document for cell in named), *opened])]
+        """URIs of the open cells of a notebook."""
+        return [uri for uri, document in self._open.items() if document.notebook == notebook]
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
     ) -> list[Change]:
         """Applies edits to an open document in order; returns what they changed, each in the text after the last."""
         document = self._open[identifier.uri]
-        lines, applied = document.lines, []
+        lines = document.lines
+        applied = []
         for change in changes:
             text, start, end = _without_surrogates(change.text), 0, len(lines.text)
             if isinstance(change, types.TextDocumentContentChangePartial):
@@ -236,23 +223,11 @@ class DocumentStore:
     def at_path(self, path: Path) -> Document | None:
         """The newest version of the file at this path, or None if it is not open."""
         name = folded(path.as_posix().lstrip("/"))
-        files = (document for document in self._open.values() if not document.notebook)
-        return next((file for file in files if folded(path_of(file.uri)) == name), None)
+        return next((file for file in self.files() if folded(path_of(file.uri)) == name), None)
 
     def files(self) -> list[Document]:
-        """Every open file in the order of opening; a notebook is one document with the code of its first language."""
-        files = dict.fromkeys(document.snapshot().file_uri for document in self._open.values())
-        documents = (self._as_file(uri) if uri in self.notebooks else self._open.get(uri) for uri in files)
-        return [document for document in documents if document is not None]
-
-    def _as_file(self, uri: str) -> Document | None:
-        notebook = self.notebooks[uri]
-        cells = (self._open.get(cell.document) for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
-        first = next((cell for cell in cells if cell is not None and cell.notebook == notebook.uri), None)
-        if first is None:
-            return None
-        snapshot = self.snapshot(first)
-        return Document(notebook.uri, notebook.version, snapshot.language, LineIndex.of(snapshot.text))
+        """Every open file in the order of opening, without notebooks."""
+        return [document for document in self._open.values() if not document.notebook]
 
     def snapshot(self, document: Document, kept: tuple[int, int] | None = None) -> Snapshot:
         """A version of a document as the engine receives it: a cell without magics, and with the cells around it.
@@ -281,7 +256,8 @@ class DocumentStore:
         replaced = self.range(document, start, end)
         if text or start != end:
             document = replace(document, lines=document.lines.replaced(start, end, text))
-        snapshot, at = self.snapshot(document), start + len(text)
+        snapshot = self.snapshot(document)
+        at = start + len(text)
         is_code = not (document.notebook and document.code.is_magic(at))
         return CompletionPosition(snapshot, snapshot.num_before + at, replaced, (start, end), is_code, text)
 
@@ -336,25 +312,13 @@ def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
 
 def _shared_ends(old: str, new: str) -> tuple[int, int]:
     """Lengths of the common prefix and suffix; together at most the shorter text."""
-    head = _num_shared(old, new)
+    head = num_shared(old, new)
     while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):
         head -= 1
-    tail = _num_shared(old[head:][::-1], new[head:][::-1])
+    tail = num_shared(old[head:][::-1], new[head:][::-1])
     while tail and (_splits_line_end(old, len(old) - tail) or _splits_line_end(new, len(new) - tail)):
         tail -= 1
     return head, tail
-
-
-def _num_shared(a: str, b: str) -> int:
-    """Length of the common prefix, by bisection, because whole documents are compared too."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _splits_line_end(text: str, at: int) -> bool:

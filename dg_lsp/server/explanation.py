@@ -45,7 +45,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
         return Explanation(Visibility.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
         late = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms)"
-        sentence = f"Too slow with {engine.spec.name}: {late}: {_parts(result, settings)}."
+        sentence = f"Too slow with {engine.spec.name}: {late}."
         return Explanation(Visibility.UNFINISHED, sentence, milliseconds=spent)
     hidden = next(iter(result.hidden), None)
     if hidden is not None:
@@ -58,17 +58,6 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
     verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"
     return Explanation(Visibility.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
-
-
-def _parts(result: FillResult, settings: CompletionSettings) -> str:
-    """How the time until the deadline was spent; parts that round to 0 ms are left out."""
-    timings = result.timings
-    parts = {
-        "waiting for the model": settings.deadline_ms - timings.total,
-        "prompt": timings.prefill,
-        "generation": timings.denoise,
-    }
-    return ", ".join(f"{name} {spent:.0f} ms" for name, spent in parts.items() if spent >= 1)
 
 
 def _percent(share: float) -> str:

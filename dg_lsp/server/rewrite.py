@@ -14,12 +14,9 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.eligibility import Cause
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
-from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
-from dg_lsp.models.registry import instruction_model
 from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
@@ -72,7 +69,8 @@ def register(server: Server) -> None:
 
 async def _rewrite(ls: Server, argument: Any) -> None:
     document, start, end = _span(ls, argument, of_rewrites=True)
-    instruction, strength = str(argument.get("instruction") or ""), argument.get("strength")
+    instruction = str(argument.get("instruction") or "")
+    strength = argument.get("strength")
     if not isinstance(strength, int | float | None):
         raise Refusal(_BAD_ARGUMENT)
     snapshot = ls.documents.snapshot(document, (start, end))
@@ -101,7 +99,8 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     start, end = start + first, end + first
     if not (gaps := find_gaps(snapshot, start, end)):
         raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
-    deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, gaps[0].start)
+    deadline_ms = ls.settings.rewrite.deadline_ms
+    snippets = ls.snippets(snapshot, gaps[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
     result = await _with_progress(ls, document, request, "Filling the gaps")
     missing = [
@@ -163,12 +162,16 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
 
 async def _with_progress(ls: Server, document: Document, request: RewriteRequest, title: str) -> RewriteResult:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors."""
-    uri, window, progress = document.uri, ls.client_capabilities.window, ls.work_done_progress
-    token, on_step = str(uuid4()), None
-    is_shown = _show_instruction_note(ls, request)
-    if has_progress := window is not None and bool(window.work_done_progress):
-        on_step = _step_reporter(ls, token)
-    job = asyncio.ensure_future(ls.rewrite(request, on_step))
+    uri = document.uri
+    window = ls.client_capabilities.window
+    progress = ls.work_done_progress
+    token = str(uuid4())
+    engine = ls.engine(of_rewrites=not request.gaps)
+    if engine is not None and (
+        note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
+    ):
+        ls.show(types.MessageType.Info, f"dg-lsp: {note}")
+    job = asyncio.ensure_future(ls.rewrite(request))
     ls.rewrites[uri] = job
 
     def begin(created: Future[Any]) -> None:
@@ -176,14 +179,11 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
             progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
             progress.tokens[token].add_done_callback(lambda _: job.cancel())
 
-    if has_progress:
+    if window is not None and window.work_done_progress:
         params = types.WorkDoneProgressCreateParams(token)
         ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
     try:
-        result = await job
-        if not is_shown:
-            _show_instruction_note(ls, request)
-        return result
+        return await job
     except asyncio.CancelledError as error:
         raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
@@ -195,42 +195,17 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
             progress.end(token, types.WorkDoneProgressEnd())
 
 
-def _show_instruction_note(ls: Server, request: RewriteRequest) -> bool:
-    """Shows what happens to an instruction that the model does not follow; False while the model is not loaded."""
-    engine = ls.engine(of_rewrites=not request.gaps)
-    if engine is None:
-        return False
-    if note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions):
-        ls.show(types.MessageType.Info, f"dg-lsp: {note}")
-    return True
-
-
 def _is_unchanged(ls: Server, document: Document) -> bool:
     """Versions are not compared: a document that is closed and opened again may have the same one."""
     return ls.documents.get(document.uri) is document
-
-
-def _step_reporter(ls: Server, token: str) -> OnStep:
-    """Called by the model's thread after each pass."""
-    loop = asyncio.get_running_loop()
-
-    def send(report: types.WorkDoneProgressReport) -> None:
-        # a report before the client shows the progress bar is lost, and one after the end would show it again
-        if token in ls.work_done_progress.tokens:
-            ls.work_done_progress.report(token, report)
-
-    def on_step(progress: Progress) -> None:
-        report = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
-        loop.call_soon_threadsafe(send, report)
-
-    return on_step
 
 
 async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
     if not _is_unchanged(ls, document):
         raise Refusal(_CHANGED)
-    workspace, preview = ls.client_capabilities.workspace, ls.settings.rewrite.preview
+    workspace = ls.client_capabilities.workspace
+    preview = ls.settings.rewrite.preview
     capabilities = workspace.workspace_edit if workspace else None
     edit = ls.documents.workspace_edit(document, changes, capabilities, label=label, preview=preview)
     try:
@@ -248,8 +223,6 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     if document is None or fills is None or fills.cause is Cause.EXCLUDED:
         return []
     rewrites = ls.eligibility(document.snapshot(), of_rewrites=True)
-    messages = [(diagnostic.range.start.line, diagnostic.message) for diagnostic in params.context.diagnostics]
-    ls.context_provider.record_diagnostics(document, params.range.start.line, params.range.end.line, messages)
     start, end = ls.documents.offsets(document.lines, params.range)
     if start == end and fills.is_served:
         ls.warm_up(document.uri, end)
@@ -281,26 +254,14 @@ def _selection_actions(
 
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    """The rewrite by an instruction, where the client has an input box for it.
-
-    It is disabled, with the name of a model that would do it, where the model follows no instructions.
-    """
-    experimental, engine = ls.client_capabilities.experimental, ls.engine(of_rewrites=True)
+    """The rewrite by an instruction, if the client has an input box for it and the model follows instructions."""
+    experimental = ls.client_capabilities.experimental
+    engine = ls.engine(of_rewrites=True)
     ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-    if not isinstance(ours, dict) or ASK not in (ours.get("commands") or ()):
+    has_input = isinstance(ours, dict) and ASK in (ours.get("commands") or ())
+    if not has_input or (engine is not None and not engine.follows_instructions):
         return []
-    action = _action("Rewrite selection…", ASK, argument)
-    if engine is None or engine.follows_instructions:
-        return [action]
-    document = ls.client_capabilities.text_document
-    shows_disabled = document is not None and document.code_action and document.code_action.disabled_support
-    action.command, action.disabled = None, types.CodeActionDisabled(_no_instructions(engine.spec.name))
-    return [action] if shows_disabled else []
-
-
-def _no_instructions(model: str) -> str:
-    """The reason why a model receives no instructions, and the name of a model that follows them."""
-    return f"{model} follows no instructions; {instruction_model()} does (setting rewrite.model)"
+    return [_action("Rewrite selection…", ASK, argument)]
 
 
 def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:
@@ -311,7 +272,8 @@ def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
     """Rewrites the range of the diagnostic, or its line if the range is empty."""
-    first, where = diagnostic.message.split("\n")[0], diagnostic.range
+    first = diagnostic.message.split("\n")[0]
+    where = diagnostic.range
     if where.start == where.end:
         line = where.start.line
         where = types.Range(types.Position(line, 0), types.Position(min(line + 1, MAX_POSITION), 0))

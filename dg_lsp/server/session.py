@@ -19,7 +19,6 @@ from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
@@ -158,7 +157,8 @@ class Server(LanguageServer):
 
     async def pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""
-        uri, seconds = request.snapshot.uri, self.settings.completion.debounce_ms / 1e3
+        uri = request.snapshot.uri
+        seconds = self.settings.completion.debounce_ms / 1e3
         self._end_pause(uri)
         if seconds and request.priority is Priority.TYPED:
             pause = self._pauses[uri] = asyncio.ensure_future(asyncio.sleep(seconds))
@@ -177,7 +177,8 @@ class Server(LanguageServer):
         if self._models is None:
             self.log(types.MessageType.Warning, "no completion: no model is open yet")
             return None
-        scheduler, was_loading = self._models.completion, self.engine() is None
+        scheduler = self._models.completion
+        was_loading = self.engine() is None
         with self.status.busy():
             result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
@@ -198,7 +199,9 @@ class Server(LanguageServer):
         Without an offset, that of the last cursor; where no cursor is known, the beginning of the file: with the text
         before the cursor first, it is the beginning of every prompt there.
         """
-        document, engine, models = self.documents.get(uri), self.engine(), self._models
+        document = self.documents.get(uri)
+        engine = self.engine()
+        models = self._models
         if document is None or models is None or not self.eligibility(document.snapshot()).is_served:
             return
         snapshot = self.documents.snapshot(document)
@@ -212,10 +215,8 @@ class Server(LanguageServer):
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
         models.completion.warm_up(request)
 
-    async def rewrite(
-        self, request: RewriteRequest, on_step: OnStep | None = None, *, is_automatic: bool = False
-    ) -> RewriteResult:
-        """The result. An automatic rewrite uses the model of completions. `on_step` runs in the model's thread.
+    async def rewrite(self, request: RewriteRequest, *, is_automatic: bool = False) -> RewriteResult:
+        """The result. An automatic rewrite uses the model of completions.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
@@ -227,7 +228,8 @@ class Server(LanguageServer):
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
-        result = await asyncio.wrap_future(scheduler.submit(request, self._observers(request, on_step)))
+        on_step = self._canvas_sender(request.snapshot.uri) if request.gaps else None
+        result = await asyncio.wrap_future(scheduler.submit(request, on_step))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -274,18 +276,6 @@ class Server(LanguageServer):
             self._cursors.pop(uri, None)
         self.settle()
 
-    def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
-        """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
-        send = self._canvas_sender(request.snapshot.uri) if request.gaps else None
-        if on_step is None or send is None:
-            return on_step or send
-
-        def both(progress: Progress) -> None:
-            on_step(progress)
-            send(progress)
-
-        return both
-
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""
         old, self.settings = self.settings, settings
@@ -319,7 +309,8 @@ class Server(LanguageServer):
 
         A model that is loading counts as one that knows every language. Each reason against a document is logged once.
         """
-        engine, language = self.engine(of_rewrites=of_rewrites), snapshot.language
+        engine = self.engine(of_rewrites=of_rewrites)
+        language = snapshot.language
         problem = "" if engine is None else engine.spec.language_problem(language)
         eligibility = Eligibility.of_document(snapshot, self.exclusion, problem)
         if not eligibility.is_served:
@@ -342,7 +333,8 @@ class Server(LanguageServer):
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
-        engine, settings = self.engine(of_rewrites=of_rewrites), self.settings.context
+        engine = self.engine(of_rewrites=of_rewrites)
+        settings = self.settings.context
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 

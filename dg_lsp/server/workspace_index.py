@@ -1,18 +1,18 @@
 """The definitions that the imports of a buffer refer to, and the files of a workspace that have them.
 
-Imports lead to files by the rules of each language; what is installed elsewhere is not searched.
+Imports lead to files by the table of languages; what is installed elsewhere is not searched.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot, path_of
 from dg_lsp.context.exclusion import Exclusion, local_path
-from dg_lsp.context.languages import language_id_of, language_of
+from dg_lsp.context.languages import Language, language_id_of, language_of
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
 
@@ -28,142 +28,14 @@ MAX_SEEN = 100
 """Files that are considered for one request."""
 MAX_INDEXED = 2000
 """Files whose definitions are kept."""
-SOURCES = ("", "src", "lib")
-"""Folders of a root that may contain top-level modules."""
-FURTHER_SOURCES = {"php": ("app",), "lua": ("lua",), "c": ("include",), "cpp": ("include",)}
-JVM_SOURCES = ("src/main/java", "src/main/kotlin")
+SOURCES = ("", "src", "lib", "include", "app", "lua", "src/main/java", "src/main/kotlin")
+"""Folders of a root that may contain modules."""
 MAX_LISTED = 400
 """Files of a folder that are considered."""
 MAX_ROOTS = 20
-"""Folders of the workspace that are searched for modules, besides those that contain the importing file."""
+"""Folders of the workspace that are searched for modules, besides those around the importing file."""
 MAX_OUTWARD = 12
-"""Folders around a file in which packages are searched."""
-_GO_MODULE = re.compile(r'^module\s+"?([^\s"]+)', re.MULTILINE)
-_SCRIPTS = ("ts", "tsx", "d.ts", "js", "jsx", "mjs", "cjs", "mts", "cts")
-_CRATE_FILES = ("mod.rs", "lib.rs", "main.rs")
-
-
-@dataclass(frozen=True, slots=True)
-class Modules:
-    """Finds files below the folders of a workspace."""
-
-    roots: Sequence[Path]
-    is_inside: Callable[[Path], bool]  # whether a path is in the workspace, also where its links lead
-    read: Callable[[Path], str | None]  # a file's text; None if it is excluded
-
-    def files(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Possible files of a module that the file at `path` imports, best first; they may be missing.
-
-        In languages whose modules are folders these are the files of one, those with a name of `names` first.
-        """
-        match language_of(language_id).id:
-            case "python":
-                yield from self._python(module, path)
-            case "javascript" | "typescript" | "typescriptreact":
-                yield from _script(module, path)
-            case "go":
-                if (folder := self._go(module, path)) is not None:
-                    yield from self.siblings(folder, "go", names)
-            case "rust":
-                yield from _rust(module, path)
-            case "java" | "kotlin":
-                for folder in dict.fromkeys((*self._around(path), *self._folders(*JVM_SOURCES))):
-                    yield from self.siblings(folder / module, language_id, names)
-            case "php":
-                yield from self._php(module, path)
-            case _:
-                yield from self._plain(module, path, language_of(language_id).id)
-
-    def siblings(self, folder: Path, language_id: str, names: Sequence[str]) -> Iterator[Path]:
-        """The files of a folder in this language, those with a name of `names` first; tests of Go are left out."""
-        if not self.is_inside(folder):
-            return
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted(entry.name for entry in islice(entries, MAX_LISTED))
-        except (OSError, ValueError):
-            return
-        family = ("java", "kotlin") if language_id in ("java", "kotlin") else (language_id,)
-        files = [name for name in listed if language_id_of(name) in family and not name.endswith("_test.go")]
-        yield from (folder / name for name in sorted(files, key=lambda name: name.partition(".")[0] not in names))
-
-    def _folders(self, *further: str) -> list[Path]:
-        return [root / source for root in self.roots for source in (*SOURCES, *further)]
-
-    def _around(self, path: Path) -> list[Path]:
-        """The folders around a file that are in the workspace: one of them contains the first part of its package."""
-        return [folder for folder in islice(path.parents, MAX_OUTWARD) if self.is_inside(folder)]
-
-    def _python(self, module: str, path: Path) -> Iterator[Path]:
-        name = module.lstrip(".")
-        level, parts = len(module) - len(name), [part for part in name.split(".") if part]
-        folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else [] if level else self._folders()
-        for package in (folder.joinpath(*parts) for folder in folders):
-            if parts:
-                yield package.with_name(f"{package.name}.py")
-            yield package / "__init__.py"
-
-    def _go(self, module: str, path: Path) -> Path | None:
-        """The folder of a package of the same module, whose name is in the nearest go.mod."""
-        for folder in path.parents:
-            text = self.read(folder / "go.mod") if self.is_inside(folder / "go.mod") else None
-            if text is not None and (line := _GO_MODULE.search(text)):
-                name, _, inner = module.partition(line[1])
-                return folder / inner.strip("/") if not name and inner[:1] in ("", "/") else None
-            if folder in self.roots:
-                break
-        return None
-
-    def _php(self, module: str, path: Path) -> Iterator[Path]:
-        """A file name after `__DIR__`, or a class: the first parts of its namespace may have no folder."""
-        if module.endswith(".php"):
-            yield path.parent / module.lstrip("/")
-            return
-        parts = module.split("/")
-        for start in range(len(parts)):
-            for folder in self._folders(*FURTHER_SOURCES["php"]):
-                yield folder.joinpath(*parts[start:]).with_suffix(".php")
-
-    def _plain(self, module: str, path: Path, language_id: str) -> Iterator[Path]:
-        """A file relative to the importing one or to a folder of sources: C, Ruby, Lua."""
-        for folder in (path.parent, *self._folders(*FURTHER_SOURCES.get(language_id, ()))):
-            if language_id == "ruby":
-                yield folder / (module if module.endswith(".rb") else f"{module}.rb")
-            elif language_id == "lua":
-                inner = module.replace(".", "/")
-                yield from (folder / f"{inner}.lua", folder / inner / "init.lua")
-            else:
-                yield folder / module
-
-
-def _script(module: str, path: Path) -> Iterator[Path]:
-    """A relative path of JavaScript: with or without its suffix, or a folder with an index."""
-    if not module.startswith("."):
-        return
-    target = Path(os.path.normpath(path.parent / module))
-    yield from (target.with_name(f"{target.name}.{suffix}") for suffix in _SCRIPTS)
-    if target.suffix in (".js", ".jsx", ".mjs", ".cjs"):  # TypeScript is imported by the name that it is compiled to
-        yield from (target.with_suffix(target.suffix.replace("js", "ts")), target.with_suffix(".tsx"))
-    yield target
-    yield from (target / f"index.{suffix}" for suffix in _SCRIPTS)
-
-
-def _rust(module: str, path: Path) -> Iterator[Path]:
-    """A module of the same crate, from `crate`, `self`, `super`, or a module of this one."""
-    own = path.parent if path.name in _CRATE_FILES else path.with_suffix("")
-    first, *rest = module.split("/")
-    if first == "crate":
-        own = next((folder for folder in path.parents if folder.name == "src"), path.parent)
-    elif first not in ("self", "super"):
-        rest = [first, *rest]
-    elif first == "super":
-        own = own.parent
-    while rest and rest[0] == "super":
-        own, rest = own.parent, rest[1:]
-    target = own.joinpath(*rest)
-    if target.name:
-        yield target.with_name(f"{target.name}.rs")
-    yield from (target / name for name in _CRATE_FILES)
+"""Folders around a file in which modules are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +44,20 @@ class Definitions:
 
     path: Path
     lines: str
-    num_mentioned: int  # number of its names that are used near the cursor
+
+
+@dataclass(frozen=True, slots=True)
+class _Importer:
+    """A file that imports, and the code near the cursor."""
+
+    path: Path
+    language: Language
+    near: str
+    words: frozenset[str]
+
+    def attributes_of(self, bound: str) -> list[str]:
+        """Attributes of a module that are used near the cursor, in order of use."""
+        return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}(?:\.|::|:)(\w+)", self.near)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +65,14 @@ class _IndexedFile:
     """What a file defines and imports, and the state of the file that this is from."""
 
     path: Path
-    language: str
+    language: Language
     stamp: object
     definitions: dict[str, str]
     imports: tuple[Import, ...]
+
+
+_Uses = tuple[_IndexedFile, list[str]]
+"""A file, and names that it defines."""
 
 
 class WorkspaceIndex:
@@ -205,60 +94,55 @@ class WorkspaceIndex:
 
     def definitions(self, snapshot: Snapshot, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
         """Definitions of what a document imports; files with more names in `near` come first."""
+        self._seen = {}
+        self._num_new_bytes = 0
+        self.is_complete = True
         path = local_path(snapshot.file_uri) or Path("/" + path_of(snapshot.file_uri))
-        language_id = language_of(snapshot.language).id
-        self._seen, self._num_new_bytes, self.is_complete = {}, 0, True
         words = frozenset(re.findall(r"\w+", near))
-        wanted: dict[Path, dict[str, None]] = {}
-        for file, names in self._wanted(imports, path, language_id, near, words):
-            if file.path != path and names and (file.path in wanted or len(wanted) < MAX_MODULES):
-                wanted.setdefault(file.path, {}).update(dict.fromkeys(names))
-        definitions = [self._definitions_of(target, list(names), words) for target, names in wanted.items()]
-        shown = [definition for definition in definitions if definition.lines]
-        return tuple(sorted(shown, key=lambda definition: -definition.num_mentioned))
+        importer = _Importer(path, language_of(snapshot.language), near, words)
+        names_of: dict[Path, dict[str, None]] = {}
+        for file, names in self._uses(imports, importer):
+            if file.path != path and names and (file.path in names_of or len(names_of) < MAX_MODULES):
+                names_of.setdefault(file.path, {}).update(dict.fromkeys(names))
+        by_use = sorted(names_of.items(), key=lambda item: -len(words.intersection(item[1])))
+        return tuple(Definitions(target, self._lines(target, names, words)) for target, names in by_use)
 
-    def _definitions_of(self, path: Path, names: list[str], words: frozenset[str]) -> Definitions:
+    def _lines(self, path: Path, names: Iterable[str], words: frozenset[str]) -> str:
+        """The definitions of these names in a file of the current request, those used near the cursor first."""
         file = self._file(path)
-        known = [name for name in names if file is not None and name in file.definitions]
-        kept = sorted(known, key=lambda name: name not in words)[:MAX_NAMES]
-        lines = "\n".join(file.definitions[name] for name in kept) if file is not None else ""
-        return Definitions(path, lines, len(words.intersection(known)))
+        kept = sorted(names, key=lambda name: name not in words)[:MAX_NAMES]
+        return "\n".join(file.definitions[name] for name in kept) if file is not None else ""
 
-    def _wanted(
-        self, imports: Sequence[Import], path: Path, language_id: str, near: str, words: frozenset[str]
-    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
+    def _uses(self, imports: Sequence[Import], importer: _Importer) -> Iterator[_Uses]:
         """Files that a document depends on, and the names that it uses of each."""
         for imported in imports:
-            yield from self._targets(imported, path, language_id, near, words)
-        if language_of(language_id).has_packages:
-            siblings = self._modules(path).siblings(path.parent, language_id, sorted(words))
-            yield from _mentioned(self._files(siblings), words)
+            yield from self._imported(imported, importer)
+        if importer.language.package_suffixes:
+            yield from _mentioned(self._files(self._package(importer.path.parent, importer)), importer)
 
-    def _targets(
-        self, imported: Import, path: Path, language_id: str, near: str, words: frozenset[str]
-    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
+    def _imported(self, imported: Import, importer: _Importer) -> Iterator[_Uses]:
         """Files that an import refers to, and the imported names of each."""
         module, name = imported.module, imported.name
-        if name == ALL and language_of(language_id).has_packages:
-            yield from _mentioned(self._find(module, path, language_id, sorted(words)), words)
+        if name == ALL and importer.language.package_suffixes:
+            yield from _mentioned(self._find(module, importer), importer)
         elif name == ALL:
-            for file in islice(self._find(module, path, language_id), 1):
+            for file in islice(self._find(module, importer), 1):
                 yield file, list(file.definitions)
         elif name == "":
-            definers = (self._definer(used, module, path, language_id) for used in _attributes(imported.bound, near))
+            definers = (self._definer(used, module, importer) for used in importer.attributes_of(imported.bound))
             yield from filter(None, definers)
-        elif (definer := self._definer(name, module, path, language_id)) is not None:
+        elif (definer := self._definer(name, module, importer)) is not None:
             yield definer
-        elif module:
-            separator = "" if module.endswith(".") else "." if language_id == "python" else "/"
-            for file in islice(self._find(f"{module}{separator}{name}", path, language_id), 1):
-                used = (name, *_attributes(imported.bound, near))
-                yield file, [name for name in used if name in file.definitions]
+        else:
+            inner = f"{module}/{name}" if module else name
+            for file in islice(self._find(inner, importer), 1):
+                used = (name, *importer.attributes_of(imported.bound))
+                yield file, [attribute for attribute in used if attribute in file.definitions]
 
-    def _definer(self, name: str, module: str, path: Path, language_id: str) -> tuple[_IndexedFile, list[str]] | None:
+    def _definer(self, name: str, module: str, importer: _Importer) -> _Uses | None:
         """The file that defines a name of a module, and its name there: one of the module, or one that it imports."""
         files = []
-        for file in self._find(module, path, language_id, (name,)):
+        for file in self._find(module, importer, name):
             if name in file.definitions:
                 return file, [name]
             files.append(file)
@@ -267,26 +151,51 @@ class WorkspaceIndex:
                 if not imported.name or imported.bound not in (name, ALL):
                     continue
                 original = name if imported.name == ALL else imported.name
-                for source in self._find(imported.module, file.path, file.language, (original,)):
+                inner = replace(importer, path=file.path, language=file.language)
+                for source in self._find(imported.module, inner, original):
                     if original in source.definitions:
                         return source, [original]
         return None
 
-    def _find(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[_IndexedFile]:
-        """The files of a module that the file at `path` imports, inside of the workspace."""
+    def _find(self, module: str, importer: _Importer, name: str = "") -> Iterator[_IndexedFile]:
+        """The files of a module, inside of the workspace; of a package those with this name first."""
         try:
-            yield from self._files(self._modules(path).files(module, path, language_id, names))
+            yield from self._files(self._candidates(module, importer, name))
         except ValueError:  # no path can have this name
             return
 
-    def _files(self, paths: Iterable[Path]) -> Iterator[_IndexedFile]:
-        existing = filter(self._is_inside, map(Path, map(os.path.normpath, paths)))
-        yield from filter(None, map(self._file, islice(existing, MAX_MODULES)))
+    def _candidates(self, module: str, importer: _Importer, name: str) -> Iterator[Path]:
+        """Possible files of a module, best first; they may be missing."""
+        language = importer.language
+        parts = module.split("/")
+        is_relative = module.startswith(".")
+        folders = [importer.path.parent] if is_relative else self._folders(importer.path)
+        num_starts = len(parts) if language.has_package_prefix and not is_relative else 1
+        for start in range(num_starts):
+            inner = "/".join(parts[start:])
+            for folder in folders:
+                if language.package_suffixes:
+                    yield from self._package(folder / inner, importer, name)
+                yield from (Path(f"{folder}/{file.replace('{}', inner)}") for file in language.module_files)
 
-    def _modules(self, path: Path) -> Modules:
-        """What finds the modules that the file at `path` imports."""
+    def _folders(self, path: Path) -> list[Path]:
+        """The folders of the workspace in which the modules that a file imports may be, the nearest first."""
+        around = [path.parent / path.stem, *path.parents[:MAX_OUTWARD]]
         roots = dict.fromkeys([*self._exclusion.folders_around(path), *self._exclusion.roots[:MAX_ROOTS]])
-        return Modules(tuple(roots), self._is_inside, self._read_small)
+        return [*filter(self._is_inside, around), *(root / source for root in roots for source in SOURCES)]
+
+    def _package(self, folder: Path, importer: _Importer, name: str = "") -> Iterator[Path]:
+        """The files of a folder in this language, those with this name or one that is used near the cursor first."""
+        if not self._is_inside(folder):
+            return
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted(entry.name for entry in islice(entries, MAX_LISTED))
+        except (OSError, ValueError):
+            return
+        files = [file for file in listed if file.rpartition(".")[2] in importer.language.package_suffixes]
+        names = {name} if name else importer.words
+        yield from (folder / file for file in sorted(files, key=lambda file: file.partition(".")[0] not in names))
 
     def _is_inside(self, path: Path) -> bool:
         """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
@@ -296,6 +205,10 @@ class WorkspaceIndex:
             return False
         return target is not None and bool(self._exclusion.folders_around(target / "file"))
 
+    def _files(self, paths: Iterable[Path]) -> Iterator[_IndexedFile]:
+        existing = filter(self._is_inside, map(Path, map(os.path.normpath, paths)))
+        yield from filter(None, map(self._file, islice(existing, MAX_MODULES)))
+
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""
         if path not in self._seen:
@@ -304,26 +217,14 @@ class WorkspaceIndex:
 
     def _indexed_file(self, path: Path) -> _IndexedFile | None:
         stamp = self._stamp(path)
-        known = self._indexed.pop(path, None)
-        if known is None or known.stamp != stamp:
-            known = self._parsed(path, stamp) if stamp is not None else None
-        if known is not None:
-            self._indexed[path] = known  # the latest is the last
+        file = self._indexed.pop(path, None)
+        if file is None or file.stamp != stamp:
+            file = self._parsed(path, stamp) if stamp is not None else None
+        if file is not None:
+            self._indexed[path] = file  # the latest is the last
             if len(self._indexed) > MAX_INDEXED:
                 del self._indexed[next(iter(self._indexed))]
-        return known
-
-    def _parsed(self, path: Path, stamp: object) -> _IndexedFile | None:
-        text = self._read(path)
-        if text is None:
-            return None
-        if self._num_new_bytes and self._num_new_bytes + len(text) > MAX_NEW_BYTES:
-            self.is_complete = False
-            return None
-        self._num_new_bytes += len(text)
-        document = self._documents.at_path(path)
-        language_id = document.language if document is not None else language_id_of(path.name)
-        return _IndexedFile(path, language_id, stamp, definitions_of(text, language_id), imports_of(text, language_id))
+        return file
 
     def _stamp(self, path: Path) -> object | None:
         """A value that changes with the file. Computed for each request: settings and .gitignore files may change."""
@@ -337,30 +238,31 @@ class WorkspaceIndex:
         is_shown = status.st_size <= MAX_BYTES and path.is_file() and not self._exclusion.is_excluded(_snapshot(path))
         return (status.st_mtime_ns, status.st_size, status.st_ino) if is_shown else None
 
-    def _read(self, path: Path) -> str | None:
-        """The text of the buffer or the file."""
+    def _parsed(self, path: Path, stamp: object) -> _IndexedFile | None:
+        """The definitions of the buffer or the file."""
         if (document := self._documents.at_path(path)) is not None:
-            return document.lines.text
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, ValueError):
+            text, language_id = document.lines.text, document.language
+        else:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, ValueError):
+                return None
+            language_id = language_id_of(path.name)
+            if self._exclusion.is_excluded(_snapshot(path, text)):
+                return None
+        if self._num_new_bytes and self._num_new_bytes + len(text) > MAX_NEW_BYTES:
+            self.is_complete = False
             return None
-        return None if self._exclusion.is_excluded(_snapshot(path, text)) else text
-
-    def _read_small(self, path: Path) -> str | None:
-        return self._read(path) if self._stamp(path) is not None else None
+        self._num_new_bytes += len(text)
+        definitions, imports = definitions_of(text, language_id), imports_of(text, language_id)
+        return _IndexedFile(path, language_of(language_id), stamp, definitions, imports)
 
 
 def _snapshot(path: Path, text: str = "") -> Snapshot:
     return Snapshot(path.as_uri(), 0, text, language_id_of(path.name))
 
 
-def _mentioned(files: Iterable[_IndexedFile], words: frozenset[str]) -> Iterator[tuple[_IndexedFile, list[str]]]:
-    """Files with those of their definitions that are used."""
+def _mentioned(files: Iterable[_IndexedFile], importer: _Importer) -> Iterator[_Uses]:
+    """Files with those of their definitions that are used near the cursor."""
     for file in files:
-        yield file, [name for name in file.definitions if name in words]
-
-
-def _attributes(bound: str, near: str) -> list[str]:
-    """Attributes of a module that are used near the cursor, in order of use."""
-    return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}(?:\.|::|:)(\w+)", near)))
+        yield file, [name for name in file.definitions if name in importer.words]

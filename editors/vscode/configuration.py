@@ -108,7 +108,6 @@ CHOICES = {
         "imports": "Signatures of definitions that the file imports from the workspace.",
         "open-files": "Code in other open files that is similar to the code at the cursor.",
         "edits": "Code around recent edits.",
-        "diagnostics": "Diagnostics near the cursor, if the editor sends them with requests for code actions.",
     },
     "remote.api": {
         "completions": "/v1/completions: dg-lsp serve, vLLM, SGLang and others.",

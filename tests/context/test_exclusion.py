@@ -153,8 +153,8 @@ def test_a_file_with_secrets_on_an_invalid_host_is_excluded(host):
     ],
 )
 def test_the_path_of_a_file_on_windows_and_elsewhere(uri, windows, posix):
-    found = [local_path(uri, flavour) for flavour in (PureWindowsPath, PurePosixPath)]
-    assert [path and path.as_posix() for path in found] == [windows, posix]
+    paths = [local_path(uri, flavour) for flavour in (PureWindowsPath, PurePosixPath)]
+    assert [path and path.as_posix() for path in paths] == [windows, posix]
 
 
 def test_patterns_ignore_case_where_files_do(monkeypatch):
@@ -172,8 +172,8 @@ def test_patterns_ignore_case_where_files_do(monkeypatch):
 @pytest.mark.parametrize("pattern", ["src/secret/keys.py", "/src", "src/secret/", "src/secret/**", "src/*/*.py"])
 @pytest.mark.parametrize("base", ["workspace", "repository", "link", "nothing"])
 def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositories(pattern, base, tmp_path):
-    file, other = tmp_path / "project/src/secret/keys.py", tmp_path / "project/x/src/main.py"
-    for path in (file, other):
+    file, unrelated = tmp_path / "project/src/secret/keys.py", tmp_path / "project/x/src/main.py"
+    for path in (file, unrelated):
         path.parent.mkdir(parents=True)
         path.touch()
     (tmp_path / "link").symlink_to(tmp_path / "project")
@@ -185,7 +185,7 @@ def test_a_pattern_with_a_slash_is_relative_to_workspace_folders_and_repositorie
     assert reason_of(file.as_uri(), rules=rules) is ExclusionReason.PATTERN
     assert reason_of((tmp_path / "link/src/secret/keys.py").as_uri(), rules=rules) is ExclusionReason.PATTERN
     if base != "nothing":  # of a file that is in no project, no folder is known that the pattern is not relative to
-        assert reason_of(other.as_uri(), rules=rules) is None
+        assert reason_of(unrelated.as_uri(), rules=rules) is None
 
 
 def test_a_pattern_with_a_slash_excludes_files_of_other_machines():

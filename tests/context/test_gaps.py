@@ -7,12 +7,12 @@ from dg_lsp.context.gaps import find_gaps
 
 def gaps_of(text, language="python", start=0, end=None):
     """Placeholders in order; an empty one as what stands before it."""
-    found = find_gaps(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
-    return [text[one.start : one.end].strip() or text[: one.start][-2:] for one in found]
+    placeholders = find_gaps(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
+    return [text[gap.start : gap.end].strip() or text[: gap.start][-2:] for gap in placeholders]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "placeholders"),
     [
         ("def f():\n    pass\n", ["pass"]),
         ("x = ...\ny = f(..., 1)\nreturn ...\n", ["...", "...", "..."]),
@@ -29,8 +29,8 @@ def gaps_of(text, language="python", start=0, end=None):
         ("# TODO: one\n# TODO: two\n\n...\n", ["# TODO: one\n# TODO: two", "..."]),
     ],
 )
-def test_placeholders_of_python_are_found(text, found):
-    assert gaps_of(text) == found
+def test_placeholders_of_python_are_found(text, placeholders):
+    assert gaps_of(text) == placeholders
 
 
 def test_only_placeholders_inside_the_selection_count():

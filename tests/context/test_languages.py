@@ -132,7 +132,9 @@ def test_a_comment_is_written_in_the_syntax_of_the_language(language_id, expecte
 
 
 @pytest.mark.parametrize(
-    "language", [one for one in GRAMMARS if one.id not in ("json", "markdown")], ids=lambda language: language.id
+    "language",
+    [language for language in GRAMMARS if language.id not in ("json", "markdown")],
+    ids=lambda language: language.id,
 )
 def test_the_comment_of_a_path_or_an_instruction_is_one_for_the_grammar(language):
     text = language.commented('src/a b.c: (add {x}, it\'s "one"')

@@ -8,10 +8,10 @@ from re import _parser as parser
 
 import pytest
 
-from dg_lsp.context.exclusion import MASK, _rules, cut, mask_secrets
+from dg_lsp.context.exclusion import MASK, _secrets, cut, mask_secrets
 from dg_lsp.context.snippets import MAX_LINE, windows_of
 
-RULES = {rule["id"]: rule for rule in _rules()}
+RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
 NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
 """Rules that match a constant, the beginning of a token."""
 
@@ -80,16 +80,16 @@ def test_the_secret_of_an_assignment_or_an_address_is_masked(text, secret):
     assert MASK in masked
 
 
-@pytest.mark.parametrize("rule", [one for one in RULES if one.startswith("gitleaks:") and one not in NO_TOKEN])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.startswith("gitleaks:") and rule not in NO_TOKEN])
 def test_what_a_rule_describes_is_masked(rule):
     regex, keyword, rng = RULES[rule]["regex"], RULES[rule]["keywords"][-1], random.Random(rule)
     samples = ("".join(_sample(parser.parse(regex), rng)) for _ in range(20))
-    found = [one for one in (re.search(regex, f' {keyword} "{text}" ') for text in samples) if one is not None]
-    assert found
-    for one in found:
-        secret = one[one.lastindex or 0]
+    matches = [match for match in (re.search(regex, f' {keyword} "{text}" ') for text in samples) if match is not None]
+    assert matches
+    for match in matches:
+        secret = match[match.lastindex or 0]
         if re.search(r"\d", secret):  # nearly all random ones have a digit
-            assert secret not in mask_secrets(one.string)
+            assert secret not in mask_secrets(match.string)
 
 
 def _sample(pattern, rng):
@@ -102,7 +102,7 @@ def _sample(pattern, rng):
                 yield "."
             case "IN":
                 regex = re.compile(f"[{'^' * (str(value[0][0]) == 'NEGATE')}{''.join(map(_member, value))}]")
-                yield rng.choice([one for one in string.printable if regex.fullmatch(one)])
+                yield rng.choice([char for char in string.printable if regex.fullmatch(char)])
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
                 least, most, inner = value
                 for _ in range(rng.randint(least, min(most, least + 2))):
@@ -113,8 +113,8 @@ def _sample(pattern, rng):
                 yield from _sample(rng.choice(value[1]), rng)
 
 
-def _member(one):
-    kind, value = str(one[0]), one[1]
+def _member(node):
+    kind, value = str(node[0]), node[1]
     if kind == "CATEGORY":
         return {"CATEGORY_WORD": r"\w", "CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_NOT_SPACE": r"\S"}[
             str(value)

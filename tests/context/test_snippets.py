@@ -17,11 +17,11 @@ def test_a_newer_edit_of_the_same_code_replaces_the_older_one():
     edits.add("b", "python", "something else")
     edits.add("a", "python", body + " more")
     edits.add("c", "python", "  \n")
-    assert [(one.uri, one.text[-4:]) for one in edits.newest_first()] == [("a", "more"), ("b", "else")]
+    assert [(edit.uri, edit.text[-4:]) for edit in edits.newest_first()] == [("a", "more"), ("b", "else")]
 
 
 def test_the_oldest_edits_are_dropped():
     edits = RecentEdits()
     for number in range(CAPACITY + 2):
         edits.add(f"file{number}", "python", f"word{number}")
-    assert [one.uri for one in edits.newest_first()] == [f"file{number}" for number in range(CAPACITY + 1, 1, -1)]
+    assert [edit.uri for edit in edits.newest_first()] == [f"file{number}" for number in range(CAPACITY + 1, 1, -1)]

@@ -37,7 +37,7 @@ class EchoEngine(LocalEngine):
             "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
-            "extra": [[one.source, one.path, one.text] for one in request.snippets.chunks],
+            "extra": [[snippet.source, snippet.path, snippet.text] for snippet in request.snippets.chunks],
         }
         nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)
         return FillResult("echo", (Candidate(json.dumps(seen), 0.0),), (), 0, 0, 0.0, 0, 0, nothing)

@@ -1,34 +1,10 @@
 """Requests that are answered with nothing or from the cache."""
 
-import pytest
 from language_client import PATIENT
 
 from dg_lsp.engine.audit import read_log
 
 SECRETS = "file:///project/.env.local"
-
-
-@pytest.mark.parametrize(
-    ("privacy", "name", "language"),
-    [
-        pytest.param({"exclude_languages": ["markdown"]}, "a.md", "markdown", id="by language"),
-        pytest.param({"exclude_patterns": ["vendored/"]}, "vendored/a.py", "python", id="by pattern"),
-        pytest.param({"exclude_gitignored": True}, "build/a.py", "python", id="by .gitignore"),
-    ],
-)
-def test_documents_can_be_excluded(session, tmp_path, privacy, name, language):
-    (tmp_path / ".gitignore").write_text("build/\n")
-    uri = (tmp_path / name).as_uri()
-    for more, expected in (({}, ["return total"]), ({"privacy": privacy}, [])):
-        client = session("fill", folder=tmp_path.as_uri(), **more)
-        client.open("", uri=uri, language=language)
-        assert client.texts(0, 0, uri=uri) == expected
-
-
-def test_a_cursor_inside_a_word_gets_completions_only_on_request(session):
-    client = session("fill", "total_of_everything = 1\n", env={"DG_TEST_FILL": "x"})
-    assert client.texts(0, 3) == []
-    assert client.texts(0, 3, kind=client.INVOKED) == ["x"]
 
 
 def test_an_unlikely_completion_is_shown_only_on_request_one_of_a_secret_never_and_the_log_agrees(session, tmp_path):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from language_client import span
 
 ALWAYS = {"context": {"enabled": "always"}}
 
@@ -23,10 +22,10 @@ def opened(session, tmp_path):
 
 def snippets(client, line=2, character=8, uri=None):
     [text] = client.texts(line, character, uri=uri or client.main)
-    return [tuple(one) for one in json.loads(text)["extra"]]
+    return [tuple(snippet) for snippet in json.loads(text)["extra"]]
 
 
-def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened, tmp_path):
+def test_the_engine_receives_definitions_open_files_and_edits(opened, tmp_path):
     client = opened(**ALWAYS)
     assert [(source, text) for source, _, text in snippets(client)] == [("imports", "def clean(text): ...")]
     other, hidden = (tmp_path / "other.py").as_uri(), (tmp_path / ".env.local").as_uri()
@@ -36,11 +35,9 @@ def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened
     client.type(2, 0, 0, "import sys\n", uri=other)
     client.type(2, 0, 0, "import os\n", uri=client.main)
     client.close_document(hidden)
-    client.actions(span(3, 0, 5), {"range": span(3, 0, 5), "message": "undefined name"}, uri=client.main)
     shown = snippets(client, 3)
-    assert [source for source, *_ in shown] == ["imports", "open-files", "edits", "diagnostics"]
+    assert [source for source, *_ in shown] == ["imports", "open-files", "edits"]
     assert all(str(tmp_path) not in path for _, path, _ in shown)
-    assert shown[-1][2] == "total =: undefined name"
     assert "hunter2" not in json.dumps(client.messages)
 
 
@@ -51,9 +48,8 @@ def test_a_model_that_was_not_trained_with_snippets_gets_none_unless_the_user_tu
     assert len(snippets(client, 1, 0)) == 1
 
 
-def test_a_folder_added_to_the_workspace_is_indexed_and_its_gitignore_read(opened, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
+def test_a_folder_added_to_the_workspace_is_indexed_and_its_gitignore_read(opened, tmp_path, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
     (other / "shapes.py").write_text("def area(radius):\n    return 3 * radius**2\n")
     (other / ".gitignore").write_text("build/\n")
     client = opened(**ALWAYS, privacy={"exclude_gitignored": True})

@@ -24,7 +24,7 @@ def focus(client, uri):
 
 def test_the_status_goes_from_loading_to_ready(editor):
     client = editor()
-    ready = client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")
+    ready = client.wait_status(lambda status: status["dgLsp"]["state"] == "ready")
     first = client.received("didChangeStatus")[0]
     assert (first["busy"], first["dgLsp"]["state"]) == (True, "loading")
     assert (ready["kind"], ready["busy"], ready["dgLsp"]["model"]) == ("Normal", False, "scripted")
@@ -43,9 +43,9 @@ def test_shown_and_accepted_items_are_counted(editor):
     assert item["command"]["command"] == "dg-lsp.accepted"
     client.notify("textDocument/didShowCompletion", {"item": item})
     client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": 0})
-    assert client.wait_status(lambda one: one["dgLsp"]["shown"] == 1)["dgLsp"]["accepted"] == 0
+    assert client.wait_status(lambda status: status["dgLsp"]["shown"] == 1)["dgLsp"]["accepted"] == 0
     client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": 6})
-    client.wait_status(lambda one: one["dgLsp"]["accepted"] == 1)
+    client.wait_status(lambda status: status["dgLsp"]["accepted"] == 1)
     done = client.request("workspace/executeCommand", {k: item["command"][k] for k in ("command", "arguments")})
     assert client.result(done) is None
     counts = client.received("didChangeStatus")[-1]["dgLsp"]
@@ -57,33 +57,33 @@ def test_shown_and_accepted_items_are_counted(editor):
 def test_the_status_has_the_reason_why_a_requested_completion_is_missing(editor, fill, words):
     client = editor(fill=fill, text="x = \n")
     assert client.texts(0, 4, kind=client.INVOKED) == []
-    status = client.wait_status(lambda one: words in one["message"])
+    status = client.wait_status(lambda status: words in status["message"])
     assert (status["kind"], status["dgLsp"]["state"]) == ("Normal", "ready")
     assert client.texts(0, 4) == []
-    client.wait_status(lambda one: not one["message"])
+    client.wait_status(lambda status: not status["message"])
 
 
 def test_an_excluded_file_is_inactive(editor):
     client = editor()
     client.open("A=\n", uri=SECRET, language="properties")
     focus(client, SECRET)
-    assert client.wait_status(lambda one: one["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
+    assert client.wait_status(lambda status: status["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
     focus(client, client.URI)
     client.notify("textDocument/didFocus", {})
-    client.wait_status(lambda one: one["kind"] == "Normal")
+    client.wait_status(lambda status: status["kind"] == "Normal")
     focus(client, client.URI)
     for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
         client.configure(privacy={"exclude_languages": languages})
-        client.wait_status(lambda one, kind=kind: one["kind"] == kind)
+        client.wait_status(lambda status, kind=kind: status["kind"] == kind)
 
 
 def test_the_server_is_not_busy_after_a_cancelled_request(editor):
     client = editor("slow", text="s\n")
     cancelled = client.complete(0, 1)
-    client.wait_status(lambda one: one["busy"] and one["dgLsp"]["state"] == "ready")
+    client.wait_status(lambda status: status["busy"] and status["dgLsp"]["state"] == "ready")
     client.cancel(cancelled)
     assert client.is_cancelled(cancelled)
-    client.wait_status(lambda one: not one["busy"])
+    client.wait_status(lambda status: not status["busy"])
 
 
 def test_no_account_is_needed(editor):
@@ -195,7 +195,10 @@ def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path)
     today = client.stats()["today"]
     assert (today["num"], today["useful_edits"]["num"], today["accepted"]["whole"]) == (1, 1, 1)
     assert today["ttfue_ms"]["p50"] == today["useful_edits"]["p50"] > 0
-    assert client.wait_status(lambda one: one["dgLsp"]["today"]["usefulEdits"] == 1)["dgLsp"]["today"]["medianMs"] > 0
+    assert (
+        client.wait_status(lambda status: status["dgLsp"]["today"]["usefulEdits"] == 1)["dgLsp"]["today"]["medianMs"]
+        > 0
+    )
     request, outcome = map(json.loads, log.read_text().splitlines())
     assert (outcome["verdict"], outcome["accepted"]) == ("useful", "whole")
     assert request["request"] == outcome["request"]

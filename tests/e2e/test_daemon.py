@@ -26,15 +26,15 @@ def text_in(client):
 
 @BOTH
 def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps):
-    one, other = (shared.edit("slow").begin("s") for _ in range(2))
-    pending = one.complete(0, 1)
+    first, second = (shared.edit("slow").begin("s") for _ in range(2))
+    pending = first.complete(0, 1)
     wait_until(steps)
-    later = other.complete(0, 1)
-    assert [len(client.items(request)) for client, request in ((one, pending), (other, later))] == [1, 1]
+    later = second.complete(0, 1)
+    assert [len(client.items(request)) for client, request in ((first, pending), (second, later))] == [1, 1]
     status = shared.status()
     assert status["sessions"] == 2
     assert [(model["state"], model["sessions"]) for model in status["models"]] == [("ready", 2)]
-    for client in (one, other):
+    for client in (first, second):
         client.check()
     wait_until(lambda: shared.status()["sessions"] == 0)
 
@@ -43,7 +43,7 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
     clients = [shared.edit("fill").begin("a\n", rewrite={"model": "reviser"}) for _ in range(2)]
     for client in clients:
         client.wait_log("reviser for rewrites ready")
-    models = [(Path(one["model"]).name, one["state"], one["sessions"]) for one in shared.status()["models"]]
+    models = [(Path(model["model"]).name, model["state"], model["sessions"]) for model in shared.status()["models"]]
     assert models == [("auto", "ready", 2), ("reviser", "ready", 2)]
     assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
 

@@ -83,5 +83,5 @@ def test_a_model_that_was_replaced_while_it_loaded_is_not_reported(session, gate
     client.wait_until(is_ready)
     assert client.logged() == client.logged("reviser")
     assert client.shown() == []
-    states = [one["dgLsp"]["state"] for one in client.received("didChangeStatus")]
+    states = [status["dgLsp"]["state"] for status in client.received("didChangeStatus")]
     assert states == sorted(states)  # loading, then ready

@@ -29,36 +29,24 @@ def focus(client, uri):
     client.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
 
 
-def test_nothing_comes_in_another_language_and_the_reason_is_no_popup(python_only):
-    client = python_only()
-    client.wait_log("ready")
-    assert client.texts(0, 0, uri=PYTHON) == ["total"]
-    for kind in (client.AUTOMATIC, client.INVOKED):
-        assert client.texts(0, 0, uri=SCRIPT, kind=kind) == []
-    [logged] = client.logged(REASON)
-    assert "typescript" in logged
-    assert client.shown() == []
-
-
-def test_the_status_names_the_reason_while_such_a_document_has_the_focus(python_only):
-    client = python_only()
-    client.wait_log("ready")
-    focus(client, SCRIPT)
-    status = client.wait_status(lambda one: one["dgLsp"]["state"] == "unsupported")
-    assert (status["message"], status["kind"], status["busy"]) == (REASON, "Inactive", False)
-    stats = client.stats()
-    assert (stats["state"], stats["message"]) == ("unsupported", REASON)
-    focus(client, PYTHON)
-    assert client.wait_status(lambda one: one["dgLsp"]["state"] == "ready")["message"] == ""
-
-
-def test_a_request_that_waits_for_the_model_gets_nothing_either(python_only, gate):
+def test_a_document_in_another_language_gets_nothing_and_the_status_has_the_reason(python_only, gate):
     client = python_only(env=gate.env)
     early = client.complete(0, 0, uri=SCRIPT)
     focus(client, SCRIPT)
     gate.open()
     assert client.items(early) == []
-    assert client.wait_status(lambda one: one["dgLsp"]["state"] == "unsupported")["message"] == REASON
+    status = client.wait_status(lambda status: status["dgLsp"]["state"] == "unsupported")
+    assert (status["message"], status["kind"], status["busy"]) == (REASON, "Inactive", False)
+    stats = client.stats()
+    assert (stats["state"], stats["message"]) == ("unsupported", REASON)
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert client.texts(0, 0, uri=SCRIPT, kind=kind) == []
+    [logged] = client.logged(REASON)
+    assert "typescript" in logged
+    assert client.shown() == []
+    focus(client, PYTHON)
+    assert client.wait_status(lambda status: status["dgLsp"]["state"] == "ready")["message"] == ""
+    assert client.texts(0, 0, uri=PYTHON) == ["total"]
 
 
 def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
@@ -69,7 +57,7 @@ def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
         done = client.command(command, SCRIPT, range=where, position=where["start"])
         assert client.result(done) == {"applied": False, "reason": REASON}
     shown = client.received("window/showMessage")
-    assert [(one["type"], one["message"]) for one in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
+    assert [(message["type"], message["message"]) for message in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
     assert client.actions(where, uri=SCRIPT) == []
 
 
@@ -88,6 +76,6 @@ def test_a_minified_file_of_one_long_line_is_completed(session):
     client.open(f"{half}x=();{half}", uri=SCRIPT, language="javascript")
     client.type(2, 0, len(half) + 3, "y,", uri=SCRIPT)
     assert client.texts(0, len(half) + 5, uri=SCRIPT, kind=client.INVOKED) == ["total"]
-    titles = [one["title"] for one in client.actions(span(0, 0, 2 * len(half)), uri=SCRIPT)]
+    titles = [action["title"] for action in client.actions(span(0, 0, 2 * len(half)), uri=SCRIPT)]
     assert "Replace selection with a fill" in titles
     assert "Fill the gaps in the selection" not in titles

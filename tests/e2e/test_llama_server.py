@@ -78,9 +78,9 @@ def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):
     time.sleep(0.2)  # the request is on its way
     server.kill()
     assert client.items(pending) == []
-    client.wait_status(lambda one: one["kind"] == "Error")
+    client.wait_status(lambda status: status["kind"] == "Error")
     server.start()
     server.wait()
     client.wait_until(lambda: client.texts(3, 14))
-    client.wait_status(lambda one: one["kind"] == "Normal")
+    client.wait_status(lambda status: status["kind"] == "Normal")
     client.check()

@@ -64,25 +64,25 @@ def notebook(session):
 
 def edit(client, number):
     """Applies an edit of the server; returns the document that it changes, and ranges with new texts."""
-    is_edit = lambda one: one.get("method") == "workspace/applyEdit"  # noqa: E731
+    is_edit = lambda message: message.get("method") == "workspace/applyEdit"  # noqa: E731
     client.wait_until(lambda: len([*filter(is_edit, client.messages)]) == number)
     request = [*filter(is_edit, client.messages)][-1]
     client.send_bytes(client.encode(id=request["id"], result={"applied": True}))
     [changed] = request["params"]["edit"]["documentChanges"]
-    return changed["textDocument"], [(one["range"], one["newText"]) for one in changed["edits"]]
+    return changed["textDocument"], [(part["range"], part["newText"]) for part in changed["edits"]]
 
 
 def test_the_model_sees_the_cells_around_the_cursor(notebook):
     client = notebook("echo", "%pip install x\nimport os", "é = '😋'; ", "print(os)")
     capabilities = client.messages[0]["result"]["capabilities"]
     assert capabilities["notebookDocumentSync"]["notebookSelector"] == [{"notebook": "jupyter-notebook"}]
-    [found] = client.items(client.complete(0, 10, uri=uri(1)))
-    seen = json.loads(found["insertText"])
+    [item] = client.items(client.complete(0, 10, uri=uri(1)))
+    seen = json.loads(item["insertText"])
     assert seen["text"] == "import os\n\né = '😋'; \n\nprint(os)"
     assert seen["offset"] == len("import os\n\né = '😋'; ")
-    assert found["range"]["start"] == {"line": 0, "character": 10}
+    assert item["range"]["start"] == {"line": 0, "character": 10}
     assert client.items(client.complete(0, 3, uri=uri(0), kind=client.INVOKED)) == []
-    assert client.wait_status(lambda one: one["message"])["message"] == "The cursor is in a magic of a notebook."
+    assert client.wait_status(lambda status: status["message"])["message"] == "The cursor is in a magic of a notebook."
 
 
 def test_edits_stay_in_their_cell(notebook):
@@ -94,7 +94,7 @@ def test_edits_stay_in_their_cell(notebook):
     ):
         answers.append(client.command(name, uri(1), range=span(line, 0, 13)))
         assert edit(client, len(answers)) == ({"uri": uri(1), "version": 1}, [changed])
-    assert all(client.result(one)["applied"] for one in answers)
+    assert all(client.result(answer)["applied"] for answer in answers)
 
 
 def test_a_notebook_may_close_while_a_request_runs(notebook, steps):

@@ -23,9 +23,9 @@ def position_of(client, text, offset):
     return {"line": len(lines) - 1, "character": client.units(lines[-1])}
 
 
-def seen(client, line, character, **more):
+def seen(client, line, character, **options):
     """What the engine received."""
-    [text] = client.texts(line, character, **more)
+    [text] = client.texts(line, character, **options)
     return json.loads(text)
 
 

@@ -71,12 +71,6 @@ def test_a_remote_fill_does_not_import_llama_cpp(served, home):
     assert subprocess.run([sys.executable, "-P", "-c", code], env=env, check=False).returncode == 0
 
 
-def test_a_server_rewrites_a_line(served, home, capsys):
-    code, result = printed(capsys, "rewrite", f"{SAMPLES / 'shapes.py'}:13-13", "--remote", served, "--json")
-    assert code == (1 if result["rejected"] else 0)
-    assert result["model"] == "dg-mini"
-
-
 def test_the_doctor_fills_through_the_server(served, home, capsys):
     code, report = printed(capsys, "doctor", "--remote", served, "--json")
     assert (code, report["problems"], report["runtime"]) == (0, [], None)
@@ -160,10 +154,10 @@ def test_an_editor_sees_a_failing_server_once_and_its_recovery(edit, response, m
     # before the fourth request the circuit breaker opens: nothing is sent
     assert [client.texts(0, 16) for _ in range(4)] == [[]] * 4
     assert len(server.requests) == 1 + 3
-    assert message in client.wait_status(lambda one: one["kind"] == "Error")["message"]
+    assert message in client.wait_status(lambda status: status["kind"] == "Error")["message"]
     client.wait_until(lambda: client.texts(0, 16))
     client.wait_log("the server answers again")
-    client.wait_status(lambda one: one["kind"] == "Normal")
+    client.wait_status(lambda status: status["kind"] == "Normal")
     [failure] = client.logged("fill failed")
     assert message in failure
     assert client.logged("secret_text") == []
@@ -175,7 +169,7 @@ def test_the_status_names_the_languages_of_a_server_before_its_first_answer(edit
     client.wait_log("ready after")
     client.open("x := ", "file:///x.go", "go")
     assert client.texts(0, 5, uri="file:///x.go") == []
-    assert "knows Python only" in client.wait_status(lambda one: one["kind"] == "Inactive")["message"]
+    assert "knows Python only" in client.wait_status(lambda status: status["kind"] == "Inactive")["message"]
     assert server.requests == []
 
 

@@ -16,11 +16,6 @@ def test_automatic_requests_get_one_candidate_and_invoked_ones_three(session):
     assert sorted(client.texts(0, 0, kind=client.INVOKED)) == ["first", "second", "third"]
 
 
-def test_nothing_to_show_is_an_empty_list(session):
-    client = session("fill", "x = 1\n", env={"DG_TEST_FILL": " "})
-    assert client.result(client.complete(0, 5)) == {"items": []}
-
-
 def test_cancelling_stops_the_model_within_one_step(session, steps):
     client = session("slow", "s\n")
     client.open("f\n", uri=OTHER)
@@ -68,7 +63,7 @@ def test_cancellations_and_requests_in_one_write(session):
     client.requested += [1, "two", 3]
     cancel = {msg_id: client.encode(method="$/cancelRequest", params={"id": msg_id}) for msg_id in (1, "two")}
     first, second, third = (
-        client.encode(id=one, method=METHOD, params=client.completion(0, 1)) for one in (1, "two", 3)
+        client.encode(id=msg_id, method=METHOD, params=client.completion(0, 1)) for msg_id in (1, "two", 3)
     )
     # the first cancellation comes before its request
     client.send_bytes(cancel[1] + first + second + cancel["two"] + third + cancel["two"])

@@ -38,11 +38,11 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
 
 
 @pytest.mark.parametrize(
-    ("model", "found"),
+    ("model", "expected"),
     [("models/mine.gguf", "/project/models/mine.gguf"), ("/models/mine.gguf", "/models/mine.gguf"), ("auto", "auto")],
 )
-def test_a_relative_model_path_is_relative_to_the_workspace(model, found):
-    assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == found
+def test_a_relative_model_path_is_relative_to_the_workspace(model, expected):
+    assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == expected
 
 
 def test_a_workspace_uses_the_nearest_settings_file(tmp_path):

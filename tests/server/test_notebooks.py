@@ -1,17 +1,17 @@
-"""Notebooks that a client synchronises: their cells in order, as documents with the other cells around them."""
-
-import tracemalloc
+"""Notebooks that a client synchronises: their cells in order, their magics, and the code of the cells around one."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.server import app
+from dg_lsp.server.documents import CellCode, joined
 from dg_lsp.server.session import FIRST_CHARS
-from dg_lsp.settings import ContextSettings, PrivacySettings, Settings
+from dg_lsp.settings import PrivacySettings, Settings
 
 from .conftest import FakeScheduler
 
@@ -67,8 +67,12 @@ class Client:
 
     def parts(self, name):
         """The text before a cell, the cell, and the text after it."""
-        one = self.snapshot(name)
-        return one.text[: one.num_before], one.text[one.num_before : one.end], one.text[one.end :]
+        snapshot = self.snapshot(name)
+        return (
+            snapshot.text[: snapshot.num_before],
+            snapshot.text[snapshot.num_before : snapshot.end],
+            snapshot.text[snapshot.end :],
+        )
 
 
 @pytest.fixture
@@ -115,11 +119,11 @@ def test_order_and_texts_stay_those_of_the_editor(operations):
                 client.type(name, "x")
                 expected[at] = name, f"x{text}"
     for at, (name, text) in enumerate(expected):
-        texts = [one for _, one in expected]
+        texts = [part for _, part in expected]
         assert client.parts(name) == (
-            "".join(f"{one}\n\n" for one in texts[:at]),
+            "".join(f"{part}\n\n" for part in texts[:at]),
             text,
-            "".join(f"\n\n{one}" for one in texts[at + 1 :]),
+            "".join(f"\n\n{part}" for part in texts[at + 1 :]),
         )
 
 
@@ -148,30 +152,16 @@ def test_the_name_of_the_notebook_excludes_its_cells(client):
     client.server.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/",), exclude_languages=("sql",))
     client.open("x", "%%sql\nselect 1", uri=uri)
     client.open("x", "%%sql\nselect 1")
-    reasons = [client.server.exclusion.exclusion_reason(client.snapshot(*one)) for one in [(0, uri), (0,), (1,)]]
+    reasons = [client.server.exclusion.exclusion_reason(client.snapshot(*cell)) for cell in [(0, uri), (0,), (1,)]]
     assert reasons == [ExclusionReason.PATTERN, None, ExclusionReason.LANGUAGE]
     assert len(client.server._models.completion.warmed) == 1
 
 
-def test_a_notebook_is_one_file_of_the_context(client):
-    client.open("price = 1", "total = price", uri="file:///project/b.ipynb")
-    client.open("total = price", "total")
-    snippets = client.server.context_provider.snippets(client.snapshot(1), 0, ContextSettings())
-    assert [(one.path, one.text) for one in snippets.chunks] == [("project/b.ipynb", "price = 1\n\ntotal = price")]
-
-
 def test_nothing_of_closed_notebooks_is_kept(client):
-    tracemalloc.start()
-    for number in range(40):
-        uris = [f"file:///project/{number}{name}.ipynb" for name in "ab"]
-        client.open(f"price_{number} = total\n" * 5000, uri=uris[0])
-        client.open("total = price", uri=uris[1])
-        assert client.server.context_provider.snippets(client.snapshot(0, uris[1]), 0, ContextSettings()).chunks
-        for uri in uris:
-            client.close(uri)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert held < 3_000_000
+    client.open("x = 1", "y = 2")
+    client.close()
+    assert client.documents.get(f"{URI}#0") is None
+    assert client.documents.notebooks == {}
 
 
 def test_the_first_completion_is_prepared_where_cells_are_opened(client):
@@ -180,3 +170,62 @@ def test_the_first_completion_is_prepared_where_cells_are_opened(client):
     [(_, first), (name, second)] = client.server._models.completion.warmed
     assert len(first) in (0, FIRST_CHARS)
     assert (name, second) == (f"{URI}#n", "a = 1\n" * 1000 + "\n")
+
+
+@pytest.mark.parametrize(
+    ("cell", "code"),
+    [
+        ("%matplotlib inline\nimport os", "\nimport os"),
+        ("!pip install \\\n  numpy\nx = 1", "\n\nx = 1"),
+        ("  %cd /tmp\r\ndf.head?\r\n?df\r\nx", "\r\n\r\n\r\nx"),
+        ("%%time\nx = 1", "\nx = 1"),
+        ("names = !ls *.py\nfor name in names:", "\nfor name in names:"),
+        ("x = %timeit -o f()\ny", "\ny"),
+        # code
+        ("a = (b\n  % c != d\n  != e)\ny = x % z", None),
+        ("print('50 %', '!')  # why?", None),
+    ],
+)
+def test_blanks_stand_for_magics(cell, code):
+    shown = CellCode.of(cell, "python").text
+    assert len(shown) == len(cell)
+    assert [line.rstrip() for line in shown.split("\n")] == (cell if code is None else code).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("magic", "language"),
+    [("bash", "shellscript"), ("html", "html"), ("sql", "sql"), ("timeit -n 3", "python"), ("other", "plaintext")],
+)
+def test_a_cell_magic_has_the_language_of_its_cell(magic, language):
+    code = CellCode.of(f"%%{magic}\necho !x", "python")
+    assert code.language == language
+    assert code.text.strip() == "echo !x"
+
+
+def test_lines_of_magics_are_known_and_can_be_kept():
+    cell = "%time f()\nx = 1\n!ls \\\n  -l\n"
+    code = CellCode.of(cell, "python")
+    magic = [code.is_magic(cell.index(text)) for text in ("time", "x", "ls", "-l")]
+    assert magic == [True, False, True, True]
+    kept = code.with_lines(3, cell.index("x")).text
+    assert kept.split("\n")[:2] == ["%time f()", "x = 1"]
+    assert "ls" not in kept
+
+
+def test_cells_of_the_same_language_are_joined_by_blank_lines():
+    cells = [
+        CellCode.of(cell, language)
+        for cell, language in [
+            ("%pip install x\n\nimport os\n\n", "python"),
+            ("%%bash\nls", "python"),
+            ("\n  \n", "python"),
+            ("ls", "shellscript"),
+            ("  x = 1", "python"),
+        ]
+    ]
+    own = Snapshot("cell:1", 3, "\nprint(x)\n", "python", "file:///a.ipynb")
+    whole = joined(own, cells, cells[-1:])
+    assert whole.text == "import os\n\n  x = 1\n\n\nprint(x)\n\n\n  x = 1"
+    assert whole.alone() == own
+    assert whole.text[whole.num_before : whole.end] == own.text
+    assert joined(own, [], []) == own

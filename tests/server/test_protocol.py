@@ -49,13 +49,13 @@ class Session:
         return self.server.documents.get(URI).lines.text
 
     def answers(self, msg_id):
-        return [one for one in self.sent if "method" not in one and one["id"] == msg_id]
+        return [message for message in self.sent if "method" not in message and message["id"] == msg_id]
 
     def logged(self):
-        return [one["params"]["message"] for one in self.sent if one.get("method") == "window/logMessage"]
+        return [message["params"]["message"] for message in self.sent if message.get("method") == "window/logMessage"]
 
     def requested(self, method):
-        return next((one for one in self.sent if one.get("method") == method), None)
+        return next((message for message in self.sent if message.get("method") == method), None)
 
     async def until(self, happened):
         while not (value := happened()):
@@ -168,7 +168,7 @@ def test_a_root_that_is_no_uri_does_not_keep_a_session_from_beginning(root):
 )
 def test_a_request_of_no_method_is_answered(session, message, code):
     session.receive(id=7, **message)
-    assert [one["error"]["code"] for one in session.answers(7)] == [code]
+    assert [answer["error"]["code"] for answer in session.answers(7)] == [code]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_request_of_no_method_is_answered(session, message, code):
 )
 def test_the_answer_to_what_is_no_request_has_the_id_null(session, body, code):
     session.server.protocol.receive(body)
-    assert [one["error"]["code"] for one in session.answers(None)] == [code]
+    assert [answer["error"]["code"] for answer in session.answers(None)] == [code]
 
 
 @pytest.mark.parametrize("line", [True, "1", 10**30, None, []])

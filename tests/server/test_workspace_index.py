@@ -28,11 +28,13 @@ def index(tmp_path):
 
 
 @pytest.fixture
-def found(index, tmp_path):
+def imported(index, tmp_path):
     def find(files, text, path="pkg/main.py", near="", excluded=()):
         snapshot = Snapshot((tmp_path / "w" / path).as_uri(), 0, text, language_id_of(path))
         definitions = index(files, excluded).definitions(snapshot, imports_of(text, snapshot.language), near or text)
-        return [(one.path.relative_to(tmp_path / "w").as_posix(), one.lines) for one in definitions]
+        return [
+            (definition.path.relative_to(tmp_path / "w").as_posix(), definition.lines) for definition in definitions
+        ]
 
     return find
 
@@ -45,8 +47,8 @@ PKG = {"pkg/__init__.py": "from .a import g\n", "pkg/a.py": "def f(x): pass\ndef
     ["from pkg.a import f\n", "from .a import f\n", "from . import a\na.f(1)\n", "import pkg.a\npkg.a.f()\n",
      "import pkg.a as z\nz.f\n", "from ..pkg.a import f as h\n"],
 )  # fmt: skip
-def test_every_form_of_import_finds_the_definition(found, text):
-    assert found(PKG, text) == [("pkg/a.py", "def f(x): ...")]
+def test_every_form_of_import_finds_the_definition(imported, text):
+    assert imported(PKG, text) == [("pkg/a.py", "def f(x): ...")]
 
 
 @pytest.mark.parametrize(
@@ -59,20 +61,23 @@ def test_every_form_of_import_finds_the_definition(found, text):
         ),
     ],
 )
-def test_imported_names_are_found(found, text, expected):
-    assert found(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
+def test_imported_names_are_found(imported, text, expected):
+    assert imported(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
 
 
-def test_circular_imports_end(found):
+def test_circular_imports_end(imported):
     text = "from .main import own\nfrom .a import f\n"
-    assert found({"pkg/main.py": "from .a import f\ndef own(): pass\n", "pkg/a.py": text}, text) == []
+    assert imported({"pkg/main.py": "from .a import f\ndef own(): pass\n", "pkg/a.py": text}, text) == []
 
 
-def test_names_used_near_the_cursor_come_first(found):
+def test_names_used_near_the_cursor_come_first(imported):
     files = {"pkg/a.py": "def f(): pass\ndef g(): pass\n", "pkg/b.py": "def h(): pass\n"}
     text = "from .a import f, g\nfrom .b import h\n"
-    assert found(files, text, near="g(") == [("pkg/a.py", "def g(): ...\ndef f(): ..."), ("pkg/b.py", "def h(): ...")]
-    assert [path for path, _ in found(files, text, near="h(")] == ["pkg/b.py", "pkg/a.py"]
+    assert imported(files, text, near="g(") == [
+        ("pkg/a.py", "def g(): ...\ndef f(): ..."),
+        ("pkg/b.py", "def h(): ..."),
+    ]
+    assert [path for path, _ in imported(files, text, near="h(")] == ["pkg/b.py", "pkg/a.py"]
 
 
 def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch):
@@ -85,7 +90,7 @@ def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch)
 
     def lines():
         imports = imports_of(snapshot.text, "python")
-        return [one.lines for one in workspace.definitions(snapshot, imports, "")]
+        return [definition.lines for definition in workspace.definitions(snapshot, imports, "")]
 
     assert lines() == lines() == ["def f(x): ..."]
     assert parsed == [PKG["pkg/a.py"]]
@@ -95,9 +100,9 @@ def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch)
     assert lines() == []
 
 
-def test_files_outside_of_the_workspace_are_not_read(found, tmp_path):
+def test_files_outside_of_the_workspace_are_not_read(imported, tmp_path):
     (tmp_path / "secret.py").write_text("def f(): pass\n")
-    assert found(PKG, "from ..secret import f\n", "main.py") == []
+    assert imported(PKG, "from ..secret import f\n", "main.py") == []
 
 
 def test_a_home_that_is_a_link_changes_nothing(tmp_path):
@@ -119,7 +124,7 @@ def test_a_home_that_is_a_link_changes_nothing(tmp_path):
             assert index.definitions(snapshot, imports_of(snapshot.text, "python"), "f")
 
 
-def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):
+def test_links_out_of_the_workspace_are_not_followed(imported, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/secret.py").write_text("def f(): pass\n")
     (tmp_path / "w").mkdir()
@@ -127,14 +132,14 @@ def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):
     (tmp_path / "w/linked").symlink_to(tmp_path / "outside")
     (tmp_path / "w/circle.py").symlink_to(tmp_path / "w/circle.py")
     text = "from secret import f\nfrom linked.secret import f\nfrom circle import f\n"
-    assert found({}, text, "main.py") == []
+    assert imported({}, text, "main.py") == []
     (tmp_path / "w/inside.py").symlink_to(tmp_path / "w/pkg/a.py")
-    assert found(PKG, "from inside import f\n", "main.py") == [("inside.py", "def f(x): ...")]
+    assert imported(PKG, "from inside import f\n", "main.py") == [("inside.py", "def f(x): ...")]
 
 
-def test_the_number_of_files_and_names_is_limited(found):
+def test_the_number_of_files_and_names_is_limited(imported):
     files = {f"m{i}.py": "".join(f"def f{k}(): pass\n" for k in range(50)) for i in range(30)}
-    definitions = found(files, "".join(f"from m{i} import *\n" for i in range(30)), "main.py")
+    definitions = imported(files, "".join(f"from m{i} import *\n" for i in range(30)), "main.py")
     assert len(definitions) == workspace_index.MAX_MODULES
     assert all(lines.count("\n") + 1 == workspace_index.MAX_NAMES for _, lines in definitions)
 
@@ -175,34 +180,34 @@ TREES = {
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_imports_lead_to_files_by_the_rules_of_the_language(found, tree):
+def test_imports_lead_to_files_by_the_rules_of_the_language(imported, tree):
     [(path, text), *_, (target, _)] = tree.items()
-    [(where, lines)] = [one for one in found(tree, text, path) if "go.mod" not in one[0]]
+    [(where, lines)] = imported(tree, text, path)
     assert where == target
     assert "f" in lines.lower()
     assert "a" in lines
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_in_no_language_excluded_files_and_links_out_of_the_workspace_are_read(found, tree, tmp_path):
+def test_in_no_language_excluded_files_and_links_out_of_the_workspace_are_read(imported, tree, tmp_path):
     [(path, text), *_, (target, code)] = tree.items()
     others = {name: content for name, content in tree.items() if name != target}
     (tmp_path / "outside").write_text(code)
     (tmp_path / "w" / target).parent.mkdir(parents=True)
     (tmp_path / "w" / target).symlink_to(tmp_path / "outside")
-    assert found(others, text, path) == []
+    assert imported(others, text, path) == []
     (tmp_path / "w" / target).unlink()
-    assert found(tree, text, path, excluded=(f"**/{target}",)) == []
+    assert imported(tree, text, path, excluded=(f"**/{target}",)) == []
 
 
-def test_a_large_file_is_not_parsed(found):
+def test_a_large_file_is_not_parsed(imported):
     minified = "export function f(a){}" + "var a=1;" * (5_000_000 // 8)
-    assert found({"big.js": minified}, "import { f } from './big'\n", "main.js") == []
+    assert imported({"big.js": minified}, "import { f } from './big'\n", "main.js") == []
 
 
-def test_a_binary_file_with_a_known_suffix_is_not_read(found):
-    assert found({"x.py": "\0" * 100 + "\ndef f(): pass\n"}, "from x import f\n", "main.py") == []
-    assert found({"x.py": "\ndef f(): pass\n"}, "from x import f\n", "main.py") == [("x.py", "def f(): ...")]
+def test_a_binary_file_with_a_known_suffix_is_not_read(imported):
+    assert imported({"x.py": "\0" * 100 + "\ndef f(): pass\n"}, "from x import f\n", "main.py") == []
+    assert imported({"x.py": "\ndef f(): pass\n"}, "from x import f\n", "main.py") == [("x.py", "def f(): ...")]
 
 
 def test_many_new_files_are_parsed_in_several_requests(index, tmp_path):

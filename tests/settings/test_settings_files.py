@@ -19,7 +19,7 @@ strength = 0.3
 preview = false
 [context]
 enabled = "always"
-sources = ["open-files", "edits", "diagnostics"]
+sources = ["open-files", "edits"]
 [privacy]
 exclude_secrets = false
 exclude_patterns = ["*.sql", "!private/"]
