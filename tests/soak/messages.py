@@ -1,8 +1,9 @@
-"""Fuzzed messages and edits against an independent model of every document: in this process, over pipes and over TCP.
+"""Fuzzed messages and edits against an independent model of every document.
 
-A server in this process gets frames that are split, joined and broken, and its texts are compared after each edit. Then
-there are a server process whose completions are the text that its model saw; and `dg-lsp lsp` with the bundled model,
-over pipes, and over TCP after strangers without its token.
+A server in this process receives frames that are split, joined and broken, and its texts are compared after each edit.
+Then server processes are tested: one whose completions are the text that its model saw, three sessions at a time of a
+daemon with this model, and `dg-lsp lsp` with the bundled model, over pipes, and over TCP after strangers without its
+token.
 """
 
 import asyncio
@@ -21,8 +22,10 @@ from pathlib import Path
 
 import language_client
 import psutil
+from e2e.conftest import Launcher
 from e2e.scripted_server import EchoEngine
 from gates import wait_until
+from shared_daemon import SCRIPTED, Shared
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
@@ -32,14 +35,15 @@ from soak.lsp_client import AT_END, COMPLETION, Client
 
 ROOT = Path(__file__).parents[2]
 ECHO = [sys.executable, str(ROOT / "tests" / "e2e" / "scripted_server.py"), "echo"]
+SHARED = [*SCRIPTED, "echo", "lsp", "--daemon", "start"]
 BUNDLED = [sys.executable, "-P", "-m", "dg_lsp", "lsp"]
 TCP = [*BUNDLED, "--tcp", "127.0.0.1:0"]
 PATIENCE = 300
 """Seconds after which an answer is lost."""
 LONGEST_CONNECTION = 200
 """Batches of messages of a connection in this process."""
-NUM_BROKEN, NUM_STRANGERS = 2, 20
-"""Processes that get broken frames, and connections without the token to a server on TCP."""
+NUM_BROKEN, NUM_STRANGERS, NUM_SESSIONS = 2, 20, 3
+"""Processes that get broken frames, connections without the token to a server on TCP, and sessions of a daemon."""
 BREAKS = (
     b"", b"Content-Length: 5", b"Content-Length: 10\r\n\r\n{}", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n",
     b"Content-Length: -1\r\n\r\n", b"Content-Length: 0x10\r\n\r\n", b"Content-Length: 999999999999\r\n\r\n{}",
@@ -58,19 +62,18 @@ def campaign(figures, folder, seed):
     methods = sorted(known - {*AT_END, "initialized"})
     bundled = {"share_of_completions": 0.02, "sees_texts": False}
     parts = {
-        "in this process": (0.8, _in_process, {}),
-        "echo": (0.14, partial(_process, ECHO), {}),
+        "in this process": (0.76, _in_process, {}),
+        "echo": (0.12, partial(_process, ECHO), {}),
+        "daemon": (0.06, _daemon, {}),
         "bundled": (0.04, partial(_process, BUNDLED), bundled),
         "tcp": (0.02, partial(_process, TCP), bundled),
     }
     for part, (share, send, options) in parts.items():
-        rng, place = random.Random(f"{seed} {part}"), folder / part
+        rng = random.Random(f"{seed} {part}")
+        place = folder / part
         place.mkdir()
-        new_client = partial(Client, rng, methods, figures, folder=place.as_uri(), **options)
-        begun, before = time.monotonic(), figures.counts["messages"]
+        new_client = partial(Client, methods=methods, figures=figures, folder=place.as_uri(), **options)
         send(new_client, rng, figures, figures.limit(share), place)
-        per_second = (figures.counts["messages"] - before) / (time.monotonic() - begun)
-        figures.facts[f"{part}: messages per second"] = round(per_second)
 
 
 def frames(bodies, rng):
@@ -134,7 +137,7 @@ def _open_engine(settings):
 
 def _in_process(new_client, rng, figures, has_ended, _folder):
     while not has_ended():
-        asyncio.run(_connection(new_client(), rng, figures, has_ended))
+        asyncio.run(_connection(new_client(rng), rng, figures, has_ended))
 
 
 async def _connection(client, rng, figures, has_ended):
@@ -299,11 +302,27 @@ class Process(language_client.Client):
 
 def _process(command, new_client, rng, figures, has_ended, folder):
     """One session of a server process, then fresh ones that get broken frames."""
+    _session(command, new_client, rng, figures, has_ended, folder)
+    for _ in range(NUM_BROKEN):
+        with closing(Process(command, folder)) as process:
+            process.begin_reading()
+            data = broken(rng)
+            figures.add("messages")
+            params = {"capabilities": {}, "initializationOptions": {"token": process.token}}
+            hello = process.encode(id=0, method="initialize", params=params) if process.is_tcp else b""
+            process.send(hello + data)
+            code = process.end_input()
+            if code != 1 or "Traceback" in process.stderr:
+                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
+
+
+def _session(command, new_client, rng, figures, has_ended, folder):
     with closing(Process(command, folder)) as process:
         for _ in range(NUM_STRANGERS if process.is_tcp else 0):
             _be_stranger(process, rng, figures)
         process.begin_reading()
-        client, is_alive = new_client(token=process.token), True
+        client = new_client(rng, token=process.token)
+        is_alive = True
         while is_alive and (client.state == "new" or not has_ended()):
             with process.limited():
                 for piece in frames(_batch(client, rng, figures, 60), rng):
@@ -319,17 +338,29 @@ def _process(command, new_client, rng, figures, has_ended, folder):
         if not is_alive or code != 0:
             figures.add("crashes", f"{folder.name} ended with {code}: {process.stderr}")
         client.finish()
-    for _ in range(NUM_BROKEN):
-        with closing(Process(command, folder)) as process:
-            process.begin_reading()
-            data = broken(rng)
-            figures.add("messages")
-            params = {"capabilities": {}, "initializationOptions": {"token": process.token}}
-            hello = process.encode(id=0, method="initialize", params=params) if process.is_tcp else b""
-            process.send(hello + data)
-            code = process.end_input()
-            if code != 1 or "Traceback" in process.stderr:
-                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
+
+
+def _daemon(new_client, rng, figures, has_ended, folder):
+    """Sessions at the same time, with documents of the same names: an answer shows the text of its own session."""
+    shared = Shared(Launcher(folder), folder / "daemon")
+    sessions = [
+        threading.Thread(
+            target=_session,
+            args=(SHARED, new_client, random.Random(rng.getrandbits(64)), figures, has_ended, folder),
+            daemon=True,
+        )
+        for _ in range(NUM_SESSIONS)
+    ]
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.join()
+    shared.dg_lsp("daemon", "stop")
+    if shared.daemons():
+        figures.add("unexpected", "the daemon does not end")
+        shared.end()
+    if log := shared.endpoint.log.read_text(errors="replace"):
+        figures.add("unexpected", f"the daemon logged: {log}")
 
 
 def _be_stranger(process, rng, figures):
