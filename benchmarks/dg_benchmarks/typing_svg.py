@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from dg_lsp.bench import replay, typing_model
+from dg_lsp.bench import replay
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.measurements import typing_tasks
 from dg_lsp.settings import Settings
@@ -42,7 +42,7 @@ class Frame:
     column: int  # of the cursor
 
 
-def frames(task: typing_model.TypingTask, events: Iterable[replay.Event]) -> Iterator[Frame]:
+def frames(task: replay.TypingTask, events: Iterable[replay.Event]) -> Iterator[Frame]:
     """The first screen, and one for each event that changed something."""
     head = task.head.split("\n")[-NUM_BEFORE - 1 :]
     frame = Frame(0.0, tuple(head), "", len(head) - 1, len(head[-1]))
@@ -127,10 +127,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--speed", type=float, default=1.0, help="of the typist; the model keeps its own")
     given = parser.parse_args(arguments)
     settings = Settings()
-    _, tasks = typing_tasks([given.file], given.lines, None, settings, bodies=False)
-    typist = typing_model.TypingModel(speed=given.speed)
+    tasks = typing_tasks([given.file], given.lines, None, settings)
+    typist = replay.TypingModel(speed=given.speed)
     with closing(open_engine(settings)) as engine:
-        played = replay.Replay(tasks, typist, typing_model.EditorModel())
+        played = replay.Replay(tasks, typist)
         events = list(played.run(replay.EngineCompleter(engine)))
         numbers = replay.summarize_replay(events)
         saved, p50 = numbers["keystrokes_saved"], numbers["ttfue_ms"]["p50"] or 0

@@ -106,7 +106,7 @@ def test_only_cases_that_both_answered_are_compared(pairs):
 
 
 def test_json_and_tables_hold_everything(pairs):
-    header = RunHeader("compare", Machine("c", 1, "o", "3", "0", None, None, 1), "m", "00", options={"length": "none"})
+    header = RunHeader("compare", Machine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
     run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))
     tree = json.loads(json.dumps(compare_json(run, 0)))
     assert (tree["num"], tree["baseline"], tree["length_knowledge"]) == (6, BASELINE, "none")

@@ -25,16 +25,13 @@ class LengthHint(StrEnum):
 
     NONE = "none"
     ORACLE = "oracle"
-    GIVEN = "given"
 
     @property
     def sentence(self) -> str:
         """Explanation for a report."""
-        return {
-            LengthHint.NONE: "The length was unknown: the position of the cursor limits the number of lines.",
-            LengthHint.ORACLE: "The number of lines of each reference was known (oracle).",
-            LengthHint.GIVEN: "All fills had the same maximum number of lines (given).",
-        }[self]
+        if self is LengthHint.ORACLE:
+            return "The number of lines of each reference was known (oracle)."
+        return "The length was unknown: the position of the cursor limits the number of lines."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class RequestOptions:
     """
 
     length: LengthHint = LengthHint.NONE
-    max_lines: int | None = None
     suffix_lines: int | None = None
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
@@ -69,8 +65,6 @@ class RequestOptions:
         """Maximum number of lines for a case; None for any number."""
         if self.length is LengthHint.ORACLE:
             return case.reference.rstrip("\n").count("\n") + 1
-        if self.length is LengthHint.GIVEN:
-            return self.max_lines
         return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
 
 

@@ -2,40 +2,163 @@
 
 Nothing sleeps. A typing model gives the time of each key, and the model takes the time that it really needs. A key
 changes the buffer, cancels the running request and starts the editor's debounce. An acceptance does the same, but the
-next request is sent at once. A shown item stays while the keys match it. The user reads it for the reaction time while
-typing goes on, and then accepts the part that is right; the key presses for that take no further time. Not modelled:
-typing mistakes, closing brackets that an editor inserts, and users who wait for the model.
+next request is sent at once. A shown item stays while the keys match it, as in VS Code. The user reads it for the
+reaction time while typing goes on, and then accepts the part that is right; the key presses for that take no further
+time. Not modelled: typing mistakes, closing brackets that an editor inserts, and users who wait for the model.
+
+Times between keys are log-normal, which fits measured ones well (González, Calot, Ierache and Hasperué, "On the shape
+of timings distributions in free-text keystroke dynamics profiles", Heliyon 7, 2021). The mean within a line is that of
+Dhakal, Feit, Kristensson and Oulasvirta, "Observations on Typing from 136 Million Keystrokes", CHI 2018: 239 ms over
+168,000 people. Pauses before words and lines are longer in all studies; their length for code, and the spread, are
+assumptions of this module and are printed with the results.
 """
 
+import re
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from dg_lsp.bench import metrics, typing_model
+import numpy as np
+
+from dg_lsp.bench import metrics
 from dg_lsp.bench.contenders import attempt_for, attempt_of
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.context.document import LINE_END, Snapshot, is_word
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.ttfue import AcceptedPart
+from dg_lsp.errors import PositionError
 
-_PRESSED = (ttfue.AcceptedPart.WHOLE, ttfue.AcceptedPart.LINE, ttfue.AcceptedPart.WORDS)
+_KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
+_WORD = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
+"""Text that "accept next word" inserts: a word or a run of signs, with the blanks before it."""
+_PRESSED = (AcceptedPart.WHOLE, AcceptedPart.LINE, AcceptedPart.WORDS)
 """Parts that a key press accepts."""
 CANCELLED = "cancelled"
 """Rejection of an attempt whose request was cancelled by the next key."""
+
+
+# the user and the editor
+
+
+@dataclass(frozen=True, slots=True)
+class TypingModel:
+    """Milliseconds before a key: log-normal, with a mean that depends on the position of the key."""
+
+    in_word_ms: float = 222.0
+    """Also before blanks and punctuation. With every sixth key at the start of a word, the mean is 239 ms."""
+    word_start_ms: float = 325.0
+    line_start_ms: float = 1500.0
+    spread: float = 0.5  # standard deviation of the logarithm
+    speed: float = 1.0  # divides all times between keys
+    reaction_ms: float = 380.0
+    """Time to accept a shown item: 100 ms to see, three times 70 to decide and 70 to press (Card, Moran and Newell,
+    "The Psychology of Human-Computer Interaction", 1983, matching a known name)."""
+
+    debounce_ms: float = 50.0
+    """From a key to the editor's request: VS Code waits at least 50 ms, Neovim 0.12 200, llama.vim 0."""
+
+    def delays(self, keys: Sequence[str], seed: int) -> tuple[float, ...]:
+        """Milliseconds before each key, the same for the same keys and seed."""
+        name = zlib.crc32("".join(keys).encode("utf-8", "surrogatepass"))
+        normal = np.random.default_rng((seed, name)).standard_normal(len(keys))
+        # the mean of a log-normal distribution is above its median
+        factors = np.exp(self.spread * normal - self.spread**2 / 2) / self.speed
+        previous = ("\n", *keys)
+        return tuple(
+            float(self._mean(before, key) * factor)
+            for before, key, factor in zip(previous, keys, factors, strict=False)
+        )
+
+    def _mean(self, before: str, key: str) -> float:
+        if before[0] in "\r\n":
+            return self.line_start_ms
+        return self.word_start_ms if is_word(key) and not is_word(before) else self.in_word_ms
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """Text of each key press: a character, or a line end with the next indentation, which editors insert."""
+    return tuple(_KEY.findall(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The beginning of an item that a user accepts, with one key press for all of it or its first line, or per word."""
+
+    text: str
+    part: AcceptedPart
+    presses: int
+
+
+def accept(item: str, coming: str) -> Acceptance | None:
+    """The part of an item that a user accepts before typing `coming`: all, the first line, or the right words."""
+    if _is_right(item, coming):
+        return Acceptance(item, AcceptedPart.WHOLE, 1)
+    line = LINE_END.split(item, maxsplit=1)[0]
+    if line != item and _is_right(line, coming):
+        return Acceptance(line, AcceptedPart.LINE, 1)
+    text, presses = "", 0
+    for word in _WORD.findall(line):
+        if not _is_right(text + word, coming):
+            break
+        text, presses = text + word, presses + 1
+    return Acceptance(text, AcceptedPart.WORDS, presses) if any(map(is_word, text)) else None
+
+
+def _is_right(text: str, coming: str) -> bool:
+    """True if `coming` starts with `text`, which does not end inside a word."""
+    cuts_word = is_word(text[-1:]) and is_word(coming[len(text) : len(text) + 1])
+    return bool(text.strip()) and coming.startswith(text) and not cuts_word
+
+
+@dataclass(frozen=True, slots=True)
+class TypingTask:
+    """A part of a file; `head + text + tail` is the file. The tail is after the cursor all the time."""
+
+    path: str
+    language: str
+    head: str  # in the buffer before the first key, including the indentation of the first line
+    text: str
+    tail: str
+    lines: tuple[int, int] = (1, 1)
+    """First and last line in the file, 1-based; after a final line end the last one is the empty line below."""
+
+
+def typing_task(path: str, language: str, file: str, first: int, last: int | None = None) -> TypingTask:
+    """Lines `first` to `last` of the text `file`, 1-based; without `last` everything from the first line on.
+
+    Raises:
+        PositionError: the file has no such lines, or they are blank.
+    """
+    starts = [0, *(end.end() for end in LINE_END.finditer(file))]
+    if not 1 <= first <= (last or first) <= len(starts):
+        raise PositionError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
+    line_end = LINE_END.search(file, starts[last - 1]) if last else None
+    end = line_end.start() if line_end else len(file)
+    text = file[starts[first - 1] : end].lstrip(" \t")
+    start = end - len(text)
+    if not text.strip():
+        where = f"from line {first} on" if last is None else f"in lines {first} to {last}"
+        raise PositionError(f"{path} has nothing to type {where}: choose other lines")
+    return TypingTask(path, language, file[:start], text, file[end:], (first, last or len(starts)))
+
+
+# the replay
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
     """The start of a task."""
 
-    task: typing_model.TypingTask
+    task: TypingTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +168,6 @@ class KeyEvent:
     key: str
     at_ms: float
     item: str = ""  # the rest of an item that is still on the screen
-    completes: str | None = None  # the case whose item was typed to its end by this key
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +178,6 @@ class RequestEvent:
     at_ms: float
     is_displayed: bool
     is_line_finished: bool
-    is_reversal: bool | None
-    """True if it starts differently from the last item, which still matches the keys; None without such an item."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -71,7 +191,7 @@ class AcceptEvent:
 
     case: str
     text: str
-    part: ttfue.AcceptedPart
+    part: AcceptedPart
     presses: int
     num_keys: int
     at_ms: float
@@ -83,18 +203,14 @@ Event = TaskEvent | KeyEvent | RequestEvent | AcceptEvent
 class EngineCompleter:
     """Answers requests with an engine, which may still be busy with the step of a stale request.
 
-    The model time of an attempt includes everything in the engine, because it delays the next request. Attempts of an
-    earlier run are repeated with their times.
+    The model time of an attempt includes everything in the engine, because it delays the next request.
     """
 
-    def __init__(
-        self, engine: Engine, recorded: Iterable[metrics.Attempt] = (), clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` returns seconds; it is read around every step."""
         self.contender = engine.spec.name
         """The model, or the server if it has no name."""
         self._engine = engine
-        self._recorded = {attempt.case: attempt for attempt in recorded}
         self._clock = clock
         self._is_remote = isinstance(engine, RemoteEngine)
         self._free_ms = 0.0
@@ -113,19 +229,21 @@ class EngineCompleter:
             RequestError, BackendError: as the engine does.
         """
         begun = max(at_ms, self._free_ms)
-        if attempt := self._recorded.get(case.id):
-            self._free_ms = begun + attempt.model_ms if attempt.model_ms else self._free_ms
-            return attempt
-        num, spent_ms, result, start = 0, 0.0, None, self._clock()
+        num = 0
+        spent_ms = 0.0
+        result = None
+        start = self._clock()
         remaining_ms = self._engine.settings.deadline_ms - (begun - at_ms)
         steps = self._engine.run(request, deadline=time.monotonic() + remaining_ms / 1e3)
         try:
             while spent_ms < stale_ms - begun:
                 next(steps)
-                num, spent_ms = num + 1, 1e3 * (self._clock() - start)
+                num += 1
+                spent_ms = 1e3 * (self._clock() - start)
             steps.close()
         except StopIteration as end:
-            result, spent_ms = end.value, 1e3 * (self._clock() - start)
+            result = end.value
+            spent_ms = 1e3 * (self._clock() - start)
         self._free_ms = begun + spent_ms
         is_stale = result is None or self._free_ms >= stale_ms
         # the reference has as many lines as the item, at least one
@@ -144,9 +262,8 @@ class EngineCompleter:
 class Replay:
     """Tasks, and how they are typed."""
 
-    tasks: Sequence[typing_model.TypingTask]
-    typing: typing_model.TypingModel
-    editor: typing_model.EditorModel
+    tasks: Sequence[TypingTask]
+    typing: TypingModel
     seed: int = 0
     limit: int | None = None  # maximum number of requests for each file
     decoder: DecoderName | None = None  # none takes the setting
@@ -154,7 +271,7 @@ class Replay:
     @property
     def num_keys(self) -> int:
         """Keys of all tasks, typed by hand."""
-        return sum(len(typing_model.split_keys(task.text)) for task in self.tasks)
+        return sum(len(split_keys(task.text)) for task in self.tasks)
 
     def run(self, completer: EngineCompleter) -> Iterator[Event]:
         """All events, task after task. Closing the generator stops the session."""
@@ -176,86 +293,83 @@ class _Item:
     case: str
     text: str  # the part after the cursor
     readable_ms: float  # from this time on it can be accepted
-    is_visible: bool = True
 
 
 class _Session:
     """One task from its first key to its last."""
 
-    def __init__(self, replay: Replay, task: typing_model.TypingTask, completer: EngineCompleter) -> None:
-        self._replay, self._task, self._completer = replay, task, completer
-        self._matching = replay.editor.on_matching_key
-        self._keys = typing_model.split_keys(task.text)
+    def __init__(self, replay: Replay, task: TypingTask, completer: EngineCompleter) -> None:
+        self._replay = replay
+        self._task = task
+        self._completer = completer
+        self._keys = split_keys(task.text)
         self._delays = replay.typing.delays(self._keys, replay.seed)
         self._starts = (0, *accumulate(map(len, self._keys)))
         self._key_at = {start: number for number, start in enumerate(self._starts)}
 
     def run(self) -> Iterator[Event]:
         """Events in the order of the virtual clock."""
-        debounce_ms = self._replay.editor.debounce_ms
-        at_ms, done, wait = 0.0, 0, debounce_ms
+        typing = self._replay.typing
+        at_ms = 0.0
+        num_done = 0
+        wait_ms = typing.debounce_ms
         item: _Item | None = None
-        while done < len(self._keys):
-            key_ms = at_ms + self._delays[done]
-            if item is None or self._matching is not typing_model.MatchingKey.KEEP:
-                accepted = self._accepted(item, done)
-                stale_ms = min(key_ms, accepted.at_ms) if accepted else key_ms
-                if at_ms + wait < stale_ms:
-                    event = self._request(done, at_ms + wait, stale_ms, item)
-                    yield event
-                    if event.is_displayed:
-                        readable_ms = at_ms + wait + event.attempt.latency_ms + self._replay.typing.reaction_ms
-                        item = _Item(event.attempt.case, event.attempt.text, readable_ms)
-            accepted = self._accepted(item, done)
+        while num_done < len(self._keys):
+            key_ms = at_ms + self._delays[num_done]
+            request_ms = at_ms + wait_ms
+            accepted = self._accepted(item, num_done)
+            stale_ms = min(key_ms, accepted.at_ms) if accepted else key_ms
+            if request_ms < stale_ms:
+                event = self._request(num_done, request_ms, stale_ms, item)
+                yield event
+                if event.is_displayed:
+                    readable_ms = request_ms + event.attempt.latency_ms + typing.reaction_ms
+                    item = _Item(event.attempt.case, event.attempt.text, readable_ms)
+            accepted = self._accepted(item, num_done)
             if accepted and accepted.at_ms <= key_ms:
                 yield accepted
-                at_ms, done, wait, item = accepted.at_ms, done + accepted.num_keys, 0.0, None
+                at_ms = accepted.at_ms
+                num_done += accepted.num_keys
+                wait_ms = 0.0
+                item = None
             else:
-                key = self._keys[done]
-                completes = item.case if item and item.text == key else None
-                item = self._after_key(item, key)
-                yield KeyEvent(key, key_ms, item.text if item and item.is_visible else "", completes)
-                at_ms, done, wait = key_ms, done + 1, debounce_ms
+                key = self._keys[num_done]
+                is_matching = item is not None and item.text.startswith(key) and item.text != key
+                item = replace(item, text=item.text[len(key) :]) if item and is_matching else None
+                yield KeyEvent(key, key_ms, item.text if item else "")
+                at_ms = key_ms
+                num_done += 1
+                wait_ms = typing.debounce_ms
 
-    def _request(self, done: int, at_ms: float, stale_ms: float, item: _Item | None) -> RequestEvent:
-        task, start = self._task, self._starts[done]
-        text, coming = task.head + task.text[:start], task.text[start:]
+    def _request(self, num_done: int, at_ms: float, stale_ms: float, item: _Item | None) -> RequestEvent:
+        task = self._task
+        start = self._starts[num_done]
+        text = task.head + task.text[:start]
+        coming = task.text[start:]
         lines = LINE_END.split(text)
-        snapshot = Snapshot(task.path, done, text + task.tail, task.language)
+        snapshot = Snapshot(task.path, num_done, text + task.tail, task.language)
         kind = "line-end" if lines[-1].strip() else "whole-line"
         case = TestCase(f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}", kind, text, task.tail, coming)
         request = FillRequest(snapshot, len(text), decoder=self._replay.decoder, seed=self._replay.seed)
         attempt = self._completer.answer(case, request, at_ms, stale_ms)
-        is_shown = bool(attempt.text)
+        rest_of_line = LINE_END.split(coming, maxsplit=1)[0].rstrip()
         return RequestEvent(
             attempt,
             at_ms,
-            is_displayed=is_shown and not (item and item.is_visible),
-            is_line_finished=ttfue.is_line_finished(_first_line(coming)),
-            is_reversal=_first_line(attempt.text) != _first_line(item.text) if item and is_shown else None,
+            is_displayed=bool(attempt.text) and item is None,
+            is_line_finished=ttfue.is_line_finished(rest_of_line),
         )
 
-    def _accepted(self, item: _Item | None, done: int) -> AcceptEvent | None:
-        """The acceptance of a visible item, if it saves key presses."""
-        if item is None or not item.is_visible:
+    def _accepted(self, item: _Item | None, num_done: int) -> AcceptEvent | None:
+        """The acceptance of an item, if it saves key presses."""
+        if item is None:
             return None
-        start = self._starts[done]
-        part = typing_model.accept(item.text, self._task.text[start:])
-        num_keys = self._key_at.get(start + len(part.text), done) - done if part else 0
+        start = self._starts[num_done]
+        part = accept(item.text, self._task.text[start:])
+        num_keys = self._key_at.get(start + len(part.text), num_done) - num_done if part else 0
         if part is None or num_keys <= part.presses:
             return None
         return AcceptEvent(item.case, part.text, part.part, part.presses, num_keys, item.readable_ms)
-
-    def _after_key(self, item: _Item | None, key: str) -> _Item | None:
-        """The rest of the item, or None if the key does not match."""
-        if item is None or not item.text.startswith(key) or item.text == key:
-            return None
-        is_visible = item.is_visible and self._matching is not typing_model.MatchingKey.DISMISS
-        return replace(item, text=item.text[len(key) :], is_visible=is_visible)
-
-
-def _first_line(text: str) -> str:
-    return LINE_END.split(text, maxsplit=1)[0].rstrip()
 
 
 def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
@@ -271,25 +385,22 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     finished = [event for event in answered if event.is_line_finished]
     hits = [event for event in requests if event.attempt.ttfue_ms is not None]
     edits = [event.attempt.ttfue_ms or 0.0 for event in hits if event.is_displayed]
-    # answers with an item while the keys still matched the last item
-    reversals = [event.is_reversal for event in requests if event.is_reversal is not None]
     accepted_cases = {event.case for event in accepts}
     by_hand = len(keys) + sum(event.num_keys for event in accepts)
     presses = sum(event.presses for event in accepts)
     chars_accepted = sum(len(event.text) for event in accepts)
     chars = sum(len(event.key) for event in keys) + chars_accepted
-    num_displayed, num_quiet = sum(event.is_displayed for event in requests), sum(not e.attempt.text for e in finished)
+    num_displayed = sum(event.is_displayed for event in requests)
+    num_quiet = sum(not event.attempt.text for event in finished)
 
-    def model_ms(chosen: Iterable[RequestEvent]) -> float:
-        return sum(event.attempt.model_ms or 0.0 for event in chosen)
-
-    total_ms, wasted_ms = model_ms(requests), model_ms(e for e in requests if e.attempt.case not in accepted_cases)
+    total_ms = sum(event.attempt.model_ms or 0.0 for event in requests)
+    useful_ms = sum(event.attempt.model_ms or 0.0 for event in requests if event.attempt.case in accepted_cases)
+    wasted_ms = total_ms - useful_ms
     numbers = {
         "num_cancelled": len(requests) - len(answered),
         "answer_ms": ttfue.quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
         "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in _PRESSED},
-        "num_typed_through": sum(event.completes is not None for event in keys),
         "keys_by_hand": by_hand,
         "keys_typed": len(keys),
         "keys_accepting": presses,
@@ -297,15 +408,11 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "chars_accepted": chars_accepted,
         "num_finished_lines": len(finished),
         "num_quiet": num_quiet,
-        "num_confirmable": len(reversals),
-        "num_reversed": sum(reversals),
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
-        "unshown_ms": model_ms(event for event in requests if not event.is_displayed),
         "keystrokes_saved": ttfue.share(by_hand - len(keys) - presses, by_hand),
         "chars_accepted_share": ttfue.share(chars_accepted, chars),
         "acceptance_rate": ttfue.share(len(accepts), num_displayed),
-        "reversal_rate": ttfue.share(sum(reversals), len(reversals)),
         **ttfue.summarize_edits(len(requests), len(hits), num_quiet, len(finished), edits),
         "wasted_share": ttfue.share(wasted_ms, total_ms),
     }
@@ -338,8 +445,6 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
             f"{shares['show_rate']} of the requests; {metrics.count(numbers['num_displayed'], 'item')} displayed",
         ),
         ("acceptance rate", f"{shares['acceptance_rate']} of the displayed items ({accepted})"),
-        ("typed through", metrics.count(numbers["num_typed_through"], "item")),
-        ("reversals between requests", f"{shares['reversal_rate']} of {numbers['num_confirmable']} answers"),
         ("quiet rate", f"{shares['quiet_rate']} of {numbers['num_finished_lines']} answers at ends of finished lines"),
         ("keystrokes saved", f"{shares['keystrokes_saved']} of {numbers['keys_by_hand']}"),
         ("characters accepted", f"{shares['chars_accepted_share']} of {numbers['chars']}"),
@@ -355,20 +460,17 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
     ]
 
 
-def assumptions(replay: Replay, selection: typing_model.Selection) -> Iterator[str]:
-    """The typing and editor models, one sentence each."""
-    typing, editor = replay.typing, replay.editor
+def assumptions(replay: Replay) -> Iterator[str]:
+    """The typing model, one sentence each."""
+    typing = replay.typing
     in_word, word, line = (ms / typing.speed for ms in (typing.in_word_ms, typing.word_start_ms, typing.line_start_ms))
-    after = "nothing" if selection is typing_model.Selection.ONWARDS else "the rest of the file"
+    after = "the rest of the file" if any(task.tail for task in replay.tasks) else "nothing"
     yield f"Buffer: the text before the typed lines in the file, and {after} after the cursor."
     yield (
         f"Typing: log-normal, mean {in_word:.0f} ms in a word, {word:.0f} before a word, {line:.0f} before a line, "
         f"spread {typing.spread:g}; {typing.reaction_ms:.0f} ms to accept; seed {replay.seed}."
     )
-    yield (
-        f"Editor: sends a request {editor.debounce_ms:.0f} ms after a key, which no time below includes; "
-        f"on a key that matches an item: {editor.on_matching_key}."
-    )
+    yield f"Editor: sends a request {typing.debounce_ms:.0f} ms after a key, which no time below includes."
 
 
 def _quantiles(times: Mapping[str, float | None]) -> str:

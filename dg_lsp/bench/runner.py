@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import random
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,6 @@ from dg_lsp.bench.metrics import (
     Table,
     by_kind,
     by_language,
-    calibration_table,
     count,
     decoder_tables,
     language_table,
@@ -52,8 +50,7 @@ Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], obje
 class Machine:
     """Hardware and versions. Only measurements on equal machines are comparable.
 
-    The cores are those that this process may use, the threads those of a step; a remote server has none. The commit of
-    dg-lsp ends with `-dirty` for changed files, and is None outside a git checkout.
+    The cores are those that this process may use, the threads those of a step; a remote server has none.
     """
 
     cpu: str
@@ -62,7 +59,6 @@ class Machine:
     python: str
     dg_lsp: str
     llama_cpp_python: str | None
-    commit: str | None
     threads: int | None
 
     @classmethod
@@ -75,16 +71,14 @@ class Machine:
             python=platform.python_version(),
             dg_lsp=dg_lsp.__version__,
             llama_cpp_python=metadata.version("llama-cpp-python") if find_spec("llama_cpp") else None,
-            commit=_commit(Path(dg_lsp.__file__).parents[1]),
             threads=threads,
         )
 
     def line(self) -> str:
         """One line for a terminal."""
-        commit = f" ({self.commit})" if self.commit else ""
         runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
         threads = "" if self.threads is None else f", {count(self.threads, 'thread')}"
-        versions = f"dg-lsp {self.dg_lsp}{commit}{runtime}, Python {self.python}"
+        versions = f"dg-lsp {self.dg_lsp}{runtime}, Python {self.python}"
         return f"{self.cpu}, {count(self.cores, 'core')}{threads}; {self.os}; {versions}"
 
 
@@ -92,7 +86,7 @@ class Machine:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
-    dg_lsp_run: Literal[3] = field(default=3, kw_only=True)  # version of the format
+    dg_lsp_run: Literal[4] = field(default=4, kw_only=True)  # version of the format
     command: str
     machine: Machine
     model: str
@@ -100,11 +94,6 @@ class RunHeader:
     data: Mapping[str, str] = field(default_factory=dict)  # sha256 of each input file, by name
     options: Mapping[str, Any] = field(default_factory=dict)
     """Command-line options as plain JSON values, without --limit, which may grow between sessions."""
-
-    def differences(self, other: Self) -> list[str]:
-        """Dotted names of the values that differ, for a message."""
-        ours, theirs = (flattened(json.loads(json.dumps(dataclasses.asdict(header)))) for header in (self, other))
-        return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +182,11 @@ class RunFile:
             data = path.read_bytes() if path.exists() else b""
             is_new = first.startswith(data)  # empty, or an incomplete copy of this header
             run = Run(header, ()) if is_new else Run.read(path)
-            if differences := ", ".join(run.header.differences(header)):
-                message = (
-                    f"{path} holds a different run ({differences} differ): name another --output, or delete that file"
+            if _line(run.header) != first:
+                raise InputFileError(
+                    f"{path} holds a run with another model, machine, version or option: name another --output, or "
+                    "delete that file"
                 )
-                raise InputFileError(message)
             self.attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
             self._file = path.open("wb" if is_new else "r+b")
             self._file.seek(self._file.truncate(0 if is_new else data.rfind(b"\n") + 1))
@@ -256,13 +245,12 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, and by language and decoder if there were several; calibration, if there is a confidence."""
-    calibration = calibration_table(run.attempts)
+    """Summaries by kind, and by language and decoder if there were several."""
     languages = by_language(run.attempts)
     tables = [summary_table("By kind", by_kind(run.attempts))]
     if len(languages) > 1:
         tables.append(language_table(languages))
-    return [*tables, *decoder_tables(run.attempts), *([calibration] if calibration else [])]
+    return [*tables, *decoder_tables(run.attempts)]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
@@ -283,24 +271,5 @@ def file_sha256(path: Path) -> str:
         raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """The values of nested mappings by their dotted names."""
-    values: dict[str, Any] = {}
-    for name, value in tree.items():
-        values |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return values
-
-
 def _line(value: RunHeader | Attempt) -> bytes:
     return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"
-
-
-def _commit(root: Path) -> str | None:
-    if not (root / ".git").exists():  # an installed package may lie inside an unrelated checkout
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

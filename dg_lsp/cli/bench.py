@@ -74,7 +74,6 @@ def infill(
         Literal["none", "oracle"],
         Option(help="What is known of the length: nothing, or the reference's number of lines."),
     ] = "none",
-    max_lines: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of lines of every fill.")] = None,
     suffix_lines: SuffixLines = None,
     deadline: Deadline = None,
     warm: Annotated[
@@ -90,13 +89,10 @@ def infill(
     from dg_lsp.bench.contenders import LengthHint, RequestOptions
     from dg_lsp.cli.measurements import Cases, measure_infill
 
-    if max_lines is not None and length == "oracle":
-        raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
     settings = configure(over)
     cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
-        length=LengthHint(length) if max_lines is None else LengthHint.GIVEN,
-        max_lines=max_lines,
+        length=LengthHint(length),
         suffix_lines=suffix_lines,
         deadline_ms=deadline,
         is_warm=warm,
@@ -110,44 +106,30 @@ def infill(
 def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
     region: Annotated[str | None, Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")] = None,
-    bodies: Annotated[bool, Option("--bodies", help="Type the body of each Python function.")] = False,
     start: Annotated[int | None, Option(min=1, metavar="LINE", help="Type everything from this line on.")] = None,
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
     speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = 1.0,
-    reaction: Annotated[
-        float, Option(min=0, metavar="MS", help="Time from the display of an item to its acceptance.")
-    ] = 380.0,
     debounce: Annotated[float, Option(min=0, metavar="MS", help="Time from a key to the request.")] = 50.0,
-    on_matching_key: Annotated[
-        Literal["request", "keep", "dismiss"],
-        Option(help="If a key matches the item: send a request, keep the item, or dismiss it."),
-    ] = "request",
     api: Annotated[str | None, Option(metavar="API", help="API of the server: completions, infill or chat.")] = None,
     fim: Annotated[
         str | None, Option(metavar="FIM", help="How completions send the text after the cursor; see remote.fim.")
     ] = None,
     decoder: Decoder = None,
     as_json: Json = False,
-    output: Output = None,
-    against: Annotated[
-        list[Path] | None, Option(metavar="RUN.jsonl", help="An --output of the same typing, to compare with.")
-    ] = None,
     *,
     over: dict[str, Any],
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    from dg_lsp.bench.replay import Replay
-    from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
+    from dg_lsp.bench.replay import Replay, TypingModel
     from dg_lsp.cli.measurements import measure_replay, typing_tasks
 
-    typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = {**over.get("remote", {}), **server}
     settings = configure(over)
-    selection, tasks = typing_tasks(files, region, start, settings, bodies=bodies)
-    played = Replay(tasks, typing, editor, seed, limit, decoder)
-    return measure_replay(played, selection, settings, as_json=as_json, output=output, others=against or ())
+    tasks = typing_tasks(files, region, start, settings)
+    played = Replay(tasks, TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
+    return measure_replay(played, settings, as_json=as_json)
 
 
 def report(

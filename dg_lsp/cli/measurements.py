@@ -11,13 +11,12 @@ from typing import Any
 import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dg_lsp.bench import metrics, runner
 from dg_lsp.bench import replay as typing
+from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_language, grouped, summarize
 from dg_lsp.bench.sandbox import Sandbox
-from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder
@@ -25,7 +24,7 @@ from dg_lsp.cli.output import progress
 from dg_lsp.cli.printing import note, print_json, print_lines
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import UsageError
 from dg_lsp.settings import RemoteSettings, Settings
 
 REMOTE = "remote"
@@ -191,87 +190,54 @@ def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str =
 # replay
 
 
-def measure_replay(
-    played: typing.Replay,
-    selection: Selection,
-    settings: Settings,
-    *,
-    as_json: bool,
-    output: Path | None,
-    others: Sequence[Path] = (),
-) -> int:
-    """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, to compare with."""
+def measure_replay(played: typing.Replay, settings: Settings, *, as_json: bool) -> int:
+    """Runs `bench replay`; returns the exit code."""
     check_decoder(played.decoder, settings)
-    lines = [task.lines for task in played.tasks]
-    editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
-    listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
+    listed = {
+        "lines": [task.lines for task in played.tasks],
+        "typing": asdict(played.typing),
+        "seed": played.seed,
+        "decoder": played.decoder,
+    }
     opened = open_model(settings)
     with closing(opened.engine):
         header = header_of("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
-        rivals = [rival for path in others for rival in _rivals(path, header)]
-        with runner.RunFile(output, header) as file:
-            completer = typing.EngineCompleter(opened.engine, file.attempts.values())
-            events, is_complete = _play(played, completer, file)
+        completer = typing.EngineCompleter(opened.engine)
+        events, is_complete = _play(played, completer)
     attempts = tuple(event.attempt for event in events if isinstance(event, typing.RequestEvent))
-    how = (completer.contender, "is the time until its answers")
-    notes = remote_notes(settings.remote, *how) if settings.is_remote else ()
     limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
     if stop_ms := settings.completion.early_stop_ms:
         limit += f" It stops early after {stop_ms:g} ms of an idle machine, counted in passes."
-    notes = (
-        *typing.assumptions(played, selection),
-        limit,
-        *notes,
-        *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
-    )
-    run, summary = runner.Run(header, attempts, is_complete, notes), typing.summarize_replay(events)
-    tree, tables = typing.replay_json(run, summary) if as_json else None, typing.replay_tables(run, summary)
-    if rivals:
-        run = replace(run, attempts=(*run.attempts, *rivals))
-        tables.insert(1, metrics.summary_table("All contenders", metrics.by_contender(run.attempts)))
-    return finish(run, tables, tree)
-
-
-def _rivals(path: Path, header: runner.RunHeader) -> list[Attempt]:
-    """The attempts of another run of the same typing, named after its file where the model is the same.
-
-    Raises:
-        InputFileError: the file holds no run, or one of another typing.
-    """
-    run = runner.Run.read(path)
-    names = run.header.differences(replace(run.header, data=header.data, options=header.options))
-    if different := [name for name in names if not name.startswith("options.decoder")]:
-        raise InputFileError(f"{path} holds a replay of other files or typing ({', '.join(different)} differ)")
-    is_same = run.header.model == header.model
-    return [replace(attempt, contender=path.stem) if is_same else attempt for attempt in run.attempts]
+    notes = [*typing.assumptions(played), limit]
+    if settings.is_remote:
+        notes += remote_notes(settings.remote, completer.contender, "is the time until its answers")
+    if not is_complete:
+        notes.append(runner.INTERRUPTED_NOTE)
+    run = runner.Run(header, attempts, is_complete, tuple(notes))
+    summary = typing.summarize_replay(events)
+    tree = typing.replay_json(run, summary) if as_json else None
+    return finish(run, typing.replay_tables(run, summary), tree)
 
 
 def typing_tasks(
-    files: Iterable[Path], region: str | None, start: int | None, settings: Settings, *, bodies: bool
-) -> tuple[Selection, list[TypingTask]]:
-    """What the options of `bench replay` select, and the tasks of all files, of which the settings exclude none."""
-    if (region is not None) + bodies + (start is not None) > 1:
-        raise UsageError("--region, --bodies and --start exclude each other: give one of them")
+    files: Iterable[Path], region: str | None, start: int | None, settings: Settings
+) -> list[typing.TypingTask]:
+    """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
+    if region is not None and start is not None:
+        raise UsageError("--region and --start exclude each other: give one of them")
     lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
     if lines is None:
         raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
-    selection = Selection.BODIES if bodies else Selection.ONWARDS if region is None else Selection.REGION
-    tasks: list[TypingTask] = []
+    span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
+    tasks = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
         loading.check_allowed(file, settings)
-        source = (str(path), file.language, file.text)
-        if bodies:
-            tasks += function_bodies(*source)
-        else:
-            span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
-            tasks.append(typing_task(*source, *span))
-    return selection, tasks
+        tasks.append(typing.typing_task(str(path), file.language, file.text, *span))
+    return tasks
 
 
-def _play(
-    played: typing.Replay, completer: typing.EngineCompleter, file: runner.RunFile
-) -> tuple[list[typing.Event], bool]:
+def _play(played: typing.Replay, completer: typing.EngineCompleter) -> tuple[list[typing.Event], bool]:
     """All events, and False after Ctrl-C."""
     events: list[typing.Event] = []
     num_files = len({task.path for task in played.tasks})
@@ -281,8 +247,6 @@ def _play(
             for event in played.run(completer):
                 events.append(event)
                 if isinstance(event, typing.RequestEvent):
-                    if (event.attempt.case, completer.contender) not in file.attempts:
-                        file.add(event.attempt)
                     advance(int(played.limit is not None))
                 elif played.limit is None and not isinstance(event, typing.TaskEvent):
                     advance(event.num_keys if isinstance(event, typing.AcceptEvent) else 1)

@@ -4,7 +4,6 @@ import pytest
 
 from dg_lsp.bench.metrics import (
     Attempt,
-    calibration_table,
     count,
     decoder_tables,
     milliseconds,
@@ -55,16 +54,18 @@ def test_an_exact_match_compares_all_lines(text, reference, same):
     assert attempt((5.0, text), reference=reference).is_exact is same
 
 
-def test_an_attempt_without_items_is_a_miss_even_if_its_program_passes():
-    missed = attempt(passes=True)
-    assert (missed.ttfue_ms, missed.text, missed.is_exact) == (None, "", False)
-
-
-def test_ttfue_is_the_departure_of_a_useful_text():
-    assert attempt((60.0, "x\nz")).ttfue_ms == 60.0
-    assert attempt((70.0, "1 * x"), passes=True).ttfue_ms == 70.0
-    assert attempt((70.0, "1 * x"), passes=False).ttfue_ms is None
-    assert attempt((70.0, "x\ny"), passes=False).ttfue_ms == 70.0
+@pytest.mark.parametrize(
+    ("shown", "passes", "ttfue_ms"),
+    [
+        pytest.param((60.0, "x\nz"), None, 60.0, id="the first line is right"),
+        pytest.param((70.0, "1 * x"), True, 70.0, id="the program passes"),
+        pytest.param((70.0, "1 * x"), False, None, id="the program fails"),
+        pytest.param((70.0, "x\ny"), False, 70.0, id="the program fails and the first line is right"),
+        pytest.param((70.0, ""), True, None, id="nothing is shown and the program passes"),
+    ],
+)
+def test_ttfue_is_the_departure_of_a_useful_text(shown, passes, ttfue_ms):
+    assert attempt(shown, passes=passes).ttfue_ms == ttfue_ms
 
 
 def test_a_summary_counts_shares_and_quantiles():
@@ -103,13 +104,14 @@ def test_the_summary_table_has_one_column_per_group():
         "theirs": [attempt((500.0, "x"), passes=True)] * 4,
     }
     table = summary_table("All cases", groups)
-    found = {row[0]: list(row[1:]) for group in table.groups.values() for row in group}
-    found = {name: [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells] for name, cells in found.items()}
+    cells = {}
+    for row in (row for group in table.groups.values() for row in group):
+        cells[row[0]] = [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row[1:]]
     assert list(table.columns) == ["measure", "ours", "theirs"]
-    assert found["requests"] == ["4", "4"]
-    assert found["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)"]
-    assert found["TTFUE, median"] == ["40 ms", "500 ms"]
-    assert found["pass@1"] == ["–", "100.0 %"]
+    assert cells["requests"] == ["4", "4"]
+    assert cells["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)"]
+    assert cells["TTFUE, median"] == ["40 ms", "500 ms"]
+    assert cells["pass@1"] == ["–", "100.0 %"]
     lines = list(table.markdown())
     assert lines[:2] == ["All cases:", ""]
     assert {line.count("|") for line in lines[2:-3]} == {4}
@@ -137,16 +139,3 @@ def test_intervals_of_shares_are_those_of_wilson():
     for hits, num, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)):
         assert wilson_interval(hits / num, num) == pytest.approx((low, high), abs=1e-4)
     assert wilson_interval(0, 0) == (0, 1)
-
-
-def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
-    right, wrong = (10.0, "x\nz"), (10.0, "y")
-    unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
-    known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
-    table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
-    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.groups[""]] == [
-        ["0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
-        ["0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
-        ["0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
-    ]
-    assert calibration_table(unknown) is None

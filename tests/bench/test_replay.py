@@ -4,27 +4,34 @@ A tick is 1/64 s: sums of ticks are exact in binary. A key comes every 8 ticks a
 the model takes 1, and an item is accepted after 12.
 """
 
-from dataclasses import replace
+import math
 
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.replay import (
+    Acceptance,
+    AcceptedPart,
     AcceptEvent,
     EngineCompleter,
     KeyEvent,
     Replay,
     RequestEvent,
+    TypingModel,
+    TypingTask,
+    accept,
+    split_keys,
     summarize_replay,
+    typing_task,
 )
-from dg_lsp.bench.typing_model import AcceptedPart, EditorModel, MatchingKey, TypingModel, TypingTask
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.errors import PositionError
 from dg_lsp.settings import CompletionSettings
 
 TICK = 1000 / 64
-TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK)
+TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
 
 
 class Clock:
@@ -49,7 +56,7 @@ class TickingDenoiser(ScriptedDenoiser):
         return super().predict(*args, **kwargs)
 
 
-def completer_of(fill, tokens_per_step=64, recorded=(), min_confidence=0.05):
+def completer_of(fill, tokens_per_step=64, min_confidence=0.05):
     """An engine completer and its denoiser."""
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
@@ -59,18 +66,13 @@ def completer_of(fill, tokens_per_step=64, recorded=(), min_confidence=0.05):
         decoder=DecoderName.DIFFUSION.value,
         min_confidence=min_confidence,
     )
-    return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
+    return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), clock), denoiser
 
 
-def replay_of(*tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=None, seed=0):
-    editor = EditorModel(4 * TICK, on_matching_key)
-    return Replay([TypingTask(*task) for task in tasks], replace(TYPING, spread=spread), editor, seed, limit)
-
-
-def typed(text, fill, *, tokens_per_step=64, head="", tail="", min_confidence=0.05, **options):
+def typed(text, fill, *, tokens_per_step=64, min_confidence=0.05):
     """Events and numbers of one session."""
     completer, _ = completer_of(fill, tokens_per_step, min_confidence=min_confidence)
-    events = list(replay_of(("a.py", "python", head, text, tail), **options).run(completer))
+    events = list(Replay([TypingTask("a.py", "python", "", text, "")], TYPING).run(completer))
     return events, summarize_replay(events)
 
 
@@ -125,18 +127,18 @@ def test_the_request_after_an_acceptance_has_no_debounce():
     assert events[events.index(took) + 2] == KeyEvent(" ", took.at_ms + 8 * TICK)
 
 
-def test_an_item_may_be_typed_to_its_end_by_hand():
-    events, summary = typed("ab\ncd", at(a="b"))
-    # one character is not worth a key press
-    assert [event.key for event in events if isinstance(event, KeyEvent) and event.completes == "a.py:1:2"] == ["b"]
-    assert (summary["num_typed_through"], summary["num_displayed"], summary["acceptance_rate"]) == (1, 1, 0)
+def test_one_character_is_not_worth_a_key_press():
+    _, summary = typed("ab\ncd", at(a="b"))
+    assert (summary["num_displayed"], summary["acceptance_rate"]) == (1, 0)
 
 
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
     # nine steps would be needed; the key comes four ticks after the request
     events, summary = typed("abc", "abcdefgh", tokens_per_step=1)
     attempts = [event.attempt for event in requests(events)]
-    assert [(one.model_ms / TICK, one.steps, one.latency_ms / TICK) for one in attempts] == [(4, 4, 4)] * 3
+    assert [(attempt.model_ms / TICK, attempt.steps, attempt.latency_ms / TICK) for attempt in attempts] == [
+        (4, 4, 4)
+    ] * 3
     assert (summary["num_cancelled"], summary["show_rate"]) == (3, 0)
     assert (summary["miss_rate"], summary["wasted_share"]) == (1, 1)
 
@@ -162,56 +164,19 @@ def test_a_running_step_delays_the_next_request():
     assert answer(0, 100).latency_ms == 9 * TICK
 
 
-SHORTER = {"": "abcdef", "a": "bcdef", "ab": "cdef", "abc": "def"}
+def test_an_item_stays_while_the_keys_match_it():
+    # shown at 5, to be accepted at 17; keys at 8 and 16
+    fills = {"": "abcdef", "a": "bcdef", "ab": "cdef"}
+    events, summary = typed("abcdef\n", lambda prefix, _: fills.get(prefix, ""))
+    assert [event.text for event in accepted(events)] == ["cdef"]
+    assert (summary["num"], summary["num_displayed"]) == (3, 1)
 
 
-@pytest.mark.parametrize(
-    ("on_matching_key", "num_requests", "num_displayed", "took"),
-    [
-        (MatchingKey.REQUEST, 3, 1, "cdef"),
-        (MatchingKey.KEEP, 2, 1, "cdef"),
-        (MatchingKey.DISMISS, 7, 6, None),
-    ],
-)
-def test_a_matching_key_requests_keeps_or_dismisses(on_matching_key, num_requests, num_displayed, took):
-    # shown at 5, to be taken at 17; keys at 8 and 16
-    fills = {**SHORTER, "abcd": "ef", "abcde": "f"}
-    events, summary = typed("abcdef\n", lambda prefix, _: fills.get(prefix, ""), on_matching_key=on_matching_key)
-    assert [event.text for event in accepted(events)] == ([took] if took else [])
-    assert summary["num"] == num_requests
-    assert summary["num_displayed"] == num_displayed
-
-
-def test_an_answer_that_starts_differently_is_a_reversal():
-    events, summary = typed("abcdef", lambda prefix, _: {"": "abxx", "a": "cd"}.get(prefix, "bx"))
-    # the first request has no earlier item; at the second one "bxx" was left of it, and "cd" is the answer
-    assert [event.is_reversal for event in requests(events)[:3]] == [None, True, True]
-    assert (summary["num_confirmable"], summary["reversal_rate"]) == (2, 1)
-
-
-TASKS = (
-    ("a.py", "python", "", "total = first\ntotal = second\n", ""),
-    ("b.py", "python", "x = 1\n", "y = 2\n", ""),
-    ("b.py", "python", "x = 1\ny = 2\n", "z = 3\n", ""),
-)
-
-
-def second(prefix, _suffix):
-    return "= second" if prefix.endswith("total ") else ""
-
-
-@pytest.mark.parametrize("num_kept", [0, 1, 9, 17, 100])
-def test_a_resumed_replay_equals_an_uninterrupted_one(num_kept):
-    replay = replay_of(*TASKS, spread=0.8)
-    whole = list(replay.run(completer_of(second, tokens_per_step=2)[0]))
-    attempts = [event.attempt for event in requests(whole)]
-    assert 0 < summarize_replay(whole)["num_cancelled"] < len(attempts)
-    kept = attempts[:num_kept]
-    completer, denoiser = completer_of(second, tokens_per_step=2, recorded=kept)
-    again = list(replay.run(completer))
-    assert summarize_replay(again) == summarize_replay(whole)
-    assert ticks(again) == ticks(whole)
-    assert denoiser.num_steps == sum(attempt.steps for attempt in attempts[num_kept:])
+def test_a_limit_counts_the_requests_of_each_file():
+    tasks = [TypingTask(path, "python", "", "total = first\n", "") for path in ("a.py", "b.py", "b.py")]
+    completer, _ = completer_of("")
+    events = list(Replay(tasks, TYPING, limit=2).run(completer))
+    assert [event.attempt.case.partition(":")[0] for event in requests(events)] == ["a.py"] * 2 + ["b.py"] * 2
 
 
 @pytest.fixture
@@ -221,7 +186,7 @@ def request_event(make_attempt):
         if not text:
             changes |= {"text": "", "latency_ms": ms, "rejection": "cancelled" if cancelled else "empty"}
         attempt = make_attempt(case, "replay", *([(ms, text)] if text else []), **changes)
-        flags = {"is_line_finished": False, "is_reversal": None, **flags}
+        flags = {"is_line_finished": False, **flags}
         return RequestEvent(attempt, 0.0, is_displayed=bool(text) if displayed is None else displayed, **flags)
 
     return make
@@ -241,7 +206,7 @@ def test_wasted_model_time_is_that_of_items_that_were_not_accepted(request_event
         AcceptEvent("taken", "x", AcceptedPart.WHOLE, 1, 1, 0.0),
     ]
     summary = summarize_replay(events)
-    assert (summary["model_ms"], summary["wasted_ms"], summary["unshown_ms"]) == (248, 240, 224)
+    assert (summary["model_ms"], summary["wasted_ms"]) == (248, 240)
     assert summary["wasted_share"] == pytest.approx(240 / 248, abs=1e-4)
     assert summary["model_ms_per_useful"] == 248
 
@@ -263,19 +228,94 @@ def test_saved_keystrokes_exclude_the_presses_that_accept(request_event):
 
 def test_rates_have_their_own_denominators(request_event):
     events = [
-        request_event("a", "x", is_reversal=None),
-        request_event("b", "y", is_reversal=True, displayed=False),
-        request_event("c", "z", is_reversal=False, displayed=False),
+        request_event("a", "x"),
+        request_event("b", "y", displayed=False),
+        request_event("c", "z", displayed=False),
         request_event("d", "w", is_line_finished=True),
         request_event("e", is_line_finished=True),
         request_event("f", is_line_finished=True, cancelled=True, ms=500.0),
         AcceptEvent("a", "x", AcceptedPart.LINE, 1, 1, 0.0),
-        KeyEvent("w", 0.0, completes="d"),
     ]
     summary = summarize_replay(events)
-    assert (summary["num_reversed"], summary["num_confirmable"], summary["reversal_rate"]) == (1, 2, 0.5)
     assert (summary["num_displayed"], summary["acceptance_rate"]) == (2, 0.5)
     assert (summary["num_cancelled"], summary["answer_ms"]["p90"]) == (1, 10)  # a cancelled request has no answer
     # a cancelled request is not quiet
     assert (summary["num_finished_lines"], summary["num_quiet"], summary["quiet_rate"]) == (2, 1, 0.5)
-    assert summary["num_typed_through"] == 1
+
+
+# the user
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("ab", ["a", "b"]),
+        ("a\r\n\tb\r\n", ["a", "\r\n\t", "b", "\r\n"]),
+        ("a\n\n\n  b", ["a", "\n", "\n", "\n  ", "b"]),
+        ("a  b\rc", ["a", " ", " ", "b", "\r", "c"]),
+        ("é😋\u2028", ["é", "😋", "\u2028"]),
+    ],
+)
+def test_a_line_end_includes_the_indentation(text, keys):
+    assert list(split_keys(text)) == keys
+    assert "".join(split_keys(text)) == text
+
+
+def test_pauses_are_longer_before_lines_and_words():
+    typing = TypingModel(in_word_ms=100, word_start_ms=200, line_start_ms=700, spread=0)
+    keys = split_keys("ab = c1\n  x.y_z")
+    assert typing.delays(keys, 0) == (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100)
+
+
+def test_delays_are_log_normal_around_their_mean():
+    typing = TypingModel(in_word_ms=222, word_start_ms=222, line_start_ms=222, spread=0.5)
+    delays = typing.delays(split_keys("x" * 20_000), 3)
+    logs = [math.log(delay) for delay in delays]
+    mean = sum(logs) / len(logs)
+    assert sum(delays) / len(delays) == pytest.approx(222, rel=0.02)
+    assert math.sqrt(sum((log - mean) ** 2 for log in logs) / len(logs)) == pytest.approx(0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("item", "coming", "text", "part", "presses"),
+    [
+        pytest.param("x + y", "x + y\n", "x + y", AcceptedPart.WHOLE, 1, id="all of it"),
+        pytest.param("x + y\n  z", "x + y\n  w\n", "x + y", AcceptedPart.LINE, 1, id="the first line"),
+        pytest.param("x + y", "x - y\n", "x", AcceptedPart.WORDS, 1, id="a word"),
+        pytest.param("self.width = 3", "self.width = w\n", "self.width =", AcceptedPart.WORDS, 4, id="words and signs"),
+        pytest.param(" = one\n two", " = one_more", None, None, 0, id="half a word after a sign"),
+        pytest.param("):", "):\n", "):", AcceptedPart.WHOLE, 1, id="signs that are the whole item"),
+        pytest.param("grüße(é)", "grüße(ö)", "grüße(", AcceptedPart.WORDS, 2, id="letters of all alphabets"),
+    ],
+)
+def test_a_user_accepts_the_part_that_is_right(item, coming, text, part, presses):
+    assert accept(item, coming) == (None if text is None else Acceptance(text, part, presses))
+
+
+def task_of(text, *lines):
+    return typing_task("a.py", "python", text, *lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "parts", "typed_lines"),
+    [
+        pytest.param("a = 1\nb = 2\n", (1,), ("", "a = 1\nb = 2\n", ""), (1, 3), id="a whole file"),
+        pytest.param("if a:\n    b\nc\n", (2,), ("if a:\n    ", "b\nc\n", ""), (2, 4), id="from an indented line on"),
+        pytest.param("a:\r\n\tb\r\n\tc\r\nd\r\n", (2, 3), ("a:\r\n\t", "b\r\n\tc", "\r\nd\r\n"), (2, 3), id="region"),
+    ],
+)
+def test_a_task_divides_a_file_into_head_text_and_tail(text, lines, parts, typed_lines):
+    task = task_of(text, *lines)
+    assert ((task.head, task.text, task.tail), task.lines) == (parts, typed_lines)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (2, 1), (1, 4), (5, 5)])
+def test_missing_lines_are_refused(first, last):
+    with pytest.raises(PositionError, match=r"a\.py has 3 lines"):
+        task_of("a\nb\n", first, last)
+
+
+@pytest.mark.parametrize("lines", [(2, 2), (2,), (3,)])
+def test_blank_lines_are_refused(lines):
+    with pytest.raises(PositionError, match="nothing to type"):
+        task_of("a\n  \n", *lines)

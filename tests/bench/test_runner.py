@@ -1,14 +1,12 @@
 import dataclasses
 import os
 import platform
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from dg_lsp import __version__, system
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import WARM_UP, Machine, Run, RunFile, RunHeader, file_sha256, run_cases
@@ -20,7 +18,7 @@ from dg_lsp.settings import CompletionSettings
 
 CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
 TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
-HEADER = RunHeader("compare", Machine("a cpu", 2, "an os", "3.11", "0.2", "0.3", None, 2), "m", "00")
+HEADER = RunHeader("compare", Machine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
 PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
 LINE_END, BLOCK, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "block", "span"))
 FAST = {"tokens_per_step": 64}
@@ -54,7 +52,9 @@ def three(fake):
 
 def test_all_contenders_answer_all_cases_in_turn_after_a_warm_up(three, log):
     run = run_cases(CASES, three, HEADER)
-    assert [(one.contender, one.case) for one in run.attempts] == [(name, case.id) for name in "abc" for case in CASES]
+    assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
+        (name, case.id) for name in "abc" for case in CASES
+    ]
     assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
     assert [case for _, case in log[3:]] == [case.id for case in CASES for _ in three]
     assert run.notes == ("note of a", "note of b", "note of c")
@@ -87,7 +87,7 @@ class FakeSandbox:
 def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
     answers = {"right": lambda case: case.reference, "wrong": lambda _: "other", "nothing": lambda _: ""}
     run = run_cases([TESTED, CASES[1]], [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
-    passes = {(one.contender, one.case): one.passes for one in run.attempts}
+    passes = {(attempt.contender, attempt.case): attempt.passes for attempt in run.attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3
     names = [name for name, _ in log if name != WARM_UP.id]
@@ -119,8 +119,6 @@ def test_an_engine_answers_with_its_costs_or_a_rejection():
     [
         pytest.param(RequestOptions(), 1, id="the cursor position decides"),
         pytest.param(RequestOptions(LengthHint.ORACLE), 2, id="oracle"),
-        pytest.param(RequestOptions(LengthHint.GIVEN, 1), 1, id="at most one line"),
-        pytest.param(RequestOptions(LengthHint.GIVEN, 9), 2, id="at most nine lines"),
     ],
 )
 def test_the_length_hint_limits_the_lines(options, lines):
@@ -170,14 +168,14 @@ def test_a_report_names_the_time_limits(limits, sentence):
 def test_a_warm_contender_has_the_prompt_in_its_cache():
     nums = []
     for is_warm in (False, True):
-        one = contender("width * height", RequestOptions(is_warm=is_warm), DecoderName.DIFFUSION)
-        assert one.answer(LINE_END).is_exact
-        nums.append(one.engine._model.denoiser.num_prefilled)
+        engine_contender = contender("width * height", RequestOptions(is_warm=is_warm), DecoderName.DIFFUSION)
+        assert engine_contender.answer(LINE_END).is_exact
+        nums.append(engine_contender.engine._model.denoiser.num_prefilled)
     # one byte of the prefix and the middle sentinel are decoded again
     assert nums[1] == nums[0] - 1 + 2
 
 
-MACHINE = Machine("cpu", 2, "Linux", "3.12.1", "0.1.0", "0.3.36", "abc", 1)
+MACHINE = Machine("cpu", 2, "Linux", "3.12.1", "0.1.0", "0.3.36", 1)
 RUN = RunHeader("infill", MACHINE, "dg-mini", "00ff", {"a.jsonl": "11"}, {"length": "none", "decoders": ["a", "b"]})
 
 
@@ -207,32 +205,31 @@ def test_a_truncated_file_loses_at_most_one_attempt(path, stored):
         with RunFile(path, RUN) as file:
             assert len(file.attempts) == num_complete
             file.add(stored("c"))
-        assert [one.case for one in Run.read(path).attempts] == [*"ab"[:num_complete], "c"]
+        assert [attempt.case for attempt in Run.read(path).attempts] == [*"ab"[:num_complete], "c"]
 
 
 @pytest.mark.parametrize(
-    ("change", "name"),
+    "change",
     [
-        pytest.param({"model_sha256": "01"}, "model_sha256", id="another model"),
-        pytest.param({"options": {"length": "oracle"}}, "options.length, options.decoders", id="options"),
-        pytest.param({"data": {"b.jsonl": "11"}}, "data.b.jsonl", id="other data"),
-        pytest.param({"machine": dataclasses.replace(MACHINE, threads=2)}, "machine.threads", id="other threads"),
+        pytest.param({"model_sha256": "01"}, id="another model"),
+        pytest.param({"options": {"length": "oracle"}}, id="other options"),
+        pytest.param({"data": {"b.jsonl": "11"}}, id="other data"),
+        pytest.param({"machine": dataclasses.replace(MACHINE, threads=2)}, id="other threads"),
     ],
 )
-def test_a_different_run_is_refused_and_unchanged(path, stored, change, name):
+def test_a_different_run_is_refused_and_unchanged(path, stored, change):
     with RunFile(path, RUN) as file:
         file.add(stored("a"))
     path.write_bytes(path.read_bytes() + b'{"torn')
     before = path.read_bytes()
-    with pytest.raises(InputFileError, match=name) as caught:
+    with pytest.raises(InputFileError, match="name another --output"):
         RunFile(path, dataclasses.replace(RUN, **change))
-    assert "--output" in str(caught.value)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "text",
-    ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 3}\n', 100_000 * "[" + "\n"],
+    ["notes", "notes\nmore", "{}\n", '{"dg_lsp_run": 1}\n', "[]\n", '{"dg_lsp_run": 4}\n', 100_000 * "[" + "\n"],
 )
 def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     path.write_text(text)
@@ -264,18 +261,3 @@ def test_the_machine_is_described(monkeypatch, tmp_path):
     assert 1 <= here.cores <= (os.cpu_count() or 1)
     monkeypatch.setattr(system, "_CPU_INFO", tmp_path / "gone")
     assert Machine.here(threads=1).cpu
-
-
-def test_the_commit_shows_uncommitted_changes(tmp_path):
-    def git(*words):
-        author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *author, "-C", tmp_path, *words], check=True, capture_output=True)
-
-    assert runner._commit(tmp_path) is None
-    (tmp_path / "a").write_text("1")
-    for words in (["init"], ["add", "a"], ["commit", "-m", "one"]):
-        git(*words)
-    clean = runner._commit(tmp_path)
-    (tmp_path / "a").write_text("2")
-    assert len(clean) == 12
-    assert runner._commit(tmp_path) == f"{clean}-dirty"

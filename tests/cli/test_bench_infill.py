@@ -79,10 +79,10 @@ def test_several_languages_are_reported_one_by_one(dg_lsp, data, model):
 
 
 def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bwrap):
-    outcome = dg_lsp("bench", "infill", data, "--execute", "--max-lines", "9", "--json")
+    outcome = dg_lsp("bench", "infill", data, "--execute", "--length", "oracle", "--json")
     assert outcome.code == 0
     assert outcome.err == "dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox\n"
-    assert (outcome.json["pass_at_1"], outcome.json["length_knowledge"]) == (1.0, "given")
+    assert (outcome.json["pass_at_1"], outcome.json["length_knowledge"]) == (1.0, "oracle")
 
 
 def test_a_run_is_resumed_and_a_complete_one_needs_no_fills(dg_lsp, data, model):
@@ -113,7 +113,6 @@ def test_ctrl_c_keeps_the_attempts(dg_lsp, data, model, num):
     ("options", "message"),
     [
         pytest.param(["--length", "some"], "--length", id="unknown word"),
-        pytest.param(["--length", "oracle", "--max-lines", "2"], "leave one out", id="contradiction"),
         pytest.param(["--decoder", "magic"], "magic", id="unknown decoder"),
         pytest.param(["--limit", "0"], "--limit", id="no cases"),
     ],

@@ -9,7 +9,6 @@ model `reviser` knows all languages and writes `revised`; `nowhere` is missing.
 import json
 import os
 import sys
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,12 +68,6 @@ class FailingDenoiser(ScriptedDenoiser):
         raise self.error
 
 
-def checksum(model, prefix):
-    """A suggestion that depends on the model and on the two lines above the cursor's; it fits into any canvas."""
-    lines = [line.strip() for line in prefix.split("\n")[-3:-1]]  # models see blank lines without blanks
-    return f"{model[0]}{zlib.crc32(repr(lines).encode()) & 0xFFFFF:05x}"
-
-
 def slow_fill(prefix, suffix):
     """A long completion after `s`, a short one elsewhere."""
     return "o_long_to_say_that_it_takes_a_while_(0)" if prefix.endswith("s") else "ast"
@@ -105,7 +98,6 @@ def open_engine(settings: Settings) -> Engine:
     denoisers = {
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
-        "checksum": lambda: ScriptedDenoiser(lambda prefix, _: checksum(settings.model.name, prefix)),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
         "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),

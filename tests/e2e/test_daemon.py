@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import is_gone, wait_until
+from shared_daemon import is_gone, kill, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon.client import ask
@@ -73,6 +73,14 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     time.sleep(0.2)
     assert len(steps()) <= num_steps + 1  # one that had begun
     assert num_steps < 30
+
+
+def test_a_killed_daemon_ends_its_editors_and_the_next_editor_starts_another_one(shared):
+    client = shared.edit("echo").begin("typed\n")
+    assert text_in(client) == "typed\n"
+    kill(shared.endpoint)
+    assert client.wait_end() == 1
+    assert text_in(shared.edit("echo").begin("typed again\n")) == "typed again\n"
 
 
 def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):

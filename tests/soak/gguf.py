@@ -237,17 +237,17 @@ CHANGES = {change_value: 38, change_vocabulary: 10, change_entry: 8, change_tens
 """By how often."""
 
 
-def damaged(file, rng, changes):
+def damaged(file, rng):
     """Changes the file; returns a description."""
     done = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         with suppress(IndexError, ValueError, OverflowError, struct.error):  # nothing of that kind is left
-            done.append(rng.choices(list(changes), changes.values())[0](file, rng))
+            done.append(rng.choices(list(CHANGES), CHANGES.values())[0](file, rng))
     return "; ".join(done)
 
 
 def write_models(folder):
-    """One small file of each architecture."""
+    """One small file of each architecture and of each kind of vocabulary."""
     sys.path.append(str(ROOT / "benchmarks"))
     from dg_benchmarks.random_gguf import write_random
     from dg_benchmarks.shape import TOY
@@ -257,14 +257,9 @@ def write_models(folder):
         path = folder / f"{architecture}.gguf"
         models.append(tiny_masked.write(path, tiny_masked.make(architecture), name=f"{architecture} coder"))
     models.append(write_random(TOY, "F16", folder / "gemma4.gguf"))
-    return [Path(model) for model in models]
-
-
-def write_vocabularies(folder):
-    """A model with a vocabulary of each kind."""
     sentencepiece = tiny_vocabulary.Model(("<s>", "</s>"), kind="sentencepiece", start="<s>", end="</s>")
-    tiny_vocabulary.write(folder / "sentencepiece.gguf", sentencepiece)
-    return [Path(shutil.copy(BUNDLED[0].path, folder)), folder / "sentencepiece.gguf"]
+    models.append(tiny_vocabulary.write(folder / "sentencepiece.gguf", sentencepiece))
+    return [Path(model) for model in models]
 
 
 # the process
@@ -341,24 +336,17 @@ def _characters(rng):
 
 
 def campaign(figures, folder, seed):
-    """Opens damaged files."""
-    _open_all(figures, folder, seed, write_models(folder), CHANGES)
-
-
-def vocabularies(figures, folder, seed):
-    """Opens files with damaged vocabularies only."""
-    _open_all(figures, folder, seed, write_vocabularies(folder), {change_vocabulary: 1})
-
-
-def _open_all(figures, folder, seed, models, changes):
-    opener, outcomes = Opener(folder), figures.facts.setdefault("outcomes", {})
+    """Opens damaged files one after another."""
+    models = write_models(folder)
+    opener = Opener(folder)
+    outcomes = figures.facts["outcomes"] = {}
     in_children = figures.facts["in_children"] = []
     while not figures.has_ended():
         number = figures.counts["messages"]
         rng = random.Random(f"{seed} {number}")
         model = models[number % len(models)]
         file = File.read(model)
-        what = f"{seed}, {number}, {model.stem}: {damaged(file, rng, changes)}"
+        what = f"{seed}, {number}, {model.stem}: {damaged(file, rng)}"
         (folder / "damaged.gguf").write_bytes(file.packed())
         figures.add("messages")
         answer = opener.open(folder / "damaged.gguf")

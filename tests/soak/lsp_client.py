@@ -62,13 +62,14 @@ class Expected:
 class Client:
     """One session."""
 
-    def __init__(self, rng, methods, figures, *, folder=None, token="", share_of_completions=0.12, sees_texts=True):
-        """`methods` are those that the server registers. `sees_texts`: completions are the texts that the model saw.
-
-        With a token the first message is valid: no other one is accepted.
-        """
-        self.rng, self.methods, self.figures, self.folder, self.token = rng, methods, figures, folder, token
-        self.share_of_completions, self.sees_texts = share_of_completions, sees_texts
+    def __init__(self, rng, methods, figures, *, folder=None, share_of_completions=0.12, sees_texts=True):
+        """`methods` are those that the server registers. `sees_texts`: completions are the texts that the model saw."""
+        self.rng = rng
+        self.methods = methods
+        self.figures = figures
+        self.folder = folder
+        self.share_of_completions = share_of_completions
+        self.sees_texts = sees_texts
         self.state = "new"
         self.encoding = "utf-16"
         self.workspace = WorkspaceModel()
@@ -163,10 +164,8 @@ class Client:
         if rng.random() < 0.3:
             options["editorInfo"] = values.anything(rng)
             options |= values.settings(rng)
-        if self.token:
-            options["token"] = self.token
         message = {"jsonrpc": "2.0", "id": self._id(), "method": "initialize", "params": params}
-        return message if self.token else values.damaged_message(message, rng) if rng.random() < 0.2 else message
+        return values.damaged_message(message, rng) if rng.random() < 0.2 else message
 
     def _notification(self, method, params):
         return {"jsonrpc": "2.0", "method": method, "params": params}

@@ -1,45 +1,44 @@
-"""Fuzzed messages and edits against an independent model of every document: in this process, over pipes and over TCP.
+"""Fuzzed messages and edits against an independent model of every document.
 
-A server in this process gets frames that are split, joined and broken, and its texts are compared after each edit. Then
-there are a server process whose completions are the text that its model saw; and `dg-lsp lsp` with the bundled model,
-over pipes, and over TCP after strangers without its token.
+A server in this process receives frames that are split, joined and broken, and its texts are compared after each edit.
+Then server processes are tested: one whose completions are the text that its model saw, three sessions at a time of a
+daemon with this model, and `dg-lsp lsp` with the bundled model.
 """
 
 import asyncio
 import json
 import os
 import random
-import re
 import signal
-import socket
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import language_client
 import psutil
+from e2e.conftest import Launcher
 from e2e.scripted_server import EchoEngine
-from gates import wait_until
+from shared_daemon import SCRIPTED, Shared
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.settings import Settings
-from soak.lsp_client import AT_END, COMPLETION, Client
+from soak.lsp_client import AT_END, Client
 
 ROOT = Path(__file__).parents[2]
 ECHO = [sys.executable, str(ROOT / "tests" / "e2e" / "scripted_server.py"), "echo"]
+SHARED = [*SCRIPTED, "echo", "lsp", "--daemon", "start"]
 BUNDLED = [sys.executable, "-P", "-m", "dg_lsp", "lsp"]
-TCP = [*BUNDLED, "--tcp", "127.0.0.1:0"]
 PATIENCE = 300
 """Seconds after which an answer is lost."""
 LONGEST_CONNECTION = 200
 """Batches of messages of a connection in this process."""
-NUM_BROKEN, NUM_STRANGERS = 2, 20
-"""Processes that get broken frames, and connections without the token to a server on TCP."""
+NUM_BROKEN, NUM_SESSIONS = 2, 3
+"""Processes that receive broken frames, and sessions of a daemon."""
 BREAKS = (
     b"", b"Content-Length: 5", b"Content-Length: 10\r\n\r\n{}", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n",
     b"Content-Length: -1\r\n\r\n", b"Content-Length: 0x10\r\n\r\n", b"Content-Length: 999999999999\r\n\r\n{}",
@@ -58,19 +57,17 @@ def campaign(figures, folder, seed):
     methods = sorted(known - {*AT_END, "initialized"})
     bundled = {"share_of_completions": 0.02, "sees_texts": False}
     parts = {
-        "in this process": (0.8, _in_process, {}),
-        "echo": (0.14, partial(_process, ECHO), {}),
-        "bundled": (0.04, partial(_process, BUNDLED), bundled),
-        "tcp": (0.02, partial(_process, TCP), bundled),
+        "in this process": (0.76, _in_process, {}),
+        "echo": (0.12, partial(_process, ECHO), {}),
+        "daemon": (0.06, _daemon, {}),
+        "bundled": (0.06, partial(_process, BUNDLED), bundled),
     }
     for part, (share, send, options) in parts.items():
-        rng, place = random.Random(f"{seed} {part}"), folder / part
+        rng = random.Random(f"{seed} {part}")
+        place = folder / part
         place.mkdir()
-        new_client = partial(Client, rng, methods, figures, folder=place.as_uri(), **options)
-        begun, before = time.monotonic(), figures.counts["messages"]
+        new_client = partial(Client, methods=methods, figures=figures, folder=place.as_uri(), **options)
         send(new_client, rng, figures, figures.limit(share), place)
-        per_second = (figures.counts["messages"] - before) / (time.monotonic() - begun)
-        figures.facts[f"{part}: messages per second"] = round(per_second)
 
 
 def frames(bodies, rng):
@@ -134,7 +131,7 @@ def _open_engine(settings):
 
 def _in_process(new_client, rng, figures, has_ended, _folder):
     while not has_ended():
-        asyncio.run(_connection(new_client(), rng, figures, has_ended))
+        asyncio.run(_connection(new_client(rng), rng, figures, has_ended))
 
 
 async def _connection(client, rng, figures, has_ended):
@@ -215,39 +212,14 @@ def _compare(server, client, figures, uri):
 
 
 class Process(language_client.Client):
-    """A server process; on TCP, its first client with its token is served."""
+    """A server process."""
 
     def __init__(self, command, folder):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONFAULTHANDLER": "1"}
         environment |= {"DG_LSP_DATA_DIR": str(folder / "data"), "DG_LSP_DAEMON_DIR": str(folder / "daemon")}
         environment |= {"OMP_WAIT_POLICY": "passive"}
-        environment.pop("DG_LSP_TOKEN", None)
-        self.is_tcp = "--tcp" in command
-        self.token, self._connection = "", None
-        super().__init__(command, environment, folder, deaf=self.is_tcp)
+        super().__init__(command, environment, folder)
         self._memory = psutil.Process(self.process.pid)
-        if self.is_tcp:
-            pattern = re.compile(r"listening on (.*):(\d+)\n.*token = (\S+)\n")
-            match = wait_until(lambda: pattern.search(self.stderr), lambda: self.stderr)
-            self._address, self.token = (match[1], int(match[2])), match[3]
-
-    def begin_reading(self):
-        """Connects the client of a server on TCP."""
-        if self.is_tcp:
-            self._connection = socket.create_connection(self._address)
-            self.connect(self._connection.makefile("wb"), self._connection.makefile("rb"))
-
-    def approach(self, data):
-        """Sends bytes on a connection of its own; returns what the server answers, None if it stays open."""
-        with socket.create_connection(self._address, PATIENCE) as connection:
-            try:
-                connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)
-                return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-            except ConnectionError:
-                return b""
-            except TimeoutError:
-                return None
 
     def send(self, data):
         with suppress(ConnectionError):  # `deliver` notices the end
@@ -282,28 +254,38 @@ class Process(language_client.Client):
     def end_input(self):
         """Returns the exit code."""
         with suppress(OSError):  # the server has closed it
-            if self._connection is not None:
-                self._connection.shutdown(socket.SHUT_WR)
-            else:
-                self.process.stdin.close()
+            self.process.stdin.close()
         code = self.process.wait(PATIENCE)
         self.reader.join(PATIENCE)
         return code
 
-    def close(self):
-        self.kill()
-        for stream in (self.out, self._connection) if self._connection is not None else ():
-            with suppress(OSError):
-                stream.close()
+
+@contextmanager
+def started(command, folder):
+    process = Process(command, folder)
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 def _process(command, new_client, rng, figures, has_ended, folder):
     """One session of a server process, then fresh ones that get broken frames."""
-    with closing(Process(command, folder)) as process:
-        for _ in range(NUM_STRANGERS if process.is_tcp else 0):
-            _be_stranger(process, rng, figures)
-        process.begin_reading()
-        client, is_alive = new_client(token=process.token), True
+    _session(command, new_client, rng, figures, has_ended, folder)
+    for _ in range(NUM_BROKEN):
+        with started(command, folder) as process:
+            data = broken(rng)
+            figures.add("messages")
+            process.send(data)
+            code = process.end_input()
+            if code != 1 or "Traceback" in process.stderr:
+                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
+
+
+def _session(command, new_client, rng, figures, has_ended, folder):
+    with started(command, folder) as process:
+        client = new_client(rng)
+        is_alive = True
         while is_alive and (client.state == "new" or not has_ended()):
             with process.limited():
                 for piece in frames(_batch(client, rng, figures, 60), rng):
@@ -319,31 +301,26 @@ def _process(command, new_client, rng, figures, has_ended, folder):
         if not is_alive or code != 0:
             figures.add("crashes", f"{folder.name} ended with {code}: {process.stderr}")
         client.finish()
-    for _ in range(NUM_BROKEN):
-        with closing(Process(command, folder)) as process:
-            process.begin_reading()
-            data = broken(rng)
-            figures.add("messages")
-            params = {"capabilities": {}, "initializationOptions": {"token": process.token}}
-            hello = process.encode(id=0, method="initialize", params=params) if process.is_tcp else b""
-            process.send(hello + data)
-            code = process.end_input()
-            if code != 1 or "Traceback" in process.stderr:
-                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
 
 
-def _be_stranger(process, rng, figures):
-    """The first bytes of a client that does not have the token: the server closes its connection."""
-    token = process.token
-    wrong = (None, "", token[:-1], f"{token}x", token.swapcase(), [token], {"token": token}, 0, "é" * len(token))
-    options = rng.choice(({"token": rng.choice(wrong)}, {}, None, [token], token, 7))
-    params = rng.choice(({"capabilities": {}, "initializationOptions": options}, options, [options]))
-    method = rng.choice(("initialize", "initialize", "shutdown", "exit", COMPLETION, 5))
-    message = process.encode(id=rng.choice((1, "a", None, [])), method=method, params=params)
-    data = rng.choice((message, broken(rng)))
-    figures.add("messages")
-    answer = process.approach(data)
-    if answer is None:
-        figures.add("unexpected", f"a connection without the token stays open after {data[:200]}")
-    elif b'"result"' in answer or token.encode() in answer:
-        figures.add("crossed", f"without the token: {answer[:200]} after {data[:200]}")
+def _daemon(new_client, rng, figures, has_ended, folder):
+    """Sessions at the same time, with documents of the same names: an answer shows the text of its own session."""
+    shared = Shared(Launcher(folder), folder / "daemon")
+    sessions = [
+        threading.Thread(
+            target=_session,
+            args=(SHARED, new_client, random.Random(rng.getrandbits(64)), figures, has_ended, folder),
+            daemon=True,
+        )
+        for _ in range(NUM_SESSIONS)
+    ]
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.join()
+    shared.dg_lsp("daemon", "stop")
+    if shared.daemons():
+        figures.add("unexpected", "the daemon does not end")
+        shared.end()
+    if log := shared.endpoint.log.read_text(errors="replace"):
+        figures.add("unexpected", f"the daemon logged: {log}")

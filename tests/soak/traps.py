@@ -1,8 +1,8 @@
 """Every command in a folder of traps: files that leave a mark when a program executes or obeys them.
 
 The commands are those of the command line's own tree, so that a new one is included by itself. Each runs with the
-folder as working directory and as folder of its files, as the installed program and as `python -P -m dg_lsp`; the
-strict runs have `.` and an empty entry first on PATH. Language servers start as both editors start them, and in the
+folder as working directory and as folder of its files, with `.` and an empty entry first on PATH, as the installed
+program and as `python -P -m dg_lsp`. Language servers start as both editors start them, and in the
 folder. Secrets of many spellings are requested by the command line, an editor and HTTP.
 
 Out of reach of dg-lsp are `python -m dg_lsp` without `-P` in a folder with a `dg_lsp/`, and a PYTHONPATH with an empty
@@ -10,6 +10,7 @@ or relative entry: Python imports from there before any file of dg-lsp is read.
 """
 
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -74,7 +76,7 @@ ARGUMENTS = {
     "CASES.jsonl": "out.jsonl",
 }
 """What stands for a required argument or option; a file of code for any other one."""
-MORE = {
+OPTIONS = {
     "setup": ["--yes"],
     "fill": ["--visual", "--json", "--write"],
     "rewrite": ["--json", "--write"],
@@ -87,7 +89,7 @@ MORE = {
     "bench replay": ["--limit", "2", "--start", "9"],
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
 }
-"""Options of the second run of a command."""
+"""Options of commands."""
 LASTING = ("listening on", "the daemon listens", "runs already", "ready")
 """What a command that goes on reports when it is ready."""
 FOREVER = ("serve", "daemon run")
@@ -208,12 +210,11 @@ max_tokens = 16
                 command = [compiler, "-shared", "-fPIC", "-o", str(self.path / name), str(source)]
                 subprocess.run(command, check=True, capture_output=True)
 
-    def environment(self, *, is_strict):
-        """Of a user without settings of his own; nothing outside this machine can be reached."""
-        path = os.environ.get("PATH", os.defpath)
+    def environment(self):
+        """Of a user without settings, with `.` on PATH; nothing outside this machine can be reached."""
         dead = "http://127.0.0.1:9"
         return {
-            "PATH": f".::{self.top}/bin:{path}" if is_strict else f"{self.top}/bin:{path}",
+            "PATH": f".::{self.top}/bin:{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.home),
             "PYTHONPATH": str(ROOT),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
@@ -315,28 +316,28 @@ def commands():
     return dict(walk(typer.main.get_command(app), ()))
 
 
-def argument_lists(words, params):
-    """Realistic arguments of a command: its help, what it requires, and with more options."""
-    required = []
+def arguments_of(words, params):
+    """Realistic arguments of a command: what it requires, and options."""
+    arguments = []
     for param in params:
         is_argument = param.param_type_name == "argument"
         if param.required or (is_argument and param.metavar == "[INSTRUCTION]"):
             value = ARGUMENTS.get(param.metavar, "main.py")
-            required += [value] if is_argument else [param.opts[0], value]
-    return [required, [*required, *MORE[words]]] if words in MORE else [required]
+            arguments += [value] if is_argument else [param.opts[0], value]
+    return [*arguments, *OPTIONS.get(words, ())]
 
 
-def run_command(runs, words, arguments, *, is_strict, is_module):
+def run_command(runs, words, arguments, *, is_module=False):
     """Runs a command to its end; one that goes on is terminated when it is ready."""
     folder = runs.folder
     start = ["-P", "-m", "dg_lsp"] if is_module else [str(folder.program)]
-    what = f"{words} {' '.join(arguments)}{' (PATH with .)' * is_strict}{' (-m)' * is_module}"
+    what = f"{words} {' '.join(arguments)}{' (-m)' * is_module}"
     output = folder.top / "output"
     with output.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, *start, *words.split(), *arguments],
             cwd=folder.path,
-            env=folder.environment(is_strict=is_strict),
+            env=folder.environment(),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -361,11 +362,11 @@ def run_command(runs, words, arguments, *, is_strict, is_module):
 LINES = {"start": {"line": 6, "character": 0}, "end": {"line": 9, "character": 0}}
 
 
-def run_server(runs, what, argv, cwd, **options):
+def run_server(runs, what, argv, cwd, options):
     """An editor's session in the folder: files, completions, rewrites, code actions and commands."""
     folder = runs.folder
     with closing(Launcher(cwd)) as launcher:
-        client = launcher.launch(argv, **folder.environment(is_strict=True))
+        client = launcher.launch(argv, **folder.environment())
         result = client.handshake({}, {**PATIENT, **options}, folder.path.as_uri())
         uri = (folder.path / "main.py").as_uri()
         client.open(MAIN, uri=uri)
@@ -425,7 +426,7 @@ def check_command_line(runs):
         [sys.executable, "-P", "-c", FILL_ALL],
         input=json.dumps(queries),
         cwd=folder.path,
-        env=folder.environment(is_strict=True),
+        env=folder.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -467,7 +468,7 @@ def check_editor(runs):
     """No secret is completed, rewritten or part of another file's prompt in an editor's session."""
     folder = runs.folder
     with closing(Launcher(folder.home)) as launcher:
-        client = launcher.scripted("echo", **folder.environment(is_strict=False))
+        client = launcher.scripted("echo", **folder.environment())
         client.handshake({}, {**PATIENT, "context": {"enabled": "always"}}, folder.path.as_uri())
         uri = (folder.path / "main.py").as_uri()
         client.open(MAIN, uri=uri)
@@ -484,39 +485,32 @@ def check_editor(runs):
 
 # the campaign
 
-NUM_STRICT = 9 + len(commands())
-"""The sessions, a stop of the daemon, the checks, and each command as its strictest run."""
+NUM_SHORT = 9 + len(commands())
+"""The sessions, a stop of the daemon, the checks, and each command as the installed program."""
 
 
 def everything(folder, rng):
-    """Everything there is to do, the strictest first: a function with its arguments and options."""
-    words_of = commands()
-    yield from ((run_server, (what, *how), options) for what, *how, options in sessions(folder))
-    yield run_command, ("daemon stop", []), {"is_strict": True, "is_module": False}
-    yield from ((check, (), {}) for check in (check_command_line, check_http, check_editor))
-    for is_strict, is_module in ((True, False), (True, True), (False, False), (False, True)):
-        runs = [(words, arguments) for words, params in words_of.items() for arguments in argument_lists(words, params)]
-        runs += [(words, ["--help"]) for words in words_of]
-        strictest = [(words, argument_lists(words, params)[-1]) for words, params in words_of.items()]
-        rng.shuffle(strictest)
-        for run in (*strictest, *(run for run in runs if run not in strictest), ("daemon stop", [])):
-            yield run_command, run, {"is_strict": is_strict, "is_module": is_module}
+    """Everything there is to do: functions of the runs."""
+    for what, argv, cwd, options in sessions(folder):
+        yield partial(run_server, what=what, argv=argv, cwd=cwd, options=options)
+    stop = partial(run_command, words="daemon stop", arguments=[])
+    yield from (stop, check_command_line, check_http, check_editor)
+    for is_module in (False, True):
+        runs = [(words, arguments_of(words, params)) for words, params in commands().items()]
+        rng.shuffle(runs)
+        for words, arguments in runs:
+            yield partial(run_command, words=words, arguments=arguments, is_module=is_module)
+        yield stop
 
 
 def campaign(figures, folder, seed):
-    """Runs all commands, sessions and checks once, or as many as `NUM_STRICT` for the shortest run."""
+    """Runs all sessions, checks and commands once, or the first `NUM_SHORT` in the shortest run."""
     with closing(Folder(folder)) as traps:
         runs = Runs(figures, traps)
-        is_short = figures.most <= NUM_STRICT
-        for number, (call, arguments, options) in enumerate(everything(traps, random.Random(seed))):
-            if number >= NUM_STRICT if is_short else figures.has_ended():
+        most = NUM_SHORT if figures.most <= NUM_SHORT else None
+        for call in itertools.islice(everything(traps, random.Random(seed)), most):
+            if most is None and figures.has_ended():
                 break
-            call(runs, *arguments, **options)
+            call(runs)
             figures.sample(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-        subprocess.run(
-            [sys.executable, str(traps.program), "daemon", "stop"],
-            env=traps.environment(is_strict=False),
-            cwd=traps.home,
-            capture_output=True,
-            check=False,
-        )
+        run_command(runs, "daemon stop", [])

@@ -13,21 +13,19 @@ from typing import Any
 import numpy as np
 
 from dg_lsp.errors import InputFileError
-from dg_training.documents import sample_texts
-from dg_training.export import training_progress, write_model
+from dg_training.documents import NUM_SENTINELS, sample_texts
+from dg_training.export import ExportMetadata, TrainingProgress, training_progress, write_model
 from dg_training.network import DiffusionNetwork
-from dg_training.objective import ObjectiveConfig
 from dg_training.pretrained import Origin, Pretrained, read_pretrained
 from dg_training.rows import RowConfig
 from dg_training.store import SPLITS, read_texts
 from dg_training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS, PrunedVocabulary, count_tokens, prune, restrict
-from dg_training.train import OptimizerConfig, TrainConfig, Trainer, TrainingProgress
+from dg_training.train import TrainConfig, Trainer
 
 MAX_TOKENS = 65_536
 """Largest vocabulary: token ids are stored in 16 bits."""
 KEPT = "kept.npy"  # ids of the source in a pruned vocabulary
 COUNTED_CHARS = 20_000_000  # of the corpus, by which the most frequent tokens are found
-CONFIDENCE_THRESHOLD = 0.9
 CPU_ROWS = RowConfig(
     num_rows=3,
     num_clean=768,  # prompts of up to 668 tokens
@@ -46,9 +44,6 @@ GPU_ROWS = RowConfig(
     max_copies=6,
 )
 GPU_LOADERS = 8  # processes that make batches: one tokenizes slower than a GPU trains
-MIDDLE_WEIGHT = 4.0
-CAUSAL_SHARE = 0.5  # of the steps that train canvases too
-CHECKPOINT_MINUTES = 15.0
 Show = Callable[[Mapping[str, Any]], None]
 
 
@@ -65,7 +60,7 @@ class AdaptOptions:
     licence: str = ""  # instead of the one that the checkpoint states
     file_type: str = "Q8_0"  # IQ4_NL: trained for it
     device: str = "cpu"
-    checkpoint_minutes: float = CHECKPOINT_MINUTES
+    checkpoint_minutes: float = 15.0
     is_resumed: bool = False
     rows: RowConfig | None = None
 
@@ -79,55 +74,66 @@ class Adaptation:
         A checkpoint that an adaptation exported is trained further: its vocabulary stays as it is.
 
         Raises:
-            InputFileError: the corpus or the checkpoint is missing, or the checkpoint states no licence.
-            ModelError: the checkpoint is damaged or not supported.
+            InputFileError: the corpus is missing, or the checkpoint states no licence.
+            ModelError: the checkpoint is missing, damaged or not supported.
         """
-        model = read_pretrained(checkpoint)
-        self.origin = model.origin if not options.licence else Origin(model.origin.name, options.licence)
+        self._model = model = read_pretrained(checkpoint)
+        self.origin = Origin(model.origin.name, options.licence) if options.licence else model.origin
         if not self.origin.licence:
             raise InputFileError(f"{checkpoint} states no licence: pass --licence with the identifier of its card")
-        self.checkpoint, self.options, self.folder = checkpoint, options, root / "adapted" / name
+        self.checkpoint = checkpoint
+        self.options = options
+        self.folder = root / "adapted" / name
         if options.is_resumed:
             pruned = prepared_vocabulary(model, self.folder)
         else:
             pruned = prepare_vocabulary(model, root, self.folder, options.num_tokens)
-        self.vocabulary, self.num_tokens = pruned.vocabulary, len(pruned.source_ids)
+        self.vocabulary = pruned.vocabulary
+        self.num_tokens = len(pruned.source_ids)
         self.facts = {
             "vocabulary": self.num_tokens,
             "of": len(model.vocabulary.tokens),
             "name": self.origin.name,
             "licence": self.origin.licence,
         }
-        self.config = train_config(model, self.num_tokens, options)
+        is_gpu = options.device.startswith("cuda")
+        start_ids = () if model.vocabulary.start_id is None else (END_OF_TEXT,)
+        self.config = TrainConfig(
+            rows=replace(options.rows or (GPU_ROWS if is_gpu else CPU_ROWS), start_ids=start_ids),
+            learning_rate=options.learning_rate,
+            minutes=options.minutes,
+            checkpoint_minutes=options.checkpoint_minutes,
+            is_causal=options.is_causal,
+            has_rounded_weights=options.file_type == "IQ4_NL",
+            loader_processes=GPU_LOADERS if is_gpu else 0,
+        )
         self.network = model.network(pruned)
-        self._context_length = model.context_length
+        self.progress = TrainingProgress(tokens=training_progress(checkpoint).tokens)
+        """At the start of a run; the tokens of the checkpoint count."""
 
     def trainer(self) -> Trainer:
-        """The trainer of the network. It counts the tokens on from those that the checkpoint states."""
-        trainer = Trainer(self.folder, self.config, device=self.options.device, network=self.network)
-        trainer.progress = TrainingProgress(tokens=training_progress(self.checkpoint)[1])
+        """The trainer of the network."""
+        trainer = Trainer(self.folder, self.config, self.network, device=self.options.device)
+        trainer.progress = self.progress
         if self.options.is_resumed:
             trainer.resume()
         return trainer
 
     def export(self, path: Path, network: DiffusionNetwork, progress: TrainingProgress) -> None:
         """Write the model file, and its card beside it."""
-        options = self.options
-        metadata = self.config.metadata(
-            progress.tokens,
-            name=options.name or f"{self.origin.name} dg",
+        rows = self.config.rows
+        metadata = ExportMetadata(
+            name=self.options.name or f"{self.origin.name} dg",
             description=f"{self.origin.name}, adapted to fill code; vocabulary pruned to {self.num_tokens} tokens",
             origin=self.origin,
-            steps=progress.step,
-            seconds=progress.seconds,
-            context_length=self._context_length,
-            repetition_match=0,
-            is_shifted=True,
-            has_canvases=not options.is_causal,
-            start_ids=self.config.rows.start_ids,
-            confidence_threshold=CONFIDENCE_THRESHOLD,
+            canvas_lengths=rows.canvas_lengths,
+            max_prompt_tokens=rows.max_prompt + NUM_SENTINELS,
+            progress=progress,
+            context_length=self._model.context_length,
+            start_ids=rows.start_ids,
+            has_canvases=not self.options.is_causal,
         )
-        write_model(path, network, self.vocabulary, metadata, options.file_type)
+        write_model(path, network, self.vocabulary, metadata, self.options.file_type)
         card = model_card(self.origin, self.checkpoint, self.num_tokens, progress.tokens)
         path.with_suffix(".md").write_text(card, encoding="utf-8")
 
@@ -140,7 +146,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
     adaptation = Adaptation(checkpoint, root, out.stem, options)
     show(adaptation.facts)
     if options.max_steps == 0:
-        adaptation.export(out, adaptation.network, TrainingProgress(tokens=training_progress(checkpoint)[1]))
+        adaptation.export(out, adaptation.network, adaptation.progress)
         return
     trainer = adaptation.trainer()
     with trainer.stopped_by_signal():
@@ -180,51 +186,12 @@ def prepared_vocabulary(model: Pretrained, folder: Path) -> PrunedVocabulary:
     return restrict(model.vocabulary, ids[len(SPECIAL_TOKENS) :].tolist())
 
 
-def train_config(model: Pretrained, num_tokens: int, options: AdaptOptions) -> TrainConfig:
-    """The configuration of a run."""
-    start_ids = () if model.vocabulary.start_id is None else (END_OF_TEXT,)
-    is_gpu = options.device.startswith("cuda")
-    rows = options.rows or (GPU_ROWS if is_gpu else CPU_ROWS)
-    return TrainConfig(
-        "adapt",
-        replace(model.config, num_tokens=num_tokens),
-        replace(rows, start_ids=start_ids),
-        OptimizerConfig(
-            options.learning_rate, weight_decay=0.01, warmup_steps=20, decay_from=0.8, ema_decay=0.99, has_muon=False
-        ),
-        ObjectiveConfig(middle_weight=MIDDLE_WEIGHT, is_shifted=True),
-        causal_share=1.0 if options.is_causal else CAUSAL_SHARE,
-        causal_until=1.0,
-        minutes=options.minutes,
-        checkpoint_minutes=options.checkpoint_minutes,
-        loader_processes=GPU_LOADERS if is_gpu else 0,
-        has_rounded_weights=options.file_type == "IQ4_NL",
-    )
-
-
-# the card
-
-_TERMS = {
-    "apache-2.0": (
-        "You may use, change and pass on this file, with a copy of the Apache Licence 2.0, the notices of the original "
-        "and a note that it was changed."
-    ),
-    "mit": "You may use, change and pass on this file, with the copyright notice of the original and its licence.",
-    "gemma": (
-        "This file is a Model Derivative under the Gemma Terms of Use, which are not an open source licence. If you "
-        "pass it on, pass on a copy of these terms with the restrictions of section 3.2, state that the model was "
-        'changed, and add a file `NOTICE` with the text "Gemma is provided under and subject to the Gemma Terms of Use '
-        'found at ai.google.dev/gemma/terms".'
-    ),
-}
-
-
 def model_card(origin: Origin, checkpoint: Path, num_tokens: int, num_seen: int) -> str:
-    """What the file is, and what may be done with it."""
-    terms = _TERMS.get(origin.licence.lower(), "Read the licence of the original before you pass on this file.")
-    named = " ".join(part for part in (origin.licence, origin.licence_name, origin.licence_link) if part)
+    """What the file is, and its licence."""
+    licence = " ".join(part for part in (origin.licence, origin.licence_name, origin.licence_link) if part)
     return (
         f"# {origin.name} dg\n\nMade from `{checkpoint.name}` ({origin.name}) with `python -m dg_training adapt`. "
         f"Its vocabulary is pruned to {num_tokens} tokens. It is trained on {num_seen} tokens of code to fill in the "
-        f"middle and to denoise a canvas.\n\nLicence: {named}. {terms}\n"
+        f"middle and to denoise a canvas.\n\nLicence: {licence}, that of the original. Read it before you pass on this "
+        "file: it may require its text, notices and a note that the file was changed.\n"
     )

@@ -1,8 +1,10 @@
 """The training corpus: files of pinned packages in several languages, without duplicates and benchmark text."""
 
+import functools
 import gzip
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -11,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from datasketch import MinHash, MinHashLSH
 
-from dg_training.deduplication import WORD, Hashes, Signature, deduplicate, minhash, ngram_hashes, word_hashes
 from dg_training.filters import (
     DECLARATIONS,
     PYTHON,
@@ -49,6 +52,19 @@ BENCHMARK_HASHES = Path(__file__).with_name("benchmarks.bin")
 """Little-endian 64-bit hashes of the benchmarks' n-grams, ascending, without their text; see `write_benchmarks`."""
 BENCHMARK_NGRAM = 10  # words
 MIN_DISTINCT_NAMES = 4  # an n-gram with fewer names is a row of numbers or a bare loop
+
+Hashes = npt.NDArray[np.uint64]
+Signature = npt.NDArray[np.uint32]
+
+WORD = re.compile(r"\w+")
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the hash of an n-gram depends on the order of its words
+NUM_MINHASHES = 128
+MINHASH_NGRAM = 5  # words
+MIN_SIMILARITY = 0.7  # estimated Jaccard similarity from which two files are near duplicates
+MAX_REPEATED_LINES = 0.5  # share of a file's distinct lines that are also in earlier files
+MIN_LINE_CHARS = 12  # shorter lines ("else:", "return x") are no evidence of copying
+NEW_MINHASH = functools.partial(MinHash, NUM_MINHASHES, scheme="affine32", hashfunc=int)
+PERMUTATIONS = NEW_MINHASH().permutations
 
 
 def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
@@ -210,3 +226,60 @@ def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package])
         if sizes := sizes_by_package[package.name]:
             row = {"package": package.name, "version": package.version, "licence": package.licence}
             yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}
+
+
+# duplicates: MinHash finds two versions of one file; repeated lines find files that were assembled from several others
+
+
+def word_hashes(text: str) -> Hashes:
+    """Hash each word, ignoring case, punctuation and white space; the same in every process. Shape (num_words,)."""
+    words = WORD.findall(text.lower())
+    return np.fromiter(map(_word_hash, words), np.uint64, len(words))
+
+
+@functools.lru_cache(maxsize=2_000_000)
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def ngram_hashes(words: Hashes, length: int) -> Hashes:
+    """Hash every n-gram of `length` words. Shape (max(0, num_words - length + 1),)."""
+    num = max(0, len(words) - length + 1)
+    total = np.zeros(num, np.uint64)
+    for i in range(length if num else 0):
+        total = total * FACTOR + words[i : i + num]
+    return total
+
+
+def minhash(words: Hashes) -> Signature:
+    """MinHash signature of a text's word 5-grams. Shape (128,)."""
+    signature = NEW_MINHASH(permutations=PERMUTATIONS)
+    signature.update_batch(np.unique(ngram_hashes(words, min(MINHASH_NGRAM, max(1, len(words)))) >> np.uint64(32)))
+    return np.asarray(signature.hashvalues, np.uint32)
+
+
+def deduplicate(files: Iterable[tuple[CorpusFile, Signature]], counts: Counter[str]) -> list[CorpusFile]:
+    """The first file of each group of duplicates; `counts` gets the reasons of the others."""
+    kept: list[CorpusFile] = []
+    digests: set[bytes] = set()
+    known_lines: set[int] = set()
+    index, signatures = MinHashLSH(threshold=MIN_SIMILARITY, num_perm=NUM_MINHASHES), list[Signature]()
+    for file, signature in files:
+        digest = hashlib.blake2b(file.text.encode()).digest()
+        if digest in digests:
+            counts["exact duplicate"] += 1
+            continue
+        entry = NEW_MINHASH(hashvalues=signature, permutations=PERMUTATIONS)
+        if any(np.mean(signatures[i] == signature) >= MIN_SIMILARITY for i in index.query(entry)):
+            counts["near duplicate"] += 1
+            continue
+        index.insert(len(signatures), entry)
+        signatures.append(signature)
+        lines = {hash(line) for text in file.text.split("\n") if len(line := " ".join(text.split())) >= MIN_LINE_CHARS}
+        if len(lines & known_lines) > MAX_REPEATED_LINES * len(lines):
+            counts["repeated lines"] += 1
+            continue
+        digests.add(digest)
+        known_lines |= lines
+        kept.append(file)
+    return kept

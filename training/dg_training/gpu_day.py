@@ -5,13 +5,17 @@ command to the next, but may be lost at any time. So the state of a run stays on
 in the run is exported every few minutes, and a command that has room sends what is missing of the newest one.
 """
 
+import hashlib
 import json
 import platform
 import shutil
+import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,9 +24,13 @@ from dg_lsp.errors import InputFileError
 from dg_training.adapt import Adaptation, AdaptOptions
 from dg_training.export import training_progress
 from dg_training.store import replacing
-from dg_training.train import Trainer, TrainingProgress
-from dg_training.transfer import MANIFEST, MIB, START, join_file, split_file, unpack_run
+from dg_training.train import Trainer
 
+MIB = 2**20
+MANIFEST = "manifest.json"
+CORPUS = ("train.jsonl.xz", "val.jsonl.xz")
+START = "start.gguf"
+ARCHIVE = "run.tar"
 EXPORTS, LOG, NAME = "exports", "log.jsonl", "gpu"
 SENT = "sent"  # a file beside an export: the slices that have come home
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
@@ -85,7 +93,7 @@ def run(
     """
     log = RunLog(root / LOG, parcel.out)
     log({"do": "start", "host": platform.node(), "device": _device_name(options.device), "torch": torch.__version__})
-    log({"do": "unpacked", "is_whole": unpack_run(packed, root)})
+    log({"do": "unpacked", "is_whole": unpack(packed, root)})
     if part_minutes:
         trainer, adaptation = _prepared(root, start or root / START, options, log, is_continued=is_continued)
 
@@ -115,7 +123,7 @@ def _prepared(
     if has_state := trainer.path.exists():
         trainer.resume()
     elif is_continued:
-        trainer.progress = TrainingProgress(*training_progress(start))
+        trainer.progress = training_progress(start)
     place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
     log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
     return trainer, adaptation
@@ -164,18 +172,17 @@ def send(root: Path, parcel: Parcel) -> int:
     return len(missing)
 
 
-def collect(homes: Sequence[Path], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def collect(homes: Sequence[Path], path: Path) -> dict[str, Any]:
     """Join the newest export whose slices are all in `homes`, the folders that came back, and write it to `path`.
 
-    Returns its manifest and the lines of the logs, without repetitions.
+    Returns its manifest.
 
     Raises:
         InputFileError: there is no whole export.
     """
     errors = []
-    for name in sorted(
-        {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}, reverse=True
-    ):
+    names = {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}
+    for name in sorted(names, reverse=True):
         try:
             facts, content = join_file([home / name for home in homes])
         except InputFileError as error:
@@ -184,33 +191,81 @@ def collect(homes: Sequence[Path], path: Path) -> tuple[dict[str, Any], list[dic
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             partial.write_bytes(content)
-        texts = [(home / LOG).read_text() for home in homes if (home / LOG).exists()]
-        lines = dict.fromkeys(line for text in texts for line in text.splitlines() if line.endswith("}"))
-        return facts, [json.loads(line) for line in lines]
+        return facts
     raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, homes))}")
 
 
-def log_entry(title: str, facts: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """The log's entry of a run as Markdown: speed, and losses by time."""
-    devices = dict.fromkeys(str(line["device"]) for line in lines if line.get("do") == "start")
-    speeds = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-    speed = f"{speeds[len(speeds) // 2]:,} tokens/s" if speeds else "not measured"
-    num_commands = sum(line.get("do") == "train" for line in lines)
-    summary = (
-        f"{facts['step']:,} steps, {facts['tokens'] / 1e6:.1f} M tokens, {facts['seconds'] / 60:.1f} minutes of "
-        f"training in {num_commands} commands, median speed {speed}. Losses in nats of the averaged weights on the "
-        "validation packages:"
-    )
-    text = [
-        f"## {title} · {', '.join(devices)}",
-        "",
-        summary,
-        "",
-        "| minutes | M tokens | next token, context | next token, middle | masked middle | all masked | leftmost |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    names = ("next_token_context", "next_token_middle", "masked_middle", "masked_middle_full", "masked_middle_leftmost")
-    for line in (line for line in lines if "next_token_context" in line):
-        losses = " | ".join(f"{line[name]:.2f}" if name in line else "" for name in names)
-        text.append(f"| {line['seconds'] / 60:.1f} | {line['tokens'] / 1e6:.1f} | {losses} |")
-    return "\n".join(text) + "\n"
+# what travels
+
+
+def pack(root: Path, folder: Path, slice_bytes: int, start: Path | None = None) -> None:
+    """Writes the corpus in `root` and the model `start` as one archive in slices into a new `folder`."""
+    with TemporaryDirectory() as temporary:
+        archive = Path(temporary) / ARCHIVE
+        with tarfile.open(archive, "w") as tar:
+            for name in CORPUS:
+                tar.add(root / name, name)
+            if start is not None:
+                tar.add(start, START)
+        shutil.rmtree(folder, ignore_errors=True)
+        split_file(archive, folder, slice_bytes, {})
+
+
+def unpack(folders: Sequence[Path], root: Path) -> bool:
+    """Keeps slices of a packed run in `root`, and unpacks it there once all have come; returns whether that is so.
+
+    Raises:
+        InputFileError: a slice is damaged.
+    """
+    held = root / "slices"
+    held.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
+        shutil.copytree(folder, held, dirs_exist_ok=True)
+    manifest = held / MANIFEST
+    names = json.loads(manifest.read_text())["slices"] if manifest.exists() else ()
+    if names and all((held / name).exists() for name in names):
+        _, content = join_file([held])
+        with tarfile.open(fileobj=BytesIO(content)) as archive:
+            for name in (*CORPUS, START):
+                if name in archive.getnames() and (member := archive.extractfile(name)) is not None:
+                    (root / name).write_bytes(member.read())
+        shutil.rmtree(held)
+    return all((root / name).exists() for name in CORPUS)
+
+
+def split_file(path: Path, folder: Path, slice_bytes: int, facts: Mapping[str, Any]) -> None:
+    """Writes a file as slices `PATH.01`, ... and a manifest with its checksum into a new `folder`.
+
+    The folder appears at once: a command that is cut off leaves a whole one or none.
+    """
+    content = path.read_bytes()
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    slices = [content[at : at + slice_bytes] for at in range(0, len(content), slice_bytes)]
+    names = [f"{path.name}.{number:02}" for number in range(1, len(slices) + 1)]
+    for name, part in zip(names, slices, strict=True):
+        (partial / name).write_bytes(part)
+    manifest = {**facts, "name": path.name, "slices": names, "sha256": hashlib.sha256(content).hexdigest()}
+    (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
+    partial.rename(folder)
+
+
+def join_file(folders: Sequence[Path]) -> tuple[dict[str, Any], bytes]:
+    """The manifest and the content of a file that `split_file` wrote; its slices may be in several folders.
+
+    Raises:
+        InputFileError: a slice is missing or damaged.
+    """
+    here = [folder for folder in folders if (folder / MANIFEST).exists()]
+    names = ", ".join(map(str, here or folders))
+    try:
+        facts = json.loads((here[0] / MANIFEST).read_text())
+        paths = [next(path for folder in here if (path := folder / name).exists()) for name in facts["slices"]]
+        content = b"".join(path.read_bytes() for path in paths)
+        is_whole = hashlib.sha256(content).hexdigest() == facts["sha256"]
+    except (OSError, ValueError, KeyError, IndexError, StopIteration) as error:
+        raise InputFileError(f"{names} holds no whole file") from error
+    if not is_whole:
+        raise InputFileError(f"{names} is damaged: the checksum differs")
+    return facts, content

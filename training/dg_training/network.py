@@ -1,4 +1,4 @@
-"""A transformer over clean tokens and canvases: dg-mini's own, and the pretrained ones that `adapt` reads.
+"""The transformers that `adapt` trains, over clean tokens and canvases.
 
 llama.cpp runs its weights; they have the tensor names of a GGUF file, except that rotated heads are always in NeoX
 order (`pretrained` converts those of llama).
@@ -6,8 +6,8 @@ order (`pretrained` converts those of llama).
 Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
 tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
 
-The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
-each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and one tensor.
+The rule has two forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
+each other), and `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13).
 """
 
 from dataclasses import dataclass
@@ -18,25 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from dg_training.tokenizer import NUM_TOKENS
-
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Shape of a network. The defaults are those of dg-mini."""
+    """Shape of a network."""
 
     width: int
     layers: int
     heads: int
     kv_heads: int
     hidden: int  # of the gated feed-forward layer
-    head_width: int = 64
-    num_tokens: int = NUM_TOKENS
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-6
-    architecture: str = "qwen3"
-    """llama.cpp's: llama, qwen2 or qwen3."""
-    is_tied: bool = True  # the output layer is the embedding
+    head_width: int
+    num_tokens: int
+    rope_theta: float
+    norm_eps: float
+    architecture: str  # llama.cpp's: llama, qwen2 or qwen3
+    is_tied: bool  # the output layer is the embedding
     rope_factors: tuple[float, ...] = ()
     """Divisors of the frequencies, half a head of them; empty: all 1."""
 
@@ -64,7 +61,7 @@ class DenseMask(NamedTuple):
     canvas: Tensor  # (R, 1, C, L): its own positions
 
 
-Mask: TypeAlias = DenseMask | BlockMask | Tensor
+Mask: TypeAlias = DenseMask | BlockMask
 
 
 def dense_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> DenseMask:
@@ -115,8 +112,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     """Attention of q (R, H, n, d) over k, v (R, G, n, d), H a multiple of G; returns (R, H, n, d)."""
     if isinstance(mask, BlockMask):
         return cast(Tensor, flex_attention(q, k, v, block_mask=mask, enable_gqa=True))
-    if isinstance(mask, Tensor):
-        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
     clean = mask.context.shape[-1]
     out = _attend_documents(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask)
     return out if q.shape[2] == clean else torch.cat([out, _attend_canvases(q, k, v, mask)], 2)
@@ -203,16 +198,6 @@ class DiffusionNetwork(nn.Module):
         self.blk = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.output_norm = nn.RMSNorm(config.width, config.norm_eps)
         self.output = None if config.is_tied else nn.Linear(config.width, config.num_tokens, bias=False)
-        self._initialize()
-
-    def _initialize(self) -> None:
-        """Unit variance through every layer; weights that write to the residual stream are scaled down by the depth."""
-        depth = (2 * self.config.layers) ** -0.5
-        for name, weight in self.named_parameters():
-            if weight.ndim == 2:
-                is_residual = name.endswith(("output.weight", "down.weight"))
-                scale = 0.02 if "embd" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
-                nn.init.normal_(weight, 0.0, scale)
 
     @property
     def output_weight(self) -> Tensor:

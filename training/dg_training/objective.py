@@ -17,23 +17,14 @@ VALIDATION_SEED = 7
 GPU_CHUNK, CPU_CHUNK = 16_384, 512  # targets of one product with the vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectiveConfig:
-    """Masks and weights of the denoising loss."""
-
-    fill_weight: float = 0.1  # of the end tokens that fill a canvas after the first one
-    leftmost_weight: float = 4.0  # added to the leftmost mask of a canvas, halved for each mask after it
-    full_share: float = 0.15  # share of canvases that are all masks
-    left_share: float = 0.30  # share of canvases with a known left part, as in left-to-right decoding
-    middle_weight: float = 1.0  # of a middle's tokens in the next-token loss; the other tokens have 1
-    is_shifted: bool = False
-    """A position predicts the next token, as in causal models: the first position of a canvas is predicted by the last
-    clean token before it, which sees no canvas."""
+FILL_WEIGHT = 0.1  # of the end tokens that fill a canvas after the first one
+LEFTMOST_WEIGHT = 4.0  # added to the leftmost mask of a canvas, halved for each mask after it
+FULL_SHARE = 0.15  # of canvases that are all masks
+LEFT_SHARE = 0.30  # of canvases with a known left part, as in left-to-right decoding
+MIDDLE_WEIGHT = 4.0  # of a middle's tokens in the next-token loss; the other tokens have 1
 
 
-def draw_masks(
-    length: Tensor, canvas_length: int, config: ObjectiveConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def draw_masks(length: Tensor, canvas_length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Which positions are masked, (R, C, L) bool, and the noise kind of each canvas, (R, C).
 
     length (R, C): positions in use. Random masks have a rate of U(0, 1). A canvas in use has at least one mask.
@@ -43,8 +34,7 @@ def draw_masks(
     which, rate, noise = (torch.rand(shape, device=device, generator=generator) for shape in shapes)
     at = torch.arange(canvas_length, device=device).expand(*shape, canvas_length)
     used = at < length[..., None]
-    is_full, is_left = which < config.full_share, which < config.full_share + config.left_share
-    kind = torch.where(is_full, FULL, torch.where(is_left, LEFT, RANDOM))
+    kind = torch.where(which < FULL_SHARE, FULL, torch.where(which < FULL_SHARE + LEFT_SHARE, LEFT, RANDOM))
     is_known_left = at < (rate * length).floor()[..., None]
     masked = torch.where((kind == LEFT)[..., None], ~is_known_left, noise < rate[..., None])
     masked = masked | (kind == FULL)[..., None]
@@ -67,16 +57,13 @@ class Losses:
     masked: Tensor
     masked_is_fill: Tensor
     masked_in_middle: Tensor
-    masked_noise: Tensor  # noise kind of its canvas
     masked_rank: Tensor  # masks before it in its canvas; decoding takes the leftmost mask first
 
-    def total(self, config: ObjectiveConfig) -> Tensor:
+    def total(self) -> Tensor:
         """The weighted mean next-token loss plus the weighted mean denoising loss."""
-        next_weight = torch.where(self.next_in_middle, config.middle_weight, 1.0)
+        next_weight = torch.where(self.next_in_middle, MIDDLE_WEIGHT, 1.0)
         next_loss = (self.next * next_weight).sum() / next_weight.sum().clamp(min=1.0)
-        weight = torch.where(
-            self.masked_is_fill, config.fill_weight, 1.0 + config.leftmost_weight * 0.5**self.masked_rank
-        )
+        weight = torch.where(self.masked_is_fill, FILL_WEIGHT, 1.0 + LEFTMOST_WEIGHT * 0.5**self.masked_rank)
         return next_loss + (self.masked * weight).sum() / weight.sum().clamp(min=1.0)
 
     def summary(self) -> Tensor:
@@ -99,10 +86,14 @@ def without_canvases(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Objective:
-    """The losses of a network."""
+    """The losses of a network.
 
-    def __init__(self, network: DiffusionNetwork, config: ObjectiveConfig) -> None:
-        self.network, self.config = network, config
+    A position predicts the next token, as in causal models: the first position of a canvas is predicted by the last
+    clean token before it, which sees no canvas.
+    """
+
+    def __init__(self, network: DiffusionNetwork) -> None:
+        self.network = network
         self.is_cuda = next(network.parameters()).device.type == "cuda"
         self._loss = torch.compile(cross_entropy) if self.is_cuda else cross_entropy
 
@@ -110,7 +101,7 @@ class Objective:
         """Losses of a batch with newly drawn masks."""
         rows, num_clean = b["tokens"].shape
         canvas_length = b["target"].shape[2]
-        masked, noise = draw_masks(b["length"], canvas_length, self.config, generator)
+        masked, _ = draw_masks(b["length"], canvas_length, generator)
         noisy = torch.where(masked, MASK, b["target"]).view(rows, -1)
         at = torch.arange(canvas_length, device=masked.device)
         noisy_position = ((b["start"] - b["context_start"])[:, :, None] + at).view(rows, -1)
@@ -122,15 +113,12 @@ class Objective:
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
         rank = masked.cumsum(-1)[masked] - 1
         is_fill = (at >= b["num_content"][:, :, None])[masked]
-        in_middle, noise = (x[..., None].expand_as(masked)[masked] for x in (b["is_middle"], noise))
+        in_middle = b["is_middle"][..., None].expand_as(masked)[masked]
         masked = masked.view(rows, -1)
         targets = torch.cat([b["tokens"][:, 1:][follows], b["target"].view(rows, -1)[masked]]).long()
-        of_canvases = h[:, num_clean:]
-        if self.config.is_shifted:
-            of_canvases = _shifted(h, b["start"], canvas_length)
-        states = torch.cat([h[:, : num_clean - 1][follows], of_canvases[masked]])
+        states = torch.cat([h[:, : num_clean - 1][follows], _shifted(h, b["start"], canvas_length)[masked]])
         loss, num = self._cross_entropy(states, targets), int(follows.sum())
-        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, noise, rank)
+        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, rank)
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
         """In chunks of one size, so that one compiled graph serves all batches."""
@@ -158,7 +146,7 @@ def validation_batches(root: Path, config: RowConfig, device: torch.device, num:
 
 
 def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Mean losses in nats by kind of target and noise, for those that occur. The masks are always the same.
+    """Mean losses in nats by kind of target, for those that occur. The masks are always the same.
 
     On a GPU gradients stay on: without them every block would be compiled a second time, which takes longer than a
     validation.
@@ -178,8 +166,6 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str
             "masked_middle_leftmost": x.masked[content & (x.masked_rank == 0)],
             "fill": x.masked[x.masked_is_fill],
         }
-        for noise, name in enumerate(("full", "left", "random")):
-            parts[f"masked_middle_{name}"] = x.masked[content & (x.masked_noise == noise)]
         for name, loss in parts.items():
             losses_by_kind.setdefault(name, []).append(loss.detach().float())
     joined = {name: torch.cat(parts) for name, parts in losses_by_kind.items()}

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, load_tokenizer
 
 Int = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
-StreamState: TypeAlias = dict[str, Any]
 
 MIN_PLAIN = 24  # tokens; less free space of a row stays empty
 SHORT_CANVAS = 0.25  # share of canvases that do not use all positions
@@ -86,18 +85,6 @@ class BatchStream:
     def __init__(self, documents: DocumentStream, config: RowConfig) -> None:
         self.documents, self.config, self.rng = documents, config, documents.rng
         self.waiting: deque[TrainingDocument] = deque()
-
-    def state(self) -> StreamState:
-        """The random generator and the documents that wait for a row: what `restore` needs."""
-        return {
-            "rng": self.rng.bit_generator.state,
-            "waiting": [(doc.ids.tolist(), doc.middle) for doc in self.waiting],
-        }
-
-    def restore(self, state: StreamState) -> None:
-        """Continue where `state` was taken."""
-        self.rng.bit_generator.state = state["rng"]
-        self.waiting = deque(TrainingDocument(np.array(ids, np.uint16), middle) for ids, middle in state["waiting"])
 
     def batch(self) -> TrainingBatch:
         """The next batch."""
@@ -173,53 +160,27 @@ def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchSt
     return BatchStream(DocumentStream(files, tokenizer, *shape), config)
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderState:
-    """The state of each loader process after its last consumed batch, and which one comes next."""
+class _TrainingBatches(IterableDataset[TrainingBatch]):
+    """The endless batches of each loader process."""
 
-    streams: tuple[StreamState | None, ...]
-    turn: int = 0
-
-
-class _LoaderStreams(IterableDataset[tuple[int, TrainingBatch, StreamState]]):
-    """The endless training batches of one loader process, each with its stream's number and later state."""
-
-    def __init__(self, root: Path, config: RowConfig, seed: int, state: LoaderState) -> None:
+    def __init__(self, root: Path, config: RowConfig, seed: int) -> None:
         super().__init__()
-        self.arguments, self.seed, self.state = (root, "train", config), seed, state
+        self.root, self.config, self.seed = root, config, seed
 
-    def __iter__(self) -> Iterator[tuple[int, TrainingBatch, StreamState]]:
+    def __iter__(self) -> Iterator[TrainingBatch]:
         worker = get_worker_info()
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        number = (self.state.turn + (worker.id if worker else 0)) % len(self.state.streams)
-        stream = open_stream(*self.arguments, self.seed + number)
-        if stream_state := self.state.streams[number]:
-            stream.restore(stream_state)
+        stream = open_stream(self.root, "train", self.config, self.seed + (worker.id if worker else 0))
         while True:
-            yield number, stream.batch(), stream.state()
+            yield stream.batch()
 
 
-class BatchLoader:
+def training_batches(root: Path, config: RowConfig, seed: int, num_processes: int) -> Generator[TrainingBatch]:
     """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
-
-    def __init__(
-        self, root: Path, config: RowConfig, seed: int, num_processes: int, state: LoaderState | None = None
-    ) -> None:
-        self.state = state or LoaderState((None,) * max(1, num_processes))
-        """What a new loader needs to continue after the last batch of this one."""
-        options = {"prefetch_factor": BATCHES_AHEAD, "multiprocessing_context": "spawn"} if num_processes else {}
-        streams = _LoaderStreams(root, config, seed, self.state)
-        self._batches = DataLoader(
-            streams, batch_size=None, num_workers=num_processes, collate_fn=_unchanged, **options
-        )
-
-    def __iter__(self) -> Generator[TrainingBatch]:
-        for number, batch, stream_state in self._batches:
-            streams = self.state.streams
-            streams = (*streams[:number], stream_state, *streams[number + 1 :])
-            self.state = LoaderState(streams, (number + 1) % len(streams))
-            yield batch
+    options = {"prefetch_factor": BATCHES_AHEAD, "multiprocessing_context": "spawn"} if num_processes else {}
+    batches = _TrainingBatches(root, config, seed)
+    yield from DataLoader(batches, batch_size=None, num_workers=num_processes, collate_fn=_unchanged, **options)
 
 
 def _unchanged(item: Any) -> Any:

@@ -1,11 +1,10 @@
-"""Our vocabulary, and those of pretrained models: read from a checkpoint, pruned to what code needs, written to GGUF.
+"""Vocabularies of byte-level BPE: read from a GGUF file, pruned to what code needs, and written to one.
 
-Ours has 8,192 byte-level BPE tokens. The first sixteen are special; ids 6 to 15 are reserved. A pruned vocabulary
-begins with them too. It gives the same tokens for every text whose tokens are all kept: with a token, all tokens that
-arise on the way to it are kept, so the same merges are applied in the same order. Other texts become shorter tokens.
+A pruned vocabulary begins with our sixteen special tokens, of which ids 6 to 15 are reserved. It gives the same tokens
+for every text whose tokens are all kept: with a token, all tokens that arise on the way to it are kept, so the same
+merges are applied in the same order. Other texts become shorter tokens.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,82 +15,25 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.errors import InputFileError, ModelUnsupportedError
-from dg_lsp.gguf import GGUFHeader, read_header
-from dg_lsp.models.checkpoint import read_json
+from dg_lsp.gguf import GGUFHeader
 
 Kind = gguf.TokenType
-NUM_TOKENS = 8192
 END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
 _NAMES = ("endoftext", "mask", "prefix", "suffix", "middle", "eom", "file", "expand", "delete")
 SPECIAL_TOKENS = tuple(f"<|{name}|>" for name in (*_NAMES, *(f"reserved_{i}" for i in range(9, 16))))
 BANNED_IDS = tuple(i for i in range(len(SPECIAL_TOKENS)) if i != END_OF_MIDDLE)
 """Special tokens that a completion never contains; END_OF_MIDDLE ends it."""
 
-PRE_TOKENIZER = "qwen2"
-"""llama.cpp's LLAMA_VOCAB_PRE_TYPE_QWEN2 (src/llama-vocab.cpp), so that both tokenizers produce the same ids."""
-PRE_TOKENIZER_REGEX = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-MAX_TOKEN_CHARS = 24
-
-
-def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Tokenizer:
-    """Train a BPE tokenizer; the special tokens get the first ids."""
-    tokenizer = _byte_level(models.BPE())
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-        max_token_length=MAX_TOKEN_CHARS,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load a tokenizer.json file; InputFileError if it does not exist."""
     if not path.exists():
-        raise InputFileError(f"no such file: {path}; `data` or a copy of its work folder makes it")
+        raise InputFileError(f"no such file: {path}; `adapt` writes it")
     return Tokenizer.from_file(str(path))
-
-
-def tokenizer_from_gguf(path: Path) -> Tokenizer:
-    """Extract the tokenizer from a GGUF file of this package, so that training can continue from its weights.
-
-    Raises:
-        InputFileError: the file has another pre-tokenizer or other special tokens.
-        ModelError: the file does not exist or is damaged.
-    """
-    values = read_header(path).values
-
-    def contents(key: str) -> Any:
-        value = values.get(f"tokenizer.ggml.{key}")
-        return [] if value is None else value.read()
-
-    tokens, types = contents("tokens"), contents("token_type")
-    if contents("pre") != PRE_TOKENIZER or tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-        raise InputFileError(f"{path} has the tokenizer of another model: train a new one with --new-tokenizer")
-    vocabulary = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != Kind.UNUSED}
-    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in contents("merges"))]
-    tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return tokenizer
-
-
-def _byte_level(model: models.BPE, regexes: Sequence[str] = (PRE_TOKENIZER_REGEX,)) -> Tokenizer:
-    """A tokenizer that splits text by these expressions, as llama.cpp's pre-tokenizers do, without a normalizer."""
-    tokenizer = Tokenizer(model)
-    splits = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in regexes]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 BYTE_LEVEL = "gpt2"
@@ -105,7 +47,7 @@ PRE_TOKENIZERS = {
     "gpt-2": (_GPT2,),
     "smollm": (r"\p{N}", _GPT2),  # digits one by one, then the pieces between them
 }
-"""Regular expressions by llama.cpp's names, applied one after the other, as in the checkpoints' own files."""
+"""Regular expressions by llama.cpp's names, applied one after the other."""
 _ADVICE = "use a checkpoint with the byte-level tokenizer of Qwen, Llama 3 or SmolLM"
 Merge = tuple[str, str]
 
@@ -126,7 +68,11 @@ class Vocabulary:
         plain = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] == Kind.NORMAL}
         added = {i: token for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
         whole = plain | {token: i for i, token in added.items()}
-        tokenizer = _byte_level(models.BPE(whole, list(self.merges)), PRE_TOKENIZERS[self.pre])
+        tokenizer = Tokenizer(models.BPE(whole, list(self.merges)))
+        splits = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in PRE_TOKENIZERS[self.pre]]
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+        tokenizer.decoder = decoders.ByteLevel()
         for i, token in sorted(added.items()):
             is_special = self.kinds[i] == Kind.CONTROL
             entry = AddedToken(token, normalized=False, special=is_special)
@@ -149,32 +95,7 @@ class Vocabulary:
             writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
 
 
-def own_vocabulary(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
-    """The vocabulary of a tokenizer of `tokenizer.train_tokenizer`, filled up with unused tokens."""
-    tokens = {i: token for token, i in tokenizer.get_vocab().items()}
-    num_special = len(SPECIAL_TOKENS)
-    ordinary = [Kind.NORMAL if i in tokens else Kind.UNUSED for i in range(num_special, num_tokens)]
-    return Vocabulary(
-        tuple(tokens.get(i, f"<|unused_{i}|>") for i in range(num_tokens)),
-        (*([Kind.CONTROL] * num_special), *ordinary),
-        _merges_of_file(tokenizer.to_str()),
-        PRE_TOKENIZER,
-        None,
-        END_OF_MIDDLE,
-    )
-
-
-def _merges_of_file(text: str) -> tuple[Merge, ...]:
-    """The merges in the text of a tokenizer.json."""
-    merges = json.loads(text)["model"]["merges"]
-    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
-    return tuple((left, right) for left, right in pairs)
-
-
-# checkpoints
-
-
-def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
+def read_vocabulary(header: GGUFHeader) -> Vocabulary:
     """The vocabulary of a GGUF file.
 
     Raises:
@@ -195,51 +116,6 @@ def vocabulary_of_gguf(header: GGUFHeader) -> Vocabulary:
     merges = tuple((left, right) for left, _, right in (merge.partition(" ") for merge in value("merges", [])))
     start_id = value("bos_token_id") if value("add_bos_token", False) else None
     return Vocabulary(tuple(tokens), tuple(kinds), merges, pre, start_id, value("eos_token_id"))
-
-
-def vocabulary_of_folder(folder: Path, end_id: int, num_tokens: int) -> Vocabulary:
-    """The vocabulary in the tokenizer.json of a checkpoint; ModelUnsupportedError if it is of another kind."""
-    path = folder / "tokenizer.json"
-    content = read_json(path)
-    model = content.get("model") or {}
-    if model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise ModelUnsupportedError(f"{path} is not a byte-level BPE tokenizer: {_ADVICE}")
-    added = {entry["content"]: entry for entry in content.get("added_tokens", ())}
-    ids: dict[str, int] = {**model["vocab"], **{text: entry["id"] for text, entry in added.items()}}
-    tokens, kinds = [f"<|unused_{i}|>" for i in range(num_tokens)], [int(Kind.UNUSED)] * num_tokens
-    for token, i in ids.items():
-        entry = added.get(token)
-        kind = Kind.NORMAL if entry is None else Kind.CONTROL if entry.get("special") else Kind.USER_DEFINED
-        tokens[i], kinds[i] = token, int(kind)
-    start = Tokenizer.from_file(str(path)).encode("").ids
-    return Vocabulary(
-        tuple(tokens),
-        tuple(kinds),
-        _merges_of_file(path.read_text(encoding="utf-8")),
-        _pre_tokenizer_name(path, content.get("pre_tokenizer")),
-        start[0] if start else None,
-        end_id,
-    )
-
-
-def _pre_tokenizer_name(path: Path, content: Mapping[str, Any] | None) -> str:
-    """llama.cpp's name of the pre-tokenizer in a tokenizer.json."""
-    steps = (content or {}).get("pretokenizers") or ([content] if content else [])
-    patterns: list[str | None] = []
-    for step in steps:
-        if step["type"] == "Split":
-            patterns.append((step.get("pattern") or {}).get("Regex"))
-        elif step["type"] == "Digits":
-            patterns.append(r"\p{N}" if step.get("individual_digits") else None)
-        elif step["type"] == "ByteLevel" and step.get("use_regex", True):
-            patterns.append(_GPT2)
-    names = [name for name, regexes in PRE_TOKENIZERS.items() if patterns == list(regexes)]
-    if not names:
-        raise ModelUnsupportedError(f"{path} splits text in another way: {_ADVICE}")
-    return names[0]
-
-
-# pruning
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dg_training import corpus, deduplication, filters
+from dg_training import corpus, filters
 from dg_training import packages as package_archives
 from dg_training.packages import DEBIAN, DEBIAN_SOURCE, NPM, Package, is_allowed
 from dg_training.store import CorpusFile, read_texts
@@ -212,13 +212,13 @@ def test_the_sample_of_the_corpus_passes_all_filters(sample_files):
     kept, counts = filter_texts(*((file.path, file.text) for file in sample_files))
     texts = [file.text for file in sample_files]
     assert counts == {"seen": len(sample_files)}
-    assert [file.text for file in deduplication.deduplicate(kept, counts)] == texts
+    assert [file.text for file in corpus.deduplicate(kept, counts)] == texts
     copies = []
     for file in random.Random(1).sample([file for file in sample_files if file.text.count("\n") > 100], 20):
         lines = file.text.splitlines(keepends=True)
         lines[10:12] = ["# changed by a vendor\n"]
         copies += filter_texts((file.path, "".join(lines)))[0]
-    assert [file.text for file in deduplication.deduplicate([*kept, *copies], counts)] == texts
+    assert [file.text for file in corpus.deduplicate([*kept, *copies], counts)] == texts
     assert counts["near duplicate"] == 20
 
 
@@ -264,7 +264,7 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     packages = tmp_path / "packages.toml"
     packages.write_text('held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n')
     monkeypatch.setattr(corpus, "standard_library", lambda: Package("stdlib", "3", "PSF-2.0", stdlib))
-    monkeypatch.setattr(deduplication, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
+    monkeypatch.setattr(corpus, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
     manifest = corpus.prepare(tmp_path, packages=packages, num_processes=1)
     assert [(s["package"], s["split"], s["files"]) for s in manifest["sources"]] == [
         ("good", "train", 1),  # b.py: a.py is also in the validation package
@@ -365,7 +365,7 @@ def test_debian_packages_are_read(licence, tmp_path):
 
 
 def shared(text, hashes):
-    return corpus.num_benchmark_ngrams(deduplication.word_hashes(text), hashes)
+    return corpus.num_benchmark_ngrams(corpus.word_hashes(text), hashes)
 
 
 def unique_lines(seed, num_lines=60):
@@ -378,11 +378,8 @@ def test_deduplicate_counts_the_kinds_of_duplicates():
     first, second, third = map(unique_lines, range(3))
     mixed = "".join(a + b for a, b in zip(first.splitlines(True)[:20], second.splitlines(True)[:20], strict=True))
     texts, counts = [first, second, first, "    other = None\n" + first, mixed, third, ""], Counter()
-    files = [
-        (CorpusFile("p", str(i), text), deduplication.minhash(deduplication.word_hashes(text)))
-        for i, text in enumerate(texts)
-    ]
-    assert [file.text for file in deduplication.deduplicate(files, counts)] == [first, second, third, ""]
+    files = [(CorpusFile("p", str(i), text), corpus.minhash(corpus.word_hashes(text))) for i, text in enumerate(texts)]
+    assert [file.text for file in corpus.deduplicate(files, counts)] == [first, second, third, ""]
     assert counts == {"exact duplicate": 1, "near duplicate": 1, "repeated lines": 1}
 
 

@@ -10,7 +10,7 @@ from dg_training.documents import DocumentStream, by_language, language_shares, 
 from dg_training.store import CorpusFile
 from dg_training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX, Vocabulary
 
-from .conftest import corpus_files
+from .conftest import corpus_files, toy_source
 
 BLOCK = ["    if ready(first, second):", "        first += 1", "", "        return first", "    return None"]
 
@@ -96,3 +96,16 @@ def test_every_language_has_its_share(toy):
     for text in sample_texts(files, 5_000):
         chars[text] += len(text)
     assert 1_000 < sum(chars.values()) < 12_000
+
+
+def test_a_suffix_has_up_to_a_third_of_the_prompt(toy):
+    files = corpus_files([toy_source(seed, 400) for seed in range(4)])
+    stream, shares = DocumentStream(files, toy.tokenizer, 300, 32, 1), []
+    for _ in range(300):
+        document = stream.infill_document()
+        suffix = document.ids.tolist().index(PREFIX) - 1
+        if document.middle > 200:
+            shares.append(suffix / (document.middle - 3))
+    # a prefix of whole lines may be shorter than its room
+    assert 0.28 < np.quantile(shares, 0.95) < 0.36
+    assert np.quantile(shares, 0.05) < 0.05

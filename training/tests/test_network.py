@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from dg_training.network import attend, block_mask, dense_mask
 from dg_training.objective import to_tensors
@@ -32,14 +33,16 @@ def naive_mask(b):
 @pytest.mark.parametrize("make_mask", [dense_mask, block_mask])
 @torch.no_grad()
 def test_attention_follows_the_rule(toy, make_mask):
-    rows = replace(toy.config.rows, num_rows=4, num_clean=640, max_middle=128)  # documents of several tiles
+    rows = replace(toy.rows, num_rows=4, num_clean=640, max_middle=128)  # documents of several tiles
     b = to_tensors(open_stream(toy.root, "train", rows, 3).batch(), torch.device("cpu"))
     b["length"][0, 1] = b["start"][0, 1] = b["context_start"][0, 1] = 0  # an empty canvas
     generator = torch.Generator().manual_seed(0)
     n = b["tokens"].shape[1] + b["target"][0].numel()
     q, k, v = (torch.randn(4, heads, n, WIDTH, generator=generator) for heads in (HEADS, GROUPS, GROUPS))
-    found = attend(q, k, v, make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2]))
-    assert found.isfinite().all()
+    mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2])
+    attended = attend(q, k, v, mask)
+    assert attended.isfinite().all()
     visible = naive_mask(b)
     has_keys = visible.any(-1).expand(-1, HEADS, -1)
-    torch.testing.assert_close(found[has_keys], attend(q, k, v, visible)[has_keys], rtol=1e-4, atol=1e-5)
+    expected = F.scaled_dot_product_attention(q, k, v, visible, enable_gqa=True)
+    torch.testing.assert_close(attended[has_keys], expected[has_keys], rtol=1e-4, atol=1e-5)

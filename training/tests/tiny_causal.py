@@ -1,12 +1,17 @@
-"""Tiny random checkpoints of three architectures as transformers writes them, with their tokenizers."""
+"""Tiny random causal models of three architectures: in transformers, and as a GGUF file with a tokenizer."""
 
+import json
 import random
 
+import gguf
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from dg_training.tokenizer import PRE_TOKENIZERS
+from dg_training.export import add_shape
+from dg_training.network import NetworkConfig
+from dg_training.pretrained import ROPE_FACTORS, permuted
+from dg_training.tokenizer import PRE_TOKENIZERS, Kind, Vocabulary
 
 SIZES = {
     "hidden_size": 64,
@@ -19,56 +24,109 @@ SIZES = {
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 64, "rope_theta": 500_000.0}
 CONFIGS = {
-    "llama": lambda **more: LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=LLAMA3, **more),
-    "qwen2": lambda **more: Qwen2Config(**SIZES, tie_word_embeddings=True, **more),
-    "qwen3": lambda **more: Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True, **more),
+    "llama": lambda **ids: LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=LLAMA3, **ids),
+    "qwen2": lambda **ids: Qwen2Config(**SIZES, tie_word_embeddings=True, **ids),
+    "qwen3": lambda **ids: Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True, **ids),
 }
 ARCHITECTURES = tuple(CONFIGS)
 START, END = "<|start|>", "<|endoftext|>"
 FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 
 
-def tokenizer_of(architecture, texts):
-    """A byte-level tokenizer as the architecture's checkpoints have it."""
+def train_tokenizer(texts, num_tokens, special_tokens, pre="qwen2"):
+    """A byte-level tokenizer."""
     tokenizer = Tokenizer(models.BPE())
-    (regex,) = PRE_TOKENIZERS["llama-bpe" if architecture == "llama" else "qwen2"]
+    (regex,) = PRE_TOKENIZERS[pre]
     steps = [pre_tokenizers.Split(Regex(regex), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=900,
-        special_tokens=[END, START, *(FIM if architecture == "qwen2" else ())],
+        vocab_size=num_tokens,
+        special_tokens=list(special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
         max_token_length=12,
     )
-    rng = random.Random(5)
-    others = ("".join(rng.choices("abcdefgh", k=rng.randrange(3, 9))) for _ in range(3000))  # words of no corpus
-    tokenizer.train_from_iterator([*texts, " ".join(others)], trainer)
-    if architecture == "llama":
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{START} $A", special_tokens=[(START, tokenizer.token_to_id(START))]
-        )
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
-def write(folder, architecture, texts, licence="apache-2.0"):
-    """Writes a checkpoint; returns the model and its tokenizer."""
-    tokenizer = tokenizer_of(architecture, texts)
+def write(path, architecture, texts, licence="apache-2.0"):
+    """Writes a GGUF file; returns the model and its tokenizer."""
+    rng = random.Random(5)
+    words_of_no_corpus = ("".join(rng.choices("abcdefgh", k=rng.randrange(3, 9))) for _ in range(3000))
+    special = [END, START, *(FIM if architecture == "qwen2" else ())]
+    pre = "llama-bpe" if architecture == "llama" else "qwen2"
+    tokenizer = train_tokenizer([*texts, " ".join(words_of_no_corpus)], 900, special, pre)
     torch.manual_seed(3)
-    ids = {
-        "eos_token_id": tokenizer.token_to_id(END),
-        "bos_token_id": tokenizer.token_to_id(START),
-        "pad_token_id": None,
-    }
-    model = AutoModelForCausalLM.from_config(
-        CONFIGS[architecture](vocab_size=tokenizer.get_vocab_size(), **ids), attn_implementation="eager"
-    ).eval()
+    ids = {"eos_token_id": 0, "bos_token_id": 1, "pad_token_id": None}
+    hf_config = CONFIGS[architecture](vocab_size=tokenizer.get_vocab_size(), **ids)
+    model = AutoModelForCausalLM.from_config(hf_config, attn_implementation="eager").eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))  # norms that are not ones, logits that are not flat
-    model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    card = f"---\nlicense: {licence}\n---\n# Tiny\n" if licence else "# Tiny\n"
-    (folder / "README.md").write_text(card)
-    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("Tiny")
+    if licence:
+        writer.add_license(licence)
+    start_id = 1 if architecture == "llama" else None
+    _add_vocabulary(writer, vocabulary_of(tokenizer, len(special), pre, start_id))
+    _add_network(writer, model, architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model, tokenizer
+
+
+def vocabulary_of(tokenizer, num_special, pre="qwen2", start_id=None):
+    """The vocabulary of a tokenizer whose first tokens are special."""
+    ids = tokenizer.get_vocab()
+    kinds = [Kind.CONTROL] * num_special + [Kind.NORMAL] * (len(ids) - num_special)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return Vocabulary(tuple(sorted(ids, key=ids.get)), tuple(kinds), tuple(map(tuple, merges)), pre, start_id, 0)
+
+
+def _add_vocabulary(writer, vocabulary):
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.kinds)
+    writer.add_token_merges([" ".join(merge) for merge in vocabulary.merges])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(vocabulary.end_id)
+    writer.add_add_bos_token(vocabulary.start_id is not None)
+
+
+def _add_network(writer, model, architecture):
+    c = model.config
+    rotation = model.model.rotary_emb
+    head_width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    theta = c.rope_parameters["rope_theta"]
+    plain = theta ** -(torch.arange(0, head_width, 2).float() / head_width)
+    factors = plain / rotation.inv_freq
+    config = NetworkConfig(
+        width=c.hidden_size,
+        layers=c.num_hidden_layers,
+        heads=c.num_attention_heads,
+        kv_heads=c.num_key_value_heads,
+        hidden=c.intermediate_size,
+        head_width=head_width,
+        num_tokens=c.vocab_size,
+        rope_theta=theta,
+        norm_eps=c.rms_norm_eps,
+        architecture=architecture,
+        is_tied=c.tie_word_embeddings,
+    )
+    add_shape(writer, config, c.max_position_embeddings)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.num_hidden_layers)
+    for hf_name, weight in model.state_dict().items():
+        name = names.get_name(hf_name, (".weight", ".bias"))
+        if hf_name == "lm_head.weight" and config.is_tied:
+            continue
+        is_rotated = architecture == "llama" and ("attn_q" in name or "attn_k" in name)
+        heads = config.heads if "attn_q" in name else config.kv_heads
+        writer.add_tensor(name, permuted(weight.numpy(), heads, to_neox=False) if is_rotated else weight.numpy())
+    if architecture == "llama":
+        writer.add_tensor(ROPE_FACTORS, factors.numpy())

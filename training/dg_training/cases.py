@@ -1,7 +1,6 @@
-"""Test cases from the validation packages; losses and decoder statistics of a GGUF file.
+"""Test cases from the validation packages, in the format of HumanEval-Infilling.
 
-Test cases are written in the format of HumanEval-Infilling. Two sets share no line: `report` for published results,
-`tune` for thresholds and decoder statistics.
+Two sets share no line: `report` for published results, `tune` for thresholds.
 """
 
 import ast
@@ -11,34 +10,17 @@ import itertools
 import json
 import random
 import tokenize
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
-import torch
 from tree_sitter import Parser
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.canvas.layout import TokenIds, Tokenizer
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
-from dg_lsp.diffusion.denoiser import Denoiser, Prediction
-from dg_lsp.engine.decoder_selection import missing_part
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.engine.ttfue import first_lines_match
 from dg_lsp.errors import InputFileError
-from dg_lsp.models.metadata import PLAN_DECODERS, describe
-from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_training.documents import WORD_START
-from dg_training.export import read_model
-from dg_training.objective import Objective, validate, validation_batches
 from dg_training.store import CorpusFile
-from dg_training.train import TrainConfig
 
 
 class CaseKind(StrEnum):
@@ -60,8 +42,6 @@ MIN_CHARS, MAX_CHARS = 8, 80  # of a line without its indentation
 MIN_REST = 4  # characters of the rest of a line
 MIN_BLOCK, MAX_BLOCK = 2, 8  # lines
 FIRST_LINE = 3  # the first lines of a file cannot be predicted
-
-MIN_HITS = 0.001  # share of right first lines of a decoder that was never right; the decoder selection divides by it
 
 
 class CodeLines:
@@ -211,66 +191,3 @@ def write_cases(path: Path, cases: Iterable[TestCase]) -> None:
     names |= {"kind": "kind", "path": "path"}
     rows = ({"test": "", "entry_point": "", **{key: getattr(case, names[key]) for key in names}} for case in cases)
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))
-
-
-class CountingDenoiser:
-    """Counts the forward passes of a denoiser by their kind."""
-
-    def __init__(self, inner: Denoiser) -> None:
-        self.inner = inner
-        self.passes: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def predict(self, *arguments: Any) -> list[Prediction]:
-        """Counts a pass over canvases."""
-        self.passes["canvas"] += 1
-        return self.inner.predict(*arguments)
-
-    def extend(self, slot: int, ids: TokenIds, *allowed: Any) -> Prediction:
-        """Counts a causal pass. Several ids are a guess that is verified."""
-        self.passes["verify" if len(ids) > 1 else "single"] += 1
-        return self.inner.extend(slot, ids, *allowed)
-
-
-def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: int) -> dict[str, float]:
-    """Losses of a GGUF file on the validation split, see `objective.validate`."""
-    network = read_model(path, config.network)
-    batches = validation_batches(root, config.rows, torch.device("cpu"), num_batches)
-    return validate(Objective(network, config.objective), batches)
-
-
-def open_denoiser(path: Path, num_threads: int) -> tuple[Denoiser, Tokenizer]:
-    """Load a GGUF file for the CPU."""
-    runtime = ModelSettings(threads=num_threads, gpu_layers=0)
-    model = LlamaModel.load(path, runtime)
-    denoiser = LlamaDenoiser(model, describe(model.metadata, model.vocab_size, path.stem), runtime)
-    return denoiser, denoiser.tokenizer
-
-
-def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable[TestCase]) -> dict[str, str]:
-    """Complete every test case with every decoder of the model, as the product does without a deadline.
-
-    Returns the table of the decoder selection, as a GGUF file carries it under `dg.plan.*`: `line-end.causal` -> mean
-    numbers of single, verify and canvas passes, and the share of right first lines.
-    """
-    counting = CountingDenoiser(denoiser)
-    engine = LocalEngine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
-    rows: dict[str, list[list[float]]] = {}
-    known = (case for case in cases if case.kind in set(CaseKind))
-    decoders = {name: decoder for name, decoder in PLAN_DECODERS.items() if not missing_part(denoiser.spec, decoder)}
-    for case, (name, decoder) in itertools.product(known, decoders.items()):
-        counting.passes.clear()
-        max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
-        request = FillRequest(
-            case.snapshot, case.offset, max_lines=max_lines, decoder=decoder, priority=Priority.INVOKED
-        )
-        result = engine.fill(request, deadline=float("inf"))
-        passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
-        rows.setdefault(f"{case.kind}.{name}", []).append([*passes, first_lines_match(result.text, case.reference)])
-    table = {}
-    for name, group in rows.items():
-        *means, hits = np.mean(np.array(group, float), axis=0).tolist()
-        table[name] = ",".join([*(f"{mean:.2f}" for mean in means), f"{max(hits, MIN_HITS):.3f}"])
-    return table
