@@ -75,10 +75,10 @@ def chat(
 
 def _check(engine: "Engine") -> None:
     """Raises `ModelUnsupportedError` for a model that follows no instructions."""
-    from dg_lsp.models.registry import instruction_model
+    from dg_lsp.models.selection import instruction_advice
 
     if not engine.follows_instructions:
-        advice = f"{instruction_model()} does (dg-lsp models pull {instruction_model()}), or use --remote URL"
+        advice = instruction_advice(loading.this_machine())
         raise ModelUnsupportedError(
             f"{engine.spec.name} follows no instructions, and dg-lsp generate continues a text with it; {advice}"
         )

