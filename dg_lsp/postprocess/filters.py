@@ -78,6 +78,12 @@ def loops(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG00
     return False
 
 
+def is_indented_at_margin(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True for indented text at the margin, where nothing above opens a block."""
+    is_margin = not cursor.line_prefix and not cursor.line_above
+    return bool(is_margin and language.indents and depth_of(fill))
+
+
 def _completed(fill: str, cursor: Cursor) -> list[str]:
     """The lines of the fill as they would stand in the buffer."""
     return (cursor.line_prefix + fill + cursor.line_rest).split("\n")

@@ -16,7 +16,7 @@ from typing import Self
 
 from tree_sitter import Node
 
-from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_of, line_start
+from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, depth_of, indentation_of, line_start
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
@@ -301,6 +301,25 @@ class Surroundings:
         lines = (part.line_prefix + text + part.line_rest for text in (fill, ""))
         num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
         return bool(quote) or num_stray > num_typed or len(closers) > opens_block
+
+    def strands_block(self, fill: str) -> bool:
+        """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.
+
+        False inside brackets and strings.
+        """
+        opener = self.language.indents
+        if not opener or self.excerpt.line_rest.strip():
+            return False
+        following = next((line for line in self.excerpt.with_fill(fill).below.split("\n") if line.strip()), "")
+        if not following:
+            return False
+        left = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
+        if left.closers or left.quote:
+            return False
+        lines = [line for line in (self.excerpt.line_prefix + fill).split("\n") if line.strip()]
+        code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
+        last = (code if mark and code.strip() else lines[-1]).rstrip()
+        return bool(last) and depth_of(following) > depth_of(last) and not last.endswith((opener, "\\"))
 
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill

@@ -8,7 +8,7 @@ from functools import partial
 from textwrap import dedent
 from typing import Self
 
-from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
+from dg_lsp.context.document import REACH, Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
 from dg_lsp.postprocess.filters import unbound_names
@@ -36,6 +36,7 @@ class Reason(StrEnum):
     CLOSERS = "closers", "has only closing brackets"
     LICENCE = "licence", "is a licence header of the training data"
     UNKNOWN_NAME = "unknown-name", "reads a name that nothing binds"  # of a gap in Python
+    INDENTATION = "indentation", "would leave the lines below indented too deeply"
     UNCHANGED = "unchanged", "equals the text that it would replace"
     NOT_TEXT = "not-text", "is not UTF-8, or has control characters"
     LOW_CONFIDENCE = "low-confidence", "has a low probability of being right"
@@ -48,6 +49,7 @@ FILTERS = (
     (Reason.NO_EFFECT, filters.assigns_to_itself),
     (Reason.CLOSERS, filters.is_closers),
     (Reason.REPEATS_ITSELF, filters.loops),
+    (Reason.INDENTATION, filters.is_indented_at_margin),
 )
 """What hides a candidate from a user who did not ask for it."""
 
@@ -103,11 +105,15 @@ def judge(
     joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
-    if check_syntax and language.has_tags and text_edits.breaks_tags(joined, cursor):
+    if check_syntax and _breaks_tags(joined, cursor, language, is_whole=offset <= REACH):
         return Rejection(Reason.SYNTAX_ERROR, joined)
+    if check_syntax:
+        joined = text_edits.close_data(joined, snapshot.text, offset, language)
     style = TextStyle.of(snapshot.text, offset)
     surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
     valid = surroundings.keep_valid(joined) if surroundings else joined
+    if valid and surroundings and surroundings.strands_block(valid):
+        return Rejection(Reason.INDENTATION, joined)
     to_buffer = partial(style.from_model, line_prefix=buffer_cursor.line_prefix, blanks_of=buffer_cursor.mixed_blanks)
     if valid and must_parse and check_syntax and language.id == "python":
         # one more line may follow a header that the user began
@@ -115,13 +121,24 @@ def judge(
         valid = PythonGap.at(snapshot, offset).keep_parsing(valid, to_buffer, may_lack_body=may_lack_body) or ""
     if not valid:
         return Rejection(Reason.SYNTAX_ERROR, joined)
-    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, snapshot.language))
+    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, snapshot, offset))
 
 
-def fault_at(text: str, cursor: Cursor, language_id: str) -> Reason | None:
-    """Why a text is not worth inserting at a cursor unasked, or None; both are in the model's style."""
-    language = language_of(language_id)
-    return next((reason for reason, has_fault in FILTERS if has_fault(text, cursor, language)), None)
+def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reason | None:
+    """Why a text is not worth inserting at a position unasked, or None; it and the cursor are in the model's style."""
+    views = [cursor]
+    if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
+        views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
+    language = language_of(snapshot.language)
+    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, view, language) for view in views))
+    return next(faults, None)
+
+
+def _breaks_tags(text: str, cursor: Cursor, language: Language, *, is_whole: bool) -> bool:
+    if language.has_tags and text_edits.breaks_tags(text, cursor):
+        return True
+    may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
+    return may_have_elements and text_edits.closes_wrongly(text, cursor, language, is_whole=is_whole)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:

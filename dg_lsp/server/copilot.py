@@ -187,4 +187,4 @@ def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:
     """A completion with this text in place of the range would be hidden."""
     shown, offset = without_range(replace(request, start=result.start, end=result.end), is_instructed=False)
     text = TextStyle.of(shown.text, offset).to_model(result.text)
-    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), shown.language) is not None
+    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), shown, offset) is not None

@@ -117,12 +117,38 @@ def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
 
 
 @pytest.mark.parametrize(
+    ("marked", "fill", "is_shown"),
+    [
+        pytest.param("|\n    return x\n", "def f(x):", True, id="a header above a block"),
+        pytest.param("|\n    return x\n", "x = 1", False, id="no header above a block"),
+        pytest.param("if |\n    f()\n", "x:  # why: not", True, id="a header with a comment"),
+        pytest.param("if |\n    f()\n", "x == 1", False, id="no colon above a block"),
+        pytest.param("f(|\n    b)\n", "a,", True, id="inside brackets"),
+        pytest.param("x = |\n    b)\n", "f(a,", True, id="after an opened bracket"),
+        pytest.param("x = |\n    2\n", "1 + \\", True, id="after a backslash"),
+        pytest.param("def f():\n    |\n    return 1\n", "x = 1", True, id="the next line is as deep"),
+        pytest.param("def f():\n    if x:\n        |\n    return 1\n", "y()", True, id="the next line is less deep"),
+        pytest.param("def f():\n    |\n", "x = 1", True, id="the last line"),
+        pytest.param('def f():\n    """|\n        deep\n    """\n', "words", True, id="inside a string"),
+    ],
+)
+def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_shown):
+    result = judged(marked, fill)
+    assert isinstance(result, Candidate) == is_shown, result
+    if not is_shown:
+        assert result.reason is Reason.INDENTATION
+    assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
+    assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
+
+
+@pytest.mark.parametrize(
     ("above", "marked", "below", "fill", "expected"),
     [
         pytest.param("def f(:", "x = [|", "y = )", "1]", Candidate("1]", -0.5), id="errors in other cells"),
         pytest.param("x = 1", "y = |", ")", "f(1", Candidate("f(1)", -0.5), id="a bracket of another cell"),
         pytest.param("", "|", "b = a\nprint(b)", "a = 1\nb = a", Candidate("a = 1", -0.5), id="the next cell"),
         pytest.param("import os", "|", "", "import os", Reason.REPEATS_PREFIX, id="the cell above"),
+        pytest.param("def f():\n    a = 1", "|", "", "    return a", Reason.INDENTATION, id="a block of a cell above"),
     ],
 )
 def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, expected):
@@ -316,3 +342,51 @@ def test_of_a_requested_block_the_lines_that_parse_are_kept():
     marked, fill = "def f():\n\t|\n", "a = 1\n    b = 2\n    print a"
     assert judged(marked, fill).text.endswith("print a")
     assert judged(marked, fill, must_parse=True).text == "a = 1\n\tb = 2"
+
+
+@pytest.mark.parametrize("language", ["json", "jsonc"])
+@pytest.mark.parametrize(
+    ("marked", "fill", "text"),
+    [
+        pytest.param("|", '{"b": 1', '{"b": 1}', id="an empty file"),
+        pytest.param('{"a": 2, |}', '"b": {"c": 1', '"b": {"c": 1}', id="inside an object"),
+        pytest.param(
+            '[\n  {"a": 1},\n  |\n]\n', '{\n    "b": [1, 2', '{\n    "b": [1, 2]\n  }', id="an element of a list"
+        ),
+        pytest.param('{"a": |\n', '{"b": 1', '{"b": 1}', id="what the user opened stays open"),
+        pytest.param('{\n  "a": |\n    1\n  ]\n}\n', "[", "[", id="the lines below close it"),
+    ],
+)
+def test_json_that_nothing_closes_is_closed(language, marked, fill, text):
+    assert judged(marked, fill, language=language).text == text
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        pytest.param("html", "|", "<span>text</b>", id="another name"),
+        pytest.param("html", "<i>|\n", '<span class="a > b"><b>x</b>text</i>', id="around another element"),
+        pytest.param("html", "<b>|\n", "text</i>", id="opened above"),
+        pytest.param("xml", "|", "<li>text</ul>", id="XML"),
+        pytest.param("vue", "|", "<a>text</b>", id="Vue"),
+        pytest.param("javascriptreact", "const a = |\n", "<span>text</b>", id="JSX"),
+        pytest.param("typescriptreact", "const a = |\n", "<span>text</b>", id="TSX"),
+    ],
+)
+def test_an_end_tag_of_another_element_is_refused(language, marked, fill):
+    assert judged(marked, fill, language=language) == Rejection(Reason.SYNTAX_ERROR, fill)
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        pytest.param("html", "<ul>|\n", "<li>a<li>b</ul>", id="end tags that HTML does not need"),
+        pytest.param("html", "<p>|\n", "a<br>b<img src='c'></p>", id="elements without an end tag"),
+        pytest.param("html", "<div><b>|\n", "x</b></div>", id="opened above"),
+        pytest.param("html", "{% if a %}<div>{% else %}<p>{% endif %}|\n", "x</div>", id="a template"),
+        pytest.param("html", "<DIV>|\n", "<b>x</B></div>", id="other letters"),
+        pytest.param("typescriptreact", "const a = <div>{|\n", "useState<string>(b)}</div>;", id="a type"),
+    ],
+)
+def test_an_end_tag_that_may_be_right_is_kept(language, marked, fill):
+    assert judged(marked, fill, language=language).text == fill
