@@ -364,8 +364,9 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     settings, _, problems = valid_settings(tree, over or Settings())
     if problems:
         named = [problem for problem in problems.values() if problem]
-        rest = [f"{len(problems) - len(named)} more"] if len(named) < len(problems) else []
-        raise SettingsError("; ".join([*named, *rest]))
+        if len(named) < len(problems):
+            named.append(f"{len(problems) - len(named)} more")
+        raise SettingsError("; ".join(named))
     return settings
 
 

@@ -48,13 +48,13 @@ def test_number_formats_are_ggmls():
 
 
 def test_bundled_model_reads_the_same_as_with_the_package():
-    header, other = read_header(MINI), gguf.GGUFReader(MINI)
-    theirs = {name: field.contents() for name, field in other.fields.items() if not name.startswith("GGUF.")}
-    assert {key: value.read() for key, value in header.values.items()} == theirs
-    for tensor in other.tensors:
-        ours = header.tensors[tensor.name]
-        assert (ours.start, ours.size) == (tensor.data_offset, tensor.n_bytes)
-        assert ours.shape == tuple(reversed([int(length) for length in tensor.shape]))
+    header, reference = read_header(MINI), gguf.GGUFReader(MINI)
+    fields = {name: field.contents() for name, field in reference.fields.items() if not name.startswith("GGUF.")}
+    assert {key: value.read() for key, value in header.values.items()} == fields
+    for tensor in reference.tensors:
+        stored = header.tensors[tensor.name]
+        assert (stored.start, stored.size) == (tensor.data_offset, tensor.n_bytes)
+        assert stored.shape == tuple(reversed([int(length) for length in tensor.shape]))
         assert np.array_equal(header.rows(tensor.name).reshape(-1), np.asarray(tensor.data).view(np.uint8).reshape(-1))
 
 
@@ -62,12 +62,12 @@ def test_bundled_model_reads_the_same_as_with_the_package():
 def test_written_file_reads_the_same_with_the_package(small, tmp_path, alignment):
     source = read_header(small)
     values = VALUES | {"general.alignment": v.uint32(alignment)}
-    path = write(tmp_path / "other.gguf", [copied(small, each) for each in source.tensors.values()], values)
-    header, other = read_header(path), gguf.GGUFReader(path)
+    path = write(tmp_path / "other.gguf", [copied(small, tensor) for tensor in source.tensors.values()], values)
+    header, reference = read_header(path), gguf.GGUFReader(path)
     for key, value in values.items():
-        assert header.values[key].read() == other.get_field(key).contents() == value.read()
-    assert [tensor.name for tensor in other.tensors] == ["first", "second"]
-    assert other.tensors[0].data.tolist() == np.arange(15).reshape(5, 3).tolist()
+        assert header.values[key].read() == reference.get_field(key).contents() == value.read()
+    assert [tensor.name for tensor in reference.tensors] == ["first", "second"]
+    assert reference.tensors[0].data.tolist() == np.arange(15).reshape(5, 3).tolist()
     assert header.rows("second").view(np.float32).tolist() == [[0, 1, 2]]
 
 

@@ -184,11 +184,11 @@ def gguf_name(name: str) -> str | None:
     """The name in the GGUF files of a decoder tensor of a checkpoint; None if it is unknown."""
     if not name.startswith(DECODER):
         return None
-    rest = name.removeprefix(DECODER)
-    if match := _NUMBERED.fullmatch(rest):
+    inner_name = name.removeprefix(DECODER)
+    if match := _NUMBERED.fullmatch(inner_name):
         layer = _NAMES["layer"].get(match[2])
         return f"blk.{int(match[1])}.{layer}" if layer else None
-    name_outside: str | None = _NAMES["tensors"].get(rest)
+    name_outside: str | None = _NAMES["tensors"].get(inner_name)
     return name_outside
 
 

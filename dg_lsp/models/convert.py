@@ -157,12 +157,12 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
     try:
-        ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
+        sampler_values = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
     except checkpoint.DAMAGE as error:
         raise errors.ModelBrokenError(
             f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
         ) from error
-    return {**_DEFAULT_VALUES, **kept, **ours}
+    return {**_DEFAULT_VALUES, **kept, **sampler_values}
 
 
 def _read_number(header: gguf.GGUFHeader, key: str) -> int:
@@ -215,7 +215,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
 def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
     is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
-    if not is_alike or any(mine != theirs for mine, theirs in zip(encoder.blocks(), decoder.blocks(), strict=True)):
+    if not is_alike or any(block != shared for block, shared in zip(encoder.blocks(), decoder.blocks(), strict=True)):
         raise errors.ModelUnsupportedError(
             f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
             "one for both: use the checkpoint with the transformers backend"

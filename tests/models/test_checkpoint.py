@@ -35,7 +35,7 @@ def tokenize(tiny_repacked):
 
 def of_kind(values, kind):
     tokens, kinds = values["tokenizer.ggml.tokens"].read(), values["tokenizer.ggml.token_type"].read()
-    return {token for token, found in zip(tokens, kinds, strict=True) if found == kind}
+    return {token for token, token_kind in zip(tokens, kinds, strict=True) if token_kind == kind}
 
 
 def test_tokens_have_llama_cpps_types():

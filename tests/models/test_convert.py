@@ -62,29 +62,29 @@ def rewritten(tmp_path):
 # GGUF files
 
 
-def same_weights(one, other):
-    mine, theirs = read_header(one), read_header(other)
-    assert set(mine.tensors) == set(theirs.tensors)
-    for name, tensor in mine.tensors.items():
-        assert (tensor.shape, tensor.kind) == (theirs.tensors[name].shape, theirs.tensors[name].kind)
-        assert np.array_equal(mine.rows(name), theirs.rows(name)), name
-    return mine, theirs
+def same_weights(path, expected_path):
+    header, expected = read_header(path), read_header(expected_path)
+    assert set(header.tensors) == set(expected.tensors)
+    for name, tensor in header.tensors.items():
+        assert (tensor.shape, tensor.kind) == (expected.tensors[name].shape, expected.tensors[name].kind)
+        assert np.array_equal(header.rows(name), expected.rows(name)), name
+    return header, expected
 
 
 def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(pull_request_gguf, tiny_repacked, tmp_path):
     target = tmp_path / "new.gguf"
     write_model(read_gguf(pull_request_gguf), target)
-    mine, theirs = same_weights(target, tiny_repacked)
-    mine_side, _ = same_weights(side_path(target), side_path(tiny_repacked))
-    assert mine_side.architecture == "dg-selfcond"
-    assert [(name, tensor.shape) for name, tensor in mine_side.tensors.items()] == [
+    header, expected_header = same_weights(target, tiny_repacked)
+    side, _ = same_weights(side_path(target), side_path(tiny_repacked))
+    assert side.architecture == "dg-selfcond"
+    assert [(name, tensor.shape) for name, tensor in side.tensors.items()] == [
         ("self_cond.pre_norm", (64,)),
         ("self_cond.gate", (96, 64)),
         ("self_cond.up", (96, 64)),
         ("self_cond.down", (64, 96)),
     ]
-    values = {key: value.read() for key, value in mine.values.items()}
-    expected = {key: value.read() for key, value in theirs.values.items()}
+    values = {key: value.read() for key, value in header.values.items()}
+    expected = {key: value.read() for key, value in expected_header.values.items()}
     assert values.pop("dg.self_conditioning") == "new.selfcond.gguf"
     assert expected.pop("dg.self_conditioning") == "tiny.selfcond.gguf"
     assert values == expected
@@ -159,8 +159,8 @@ def test_matrices_keep_their_number_format(checkpoint, kind, monkeypatch):
     weights = {name: w.to(TORCH[kind]) for name, w in all_weights(checkpoint).items()}
     save_single(checkpoint, weights)
     parts = convert_checkpoint(checkpoint)
-    for ours, theirs in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
-        assert stored(parts, ours) == (kind, weights[theirs].contiguous().view(torch.uint8).numpy().tobytes())
+    for name, saved_name in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
+        assert stored(parts, name) == (kind, weights[saved_name].contiguous().view(torch.uint8).numpy().tobytes())
     norm = weights["model.decoder.norm.weight"].float().numpy().tobytes()
     assert stored(parts, "output_norm.weight") == (F32, norm)
     assert stored(parts, "blk.0.ffn_gate_inp.weight")[0] is F32

