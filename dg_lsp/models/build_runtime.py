@@ -198,7 +198,8 @@ def compile_wheel(
 ) -> None:
     """Compiles llama-cpp-python of the installed version for a backend, with the change, and installs it with pip.
 
-    Options in the environment variable `CMAKE_ARGS` are passed to CMake too. `source` is that of `build_overlay`.
+    Options in the environment variable `CMAKE_ARGS` are passed to CMake too, and override those of the backend.
+    `source` is that of `build_overlay`.
 
     Raises:
         UsageError: the backend does not exist on this system.
@@ -209,7 +210,7 @@ def compile_wheel(
     with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
         llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
-        options = (os.environ.get("CMAKE_ARGS", ""), *BACKENDS[backend].get("options", ()))
+        options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))
         variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip()}
         package = llama_cpp.parents[1]
         run_pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(work), str(package), environment=variables)

@@ -327,7 +327,7 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
 
     compile_wheel("cuda", packed, is_changed)
     assert installed_wheels == [f"llama_cpp_python-{VERSION}-py3-none-any.whl"]
-    assert tested == ["-DGGML_AVX512=ON -DGGML_CUDA=ON"]
+    assert tested == ["-DGGML_CUDA=ON -DGGML_AVX512=ON"]
     assert list(target.parent.iterdir()) == []
     with pytest.raises(ModelRuntimeError, match="its results are those of the unchanged one"):
         compile_wheel("cuda", packed, lambda _folder: False)
