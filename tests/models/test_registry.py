@@ -17,7 +17,6 @@ from dg_lsp.models.registry import (
     FAMILIES,
     MINI,
     PRESETS,
-    find_family,
     locate,
 )
 from dg_lsp.settings import Settings
@@ -66,26 +65,6 @@ def test_an_unknown_name_lists_the_known_ones(name):
 
 
 # families and presets
-
-
-@pytest.mark.parametrize(
-    ("architecture", "name", "family"),
-    [
-        ("dream", "", "dream"),
-        ("dream", "DiffuCoder 7B cpGRPO", "dream"),
-        ("dream", "DreamOn v0 7B", "dreamon"),
-        ("dream", "dreamon_v0.Q8_0", "dreamon"),
-        ("llada-moe", "anything", "llada-moe"),
-        ("qwen2", "Open DCoder 0.5B", "open-dcoder"),
-        ("qwen2", "Fast_dLLM_v2_7B", "fast-dllm-v2"),
-        ("llama", "Stable DiffCoder 8B Base", "stable-diffcoder"),
-        ("mistral3", "nemotron-3b", "nemotron-labs-diffusion"),
-    ],
-)
-def test_a_family_is_found_by_architecture_and_name(architecture, name, family):
-    by_name = find_family(architecture, name)
-    assert by_name is not None
-    assert (by_name.name, by_name.architecture) == (family, architecture)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
