@@ -21,7 +21,9 @@ def test_absent_keys_keep_their_value():
         pytest.param({"modle": {}}, r"modle \(did you mean model\?\)", id="unknown group"),
         pytest.param({"model": {"treads": 1}}, r"model.treads \(did you mean model.threads\?\)", id="unknown key"),
         pytest.param({"threads": 1}, r"threads \(did you mean model.threads\?\)", id="key without its group"),
-        pytest.param({"remote": {"keyring": True}}, "remote.keyring: set the variable of remote.key_source", id="old key"),
+        pytest.param(
+            {"remote": {"keyring": True}}, "remote.keyring: set the variable of remote.key_source", id="old key"
+        ),
         pytest.param({"model": {"prompt_attention": "exact"}}, r"for each model, in the table", id="moved key"),
         pytest.param({"remote": {"key_source": "sk-a b"}}, "must be the name of an env", id="a key, not its source"),
         pytest.param(
