@@ -75,8 +75,10 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
     request = _fill_request(service, http, gap, body, body.max_tokens, body.num_candidates)
     style = TextStyle()
     # clients send the newest snippet last, which is the most important one
-    extra = (Snippet(SnippetSource.GIVEN, each.filename, style.to_model(each.text)) for each in body.input_extra[::-1])
-    request = replace(request, snippets=allowed_snippets(extra, service.engine.spec, service.settings))
+    snippets = [
+        Snippet(SnippetSource.GIVEN, extra.filename, style.to_model(extra.text)) for extra in body.input_extra[::-1]
+    ]
+    request = replace(request, snippets=allowed_snippets(snippets, service.engine.spec, service.settings))
     cut = partial(completions, stops=body.stop, min_indent=body.n_indent)
     answer = NativeAnswer(body.response_fields, is_array=body.num_candidates > 1)
     return _respond(service, http, body, request, answer, cut)
