@@ -84,7 +84,7 @@ class RemoteEngine(Engine):
     @override
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         _check_sampler(request)
-        if request.priority is Priority.WARM_UP:  # no server can be asked to read a prompt only
+        if request.priority is Priority.WARM_UP:  # no API of a server has a request that only reads a prompt
             return FillResult.unfinished()
         watch = RequestCosts()
         with watch.stage("prompt"):
@@ -97,13 +97,9 @@ class RemoteEngine(Engine):
             prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
-            query = RemoteQuery(
-                RemoteTask.FILL,
-                prompt,
-                limits.max_tokens,
+            query = replace(
+                _query(request, RemoteTask.FILL, prompt, limits.max_tokens),
                 num_answers=request.num_candidates,
-                seed=request.seed,
-                session=_session(request),
                 is_invoked=request.priority is Priority.INVOKED,
             )
             # a server reports no passes
@@ -130,14 +126,8 @@ class RemoteEngine(Engine):
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = RequestCosts()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
-        query = RemoteQuery(
-            RemoteTask.TEXT if is_raw else RemoteTask.CHAT,
-            Prompt(request.text or "", ""),
-            request.max_tokens,
-            seed=request.seed,
-            messages=messages,
-            session=_session(request),
-        )
+        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
+        query = replace(_query(request, task, Prompt(request.text or "", ""), request.max_tokens), messages=messages)
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
         answer = yield from watch.relay(self._stream(query, limits))
         verdict = Candidate(answer.text, 0.0) if answer.text else Rejection(Reason.UNFINISHED)
@@ -161,10 +151,14 @@ class RemoteEngine(Engine):
             size = self.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
             task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
-            query = RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=_session(request))
+            query = _query(request, task, prompt, max_tokens)
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
-            verdict = self._judge_rewrite(answer, request, limits)
+            has_all = limits.max_lines is not None and meets_stop_criteria(answer.text, limits, is_early=False)
+            verdict: Candidate | Rejection = Rejection(Reason.UNFINISHED)
+            if answer.is_finished or has_all:
+                shown = cut_lines(answer.text, limits.max_lines).encode("utf-8", "surrogatepass")
+                verdict = judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
         return rewrite_result(
             request, verdict, self._model_of(answer), self.follows_instructions, answer.steps, watch.timings()
         )
@@ -215,13 +209,6 @@ class RemoteEngine(Engine):
         verdict = self._judge_fill(text.encode("utf-8", "surrogatepass"), request, limits, 0.0)
         return verdict if isinstance(verdict, Rejection) else replace(verdict, is_cut=is_cut)
 
-    def _judge_rewrite(self, answer: RemoteAnswer, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
-        has_all = limits.max_lines is not None and meets_stop_criteria(answer.text, limits, is_early=False)
-        if not (answer.is_finished or has_all):
-            return Rejection(Reason.UNFINISHED)
-        shown = cut_lines(answer.text, limits.max_lines).encode("utf-8", "surrogatepass")
-        return judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
-
     def _model_of(self, answer: RemoteAnswer) -> str:
         """The name of the model that answered; some servers report its path, which is nothing for logs and clients."""
         path = PureWindowsPath(answer.model)  # with both kinds of separators
@@ -263,7 +250,9 @@ def _check_sampler(request: FillRequest | RewriteRequest | ChatRequest) -> None:
         raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
 
 
-def _session(request: FillRequest | RewriteRequest | ChatRequest) -> str:
-    """What distinguishes requests of one client's document or conversation from others, for the server."""
-    name = request.name if isinstance(request, ChatRequest) else request.snapshot.uri
-    return f"{name}?client={request.client}"
+def _query(
+    request: FillRequest | RewriteRequest | ChatRequest, task: RemoteTask, prompt: Prompt, max_tokens: int
+) -> RemoteQuery:
+    """The session distinguishes one client's document or conversation from others, for the server."""
+    session = f"{request.subject}?client={request.client}"
+    return RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=session)

@@ -73,12 +73,6 @@ class HttpServer:
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self.port: int = self._socket.getsockname()[1]
 
-    @property
-    def url(self) -> str:
-        """Base URL for clients."""
-        host = self._socket.getsockname()[0]
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-
     def run(self) -> None:
         """Serves until a signal or `stop`.
 
@@ -100,7 +94,8 @@ class HttpServer:
     async def _serve(self) -> None:
         start = time.monotonic()
         serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
-        _log(f"listening on {self.url}{self._note}")
+        host = self._socket.getsockname()[0]
+        _log(f"listening on http://{f'[{host}]' if ':' in host else host}:{self.port}{self._note}")
         opening = asyncio.create_task(self._open(start))
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done() and (error := opening.exception()):

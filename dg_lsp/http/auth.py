@@ -80,7 +80,7 @@ class AccessRules:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         sent = (headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else "")
         for name, key in self.keys.items():
-            if any(hmac.compare_digest(each.encode("latin-1"), key.encode()) for each in sent):
+            if any(hmac.compare_digest(value.encode("latin-1"), key.encode()) for value in sent):
                 return name
         return ""
 
@@ -132,8 +132,8 @@ class Connection(H11Protocol):
         self.since, self.number = self.loop.time(), next(_numbers)
         self.app_state = {"connection": self}
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
-        waiting = [each for each in self.connections if isinstance(each, Connection) and each.is_waiting]
-        oldest = min(waiting, key=lambda each: (each.has_key, each.since))
+        waiting = [client for client in self.connections if isinstance(client, Connection) and client.is_waiting]
+        oldest = min(waiting, key=lambda client: (client.has_key, client.since))
         is_over = len(self.connections) > MAX_CONNECTIONS
         if is_over and oldest is self:
             self._send_error(503, "too many connections are open; try again later")
@@ -195,11 +195,8 @@ class Connection(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             response = ApiError(status, message).response
             headers = [*response.raw_headers, (b"connection", b"close")]
-            for event in (
-                h11.Response(status_code=response.status_code, headers=headers),
-                h11.Data(data=bytes(response.body)),
-                h11.EndOfMessage(),
-            ):
+            head = h11.Response(status_code=status, headers=headers)
+            for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

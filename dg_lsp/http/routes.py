@@ -23,11 +23,9 @@ from dg_lsp.http.schemas import (
     ChatBody,
     CompletionBody,
     GenerationBody,
-    InfillBody,
-    TextBody,
+    NativeBody,
 )
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
-from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
 _DEFAULT_MAX_TOKENS = 16
@@ -70,14 +68,16 @@ class Gap:
 
 
 @generate("/infill")
-async def infill(body: InfillBody, service: RequestService, http: Request) -> Response:
+async def infill(body: NativeBody, service: RequestService, http: Request) -> Response:
     """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
     gap = Gap(body.input_prefix + body.prompt, body.input_suffix, body.language)
     request = _fill_request(service, http, gap, body, body.max_tokens, body.num_candidates)
     style = TextStyle()
     # clients send the newest snippet last, which is the most important one
-    extra = (Snippet(SnippetSource.GIVEN, each.filename, style.to_model(each.text)) for each in body.input_extra[::-1])
-    request = replace(request, snippets=allowed_snippets(extra, service.engine.spec, service.settings))
+    snippets = [
+        Snippet(SnippetSource.GIVEN, extra.filename, style.to_model(extra.text)) for extra in body.input_extra[::-1]
+    ]
+    request = replace(request, snippets=allowed_snippets(snippets, service.engine.spec, service.settings))
     cut = partial(completions, stops=body.stop, min_indent=body.n_indent)
     answer = NativeAnswer(body.response_fields, is_array=body.num_candidates > 1)
     return _respond(service, http, body, request, answer, cut)
@@ -85,7 +85,7 @@ async def infill(body: InfillBody, service: RequestService, http: Request) -> Re
 
 @generate("/completion")
 @generate("/completions")
-async def native_text(body: TextBody, service: RequestService, http: Request) -> Response:
+async def native_text(body: NativeBody, service: RequestService, http: Request) -> Response:
     """Continues a text for clients of llama.cpp; nothing is checked. `n_predict` 0 only fills the prompt cache."""
     request = _text_request(body, body.max_tokens, text=body.prompt)
     answer = NativeAnswer(body.response_fields)
@@ -302,30 +302,6 @@ async def slots(service: RequestService) -> list[Json]:
         {"id": number, "n_ctx": size, "is_processing": slot.is_busy}
         for number, slot in enumerate(service.models.completion.slots)
     ]
-
-
-@router.get("/memory")
-async def memory(service: RequestService) -> Json:
-    """Memory in bytes of this process and of the model, null if the system does not report it."""
-    _ = service.engine
-    footprint = service.models.completion.footprint
-    cache = {
-        "bytes": footprint.cache_bytes,
-        "tokens": footprint.cache_cells,
-        "tokens_at_most": footprint.cache_limit,
-    }
-    devices = [
-        {"name": device.name, "free_bytes": device.free or None, "total_bytes": device.total or None}
-        for device in footprint.devices
-    ]
-    return {
-        "resident_bytes": resident_bytes(),
-        "peak_bytes": peak_bytes(),
-        "free_bytes": system_free(),
-        "weights_bytes": footprint.weights_bytes,
-        "cache": cache,
-        "devices": devices,
-    }
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

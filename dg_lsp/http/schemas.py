@@ -37,7 +37,6 @@ UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
 
 # clients in JavaScript may cut a character in two; UTF-8 has no halves
 Text = Annotated[str, AfterValidator(lambda text: text.encode("utf-8", "replace").decode())]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
 Names = Annotated[
     list[Name],
@@ -55,8 +54,6 @@ Prompt = Annotated[
     ),
 ]
 """A list of one text stands for the text."""
-NumTokens = Annotated[int, Field(ge=-2)]
-"""Longest answer in tokens; 0 only decodes the prompt into the cache, a negative number takes the default."""
 NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
 
 
@@ -125,7 +122,7 @@ class GenerationBody(RequestBody):
     stream_options: StreamOptions = StreamOptions()
     diffusing: bool = False
     """With `stream`: every event is a whole draft that replaces the one before it."""
-    t_max_predict_ms: Number = 0
+    t_max_predict_ms: Annotated[float, Field(allow_inf_nan=False)] = 0
     """Deadline in milliseconds, counted from arrival; the answer is what is settled by then."""
     id_slot: Annotated[int, Field(ge=-1)] = -1
     """Slot of the prompt cache, see `/slots`; -1, and a number beyond, take the one that holds most of the prompt."""
@@ -154,15 +151,6 @@ class GenerationBody(RequestBody):
         return SamplerOptions(**numbers, thinking=self.chat_template_kwargs.enable_thinking)
 
 
-class TextBody(GenerationBody):
-    """llama.cpp's completion of a text."""
-
-    prompt: Prompt = ""
-    max_tokens: NumTokens = Field(default=-1, alias="n_predict")
-    response_fields: Names = []
-    """Only these fields of the response; a slash reaches into an object."""
-
-
 class ExtraSnippet(RequestBody):
     """Code of another file."""
 
@@ -170,19 +158,20 @@ class ExtraSnippet(RequestBody):
     filename: Text = ""
 
 
-class InfillBody(GenerationBody):
-    """llama.cpp's fill-in-the-middle."""
+class NativeBody(GenerationBody):
+    """llama.cpp's completion of a text, which is the prompt, or of a gap."""
 
     input_prefix: Text = ""
     """The lines above the cursor's line."""
-    prompt: Text = ""
-    """The cursor's line up to the cursor."""
+    prompt: Prompt = ""
+    """The text, or the cursor's line up to the cursor."""
     input_suffix: Text = ""
     """Everything after the cursor."""
     input_extra: Annotated[list[ExtraSnippet], Field(max_length=MAX_OBJECTS)] = []
     language: Text = ""
     """LSP language id; without it the syntax is not checked."""
-    max_tokens: NumTokens = Field(default=-1, alias="n_predict")
+    max_tokens: int = Field(default=-1, ge=-2, alias="n_predict")
+    """Longest answer in tokens; 0 only decodes the prompt into the cache, a negative number takes the default."""
     num_candidates: NumCandidates = Field(default=1, alias="n_cmpl")
     """Above 1 the response is an array."""
     n_indent: Annotated[int, Field(ge=0)] = 0

@@ -180,11 +180,9 @@ class Service:
         return ready.result()
 
     def snapshot(self, text: str, language: str, path: str = "", client: str = "") -> Snapshot:
-        """The document of a completion. A newer request of the same client for the same path replaces the older one.
+        """The document of a completion. A newer request with the same path and client replaces the older one.
 
-        `client` is a name within the client: two keys, or two connections, that send the same one are two clients.
-
-        The path is part of some prompts and never opened. Without a client a request replaces no other one.
+        `client` is a name within a key or a connection. The path is part of some prompts and never opened.
 
         Raises:
             ApiError: the settings exclude the file.

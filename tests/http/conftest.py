@@ -1,11 +1,11 @@
 """Servers of the tests, and models that do what a test scripts."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
-from gates import Gate
-from http_server import OPERATOR, Starter
+from gates import TIMEOUT, Gate
+from http_server import GAP, OPERATOR, Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -56,12 +56,27 @@ def complete(changeable):
 @pytest.fixture
 def gated():
     """A model that waits inside each step until the test lets it go on."""
-    made = []
+    denoisers = []
 
     def call(fill, **script):
-        made.append(Gate(fill, **script))
-        return made[-1]
+        denoisers.append(Gate(fill, **script))
+        return denoisers[-1]
 
     yield call
-    for denoiser in made:
+    for denoiser in denoisers:
         denoiser.go_on.set()
+
+
+@pytest.fixture
+def occupy(pool):
+    """`with occupy(denoiser, client):` the model is inside a request of this client, which ends with the block."""
+
+    @contextmanager
+    def call(denoiser, client, body=GAP, **headers):
+        running = pool.submit(client.post, "/infill", body, **headers)
+        assert denoiser.is_inside.wait(TIMEOUT)
+        yield
+        denoiser.go_on.set()
+        assert running.result(TIMEOUT).status == 200
+
+    return call

@@ -1,7 +1,6 @@
 """API key, allowed hosts and allowed origins."""
 
 import pytest
-from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.auth import AccessRules, allowed_hosts
@@ -79,15 +78,13 @@ def test_every_request_but_that_for_health_requires_the_key(locked, headers, sta
     assert (reply.headers.get("connection"), health.headers.get("connection")) == (kept, kept)
 
 
-def test_the_key_is_checked_before_the_limits(start, gated, pool):
-    denoiser, key = gated("x"), {"Authorization": f"Bearer {KEY}".encode()}
+def test_the_key_is_checked_before_the_limits(start, gated, occupy):
+    denoiser = gated("x")
+    key = {"Authorization": f"Bearer {KEY}".encode()}
     client = start(denoiser, rules=AccessRules({"one": KEY}, max_queued=1))
-    running = pool.submit(client.post, "/infill", GAP, **key)
-    assert denoiser.is_inside.wait(TIMEOUT)
-    assert [client.post("/infill", GAP).status for _ in range(3)] == [401] * 3
-    assert client.post("/infill", GAP, **key).status == 503
-    denoiser.go_on.set()
-    assert running.result(TIMEOUT).status == 200
+    with occupy(denoiser, client, **key):
+        assert [client.post("/infill", GAP).status for _ in range(3)] == [401] * 3
+        assert client.post("/infill", GAP, **key).status == 503
 
 
 def test_without_a_required_key_any_key_is_ignored(module_client):

@@ -1,11 +1,9 @@
 """OpenAI's Python client: what it reads, retries and cancels."""
 
-import threading
-
 import openai
 import pytest
 from chatty import HI, chatty
-from http_server import TIMEOUT, engine_of, metric, wait_for_disconnect, wait_until
+from http_server import metric, wait_for_disconnect
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
@@ -27,10 +25,6 @@ def connect():
     yield call
     for client in clients:
         client.close()
-
-
-def num_responses(client, path, status):
-    return metric(client, f'dg_lsp_requests_total{{path="{path}",status="{status}"}}')
 
 
 def test_a_completion_is_read_whole_and_as_a_stream(start, connect):
@@ -66,16 +60,7 @@ def test_the_client_does_not_retry_what_the_model_does_not_support(start, connec
     with pytest.raises(openai.InternalServerError, match="follows no instructions") as caught:
         connect(client).chat.completions.create(**MESSAGES)
     assert caught.value.status_code == 501
-    assert num_responses(client, "/v1/chat/completions", 501) == 1
-
-
-def test_the_client_retries_while_the_model_loads(start, connect, pool):
-    may_open = threading.Event()
-    client = start(open_engine=engine_of(ScriptedDenoiser("x"), may_open), is_waited=False)
-    reply = pool.submit(connect(client, max_retries=10).completions.create, **GAP)
-    wait_until(lambda: num_responses(client, "/v1/completions", 503) == 1)
-    may_open.set()
-    assert reply.result(TIMEOUT).choices[0].text == "x"
+    assert metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="501"}') == 1
 
 
 def test_an_error_event_of_a_stream_is_raised(start, connect):

@@ -67,8 +67,8 @@ def test_the_document_is_served_and_has_all_paths(module_client):
     assert posts == {*OPENAI, "/infill", "/completion", "/completions", "/v1/events", "/feedback"}
     gets = {path for path, methods in tree["paths"].items() if "get" in methods}
     both = {"/health", "/v1/health", "/models", "/v1/models"}
-    assert gets == {*both, "/props", "/slots", "/memory", "/metrics"}
-    fields = tree["components"]["schemas"]["InfillBody"]["properties"]
+    assert gets == {*both, "/props", "/slots", "/metrics"}
+    fields = tree["components"]["schemas"]["NativeBody"]["properties"]
     assert "above the cursor" in fields["input_prefix"]["description"]
     responses = DOCUMENT["paths"]["/v1/completions"]["post"]["responses"]
     assert set(responses) == {"200", "default"}

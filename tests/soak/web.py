@@ -356,8 +356,7 @@ HOSTILE = {
     aborted: 50, garbage: 60, odd_body: 20,
 }  # fmt: skip
 """Clients and how often each comes."""
-ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 501, 503, 504}
-"""The statuses of docs/http.md, without that of a failure."""
+ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 501, 503, 504}  # of docs/http.md, without failures
 
 
 def check_answer(figures, what, status, headers, body):

@@ -77,7 +77,7 @@ def test_chat_rewrite_sends_a_marked_selection():
 def test_chat_messages_and_their_answer_are_not_changed():
     messages = (("system", "be brief"), ("user", "hello"))
     query = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 64, messages=messages)
-    assert [tuple(one.values()) for one in CHAT.body(query, 0.0, 1.0)["messages"]] == list(messages)
+    assert [tuple(message.values()) for message in CHAT.body(query, 0.0, 1.0)["messages"]] == list(messages)
     assert CHAT.extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
 
 
