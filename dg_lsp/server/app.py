@@ -258,7 +258,6 @@ def serve_tcp(
 
 
 def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
-    """A server whose models belong to this process alone."""
     keep_heap_small()
     device = SharedDevice()
     return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)

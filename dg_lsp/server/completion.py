@@ -69,7 +69,6 @@ async def explain_position(server: Server, uri: str, position: types.Position | 
 
 
 def _eligibility(server: Server, position: CompletionPosition, *, is_requested: bool) -> Eligibility:
-    """Whether a completion is computed here."""
     eligibility = server.eligibility(position.snapshot, None if is_requested else position.offset)
     if not eligibility.is_served:
         return eligibility
@@ -88,7 +87,6 @@ def _request(
     is_requested: bool = False,
     request_id: str = "",
 ) -> FillRequest:
-    """The request to the engine; by default that of an automatic completion."""
     return FillRequest(
         position.snapshot,
         position.offset,
@@ -115,7 +113,6 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
 
 
 def _explanation(server: Server, result: FillResult | None) -> Explanation:
-    """The outcome of a request."""
     engine = server.engine()
     if result is None or engine is None:
         problem = "" if server.status.state is State.READY else server.status.message
