@@ -274,7 +274,6 @@ def cut(text: str, length: int) -> str:
 
 @functools.cache
 def _secrets() -> dict[str, Any]:
-    """Names of files with secrets, and forms of tokens."""
     return tomllib.loads(resources.files(__package__).joinpath("secrets.toml").read_text(encoding="utf-8"))
 
 

@@ -197,7 +197,6 @@ def _shown(definition: _Definition) -> str:
 
 
 def _member(definition: _Definition) -> str:
-    """A member of a class in one line."""
     if definition.kind in (*_CALLABLE, *_HOLDERS):
         return _signature(definition)
     return cut(" ".join(definition.code.split()), MAX_VALUE)

@@ -4,8 +4,7 @@ Automatic completion never interrupts the user: errors are written to the client
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
-from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite
-from dg_lsp.server.completion import complete
+from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
-from dg_lsp.settings import SAMPLER_KEY, Settings, parse_settings
+from dg_lsp.settings import SAMPLER_KEY, Settings, valid_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 from dg_lsp.system import keep_heap_small
 
@@ -33,10 +31,8 @@ OpenEngine = Callable[[Settings], Engine]
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
-USER_FILE_KEYS = (("remote", "key_source"),)
-"""Settings that a client cannot change, because they choose which of the user's secrets a server receives.
-
-A client cannot change the samplers of models either."""
+USER_FILE_KEYS = ("remote.key_source", SAMPLER_KEY)
+"""Settings that a client cannot change: which of the user's secrets a server receives, and the samplers of models."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
@@ -140,11 +136,6 @@ def did_close_notebook(ls: Server, params: types.DidCloseNotebookDocumentParams)
     ls.documents.notebooks.pop(uri, None)
 
 
-async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
-    """Completions at the cursor."""
-    return types.InlineCompletionList(await complete(ls, params))
-
-
 async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:
     """Uses the settings that the client sends, or requests them if it sends none."""
     tree = params.settings
@@ -215,30 +206,20 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
     """
     if not isinstance(options, Mapping):
         return base, () if options is None else ("initializationOptions must be an object",)
+    groups = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
+    tree = {group: dict(value) if isinstance(value, Mapping) else value for group, value in groups.items()}
     errors = []
-    for path, value in _leaves({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
-        if path in USER_FILE_KEYS or ".".join(path[:2]) == SAMPLER_KEY:
-            errors.append(f"{'.'.join(path)} is not used: set it in {user_file()}")
-            continue
-        tree = value
-        if ".".join(path) in MODEL_KEYS and value and isinstance(value, str) and folder is not None:
-            tree = resolve_path(value, folder, known_names())
-        for key in reversed(path):
-            tree = {key: tree}
-        try:
-            base = parse_settings(tree, base)
-        except SettingsError as error:
-            errors.append(f"{'.'.join(path)} = {json.dumps(value)[:80]} is not used ({error})")
+    for group, name in (key.split(".") for key in USER_FILE_KEYS):
+        if isinstance(tree.get(group), dict) and name in tree[group]:
+            del tree[group][name]
+            errors.append(f"{group}.{name} is not used: set it in {user_file()}")
+    for group, name in (key.split(".") for key in MODEL_KEYS):
+        model = tree[group].get(name) if isinstance(tree.get(group), dict) else None
+        if folder is not None and model and isinstance(model, str):
+            tree[group][name] = resolve_path(model, folder, known_names())
+    base, _, problems = valid_settings(tree, base)
+    errors += [f"{key} is not used" + (f" ({problem})" if problem else "") for key, problem in problems.items()]
     return base, tuple(errors)
-
-
-def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every leaf of the tree with its path. An empty object is a leaf."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*above, key))
-        else:
-            yield (*above, key), value
 
 
 def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:
@@ -275,7 +256,6 @@ def serve_tcp(
 
 
 def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
-    """A server whose models belong to this process alone."""
     keep_heap_small()
     device = SharedDevice()
     return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)

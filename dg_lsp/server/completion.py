@@ -23,7 +23,7 @@ BEGINS_WITH_LINE_END = Eligibility(
 )
 
 
-async def complete(server: Server, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
+async def inline_completion(server: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
     """The items at the cursor. Errors are logged; the status has the reason why a requested completion is missing.
 
     Raises:
@@ -32,7 +32,7 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
     position = server.documents.completion_position(params)
     if position is None:
         server.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
-        return []
+        return types.InlineCompletionList([])
     uri = position.snapshot.uri
     if uri != server.active_document:
         server.focus(uri)
@@ -42,13 +42,14 @@ async def complete(server: Server, params: types.InlineCompletionParams) -> list
     if not eligibility.is_served:
         if is_requested:
             server.report_ineligible(eligibility)
-        return []
+        return types.InlineCompletionList([])
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
     request = _request(server, position, is_invoked=is_invoked, is_requested=is_requested, request_id=followed.id)
     result = await _followed_fill(server, request, followed)
     is_missing = is_requested and (result is None or not result.candidates)
     server.status.explain(_explanation(server, result).sentence if is_missing else "")
-    return _items(server, position, result, followed) if result is not None else []
+    items = [] if result is None else _items(server, position, result, followed)
+    return types.InlineCompletionList(items)
 
 
 async def explain_position(server: Server, uri: str, position: types.Position | None) -> Explanation:
@@ -67,7 +68,6 @@ async def explain_position(server: Server, uri: str, position: types.Position | 
 
 
 def _eligibility(server: Server, position: CompletionPosition, *, is_requested: bool) -> Eligibility:
-    """Whether a completion is computed here."""
     eligibility = server.eligibility(position.snapshot, None if is_requested else position.offset)
     if not eligibility.is_served:
         return eligibility
@@ -86,7 +86,6 @@ def _request(
     is_requested: bool = False,
     request_id: str = "",
 ) -> FillRequest:
-    """The request to the engine; by default that of an automatic completion."""
     return FillRequest(
         position.snapshot,
         position.offset,
@@ -113,7 +112,6 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
 
 
 def _explanation(server: Server, result: FillResult | None) -> Explanation:
-    """The outcome of a request."""
     engine = server.engine()
     if result is None or engine is None:
         problem = "" if server.status.state is State.READY else server.status.message

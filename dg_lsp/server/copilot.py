@@ -106,7 +106,6 @@ def _item_name(params: Any) -> str:
 
 
 def _uri(params: Any) -> str:
-    """The document of parameters outside the specification."""
     return str(_field(params, "textDocument", "uri"))
 
 

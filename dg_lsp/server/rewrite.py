@@ -265,7 +265,6 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
 
 
 def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:
-    """A quick fix for each of the first diagnostics."""
     placed = [diagnostic for diagnostic in diagnostics if diagnostic.range.start.line >= 0]
     return [_fix(document, diagnostic) for diagnostic in placed[:MAX_FIXES]]
 
@@ -284,7 +283,6 @@ def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
 
 
 def _shortened(text: str) -> str:
-    """The text in one line, as long as a title may be."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1]}…"
 

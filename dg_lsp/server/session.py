@@ -109,7 +109,6 @@ class Server(LanguageServer):
             self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
 
     def _is_new(self, message: str) -> bool:
-        """Whether the message is shown or logged for the first time."""
         is_new = hash(message) not in self._reported
         self._reported.add(hash(message))
         return is_new
@@ -137,7 +136,9 @@ class Server(LanguageServer):
             if models is not self._models:  # other settings have replaced it
                 return
             if isinstance(engine, BaseException):
-                self._report_missing(engine, purpose)
+                self.show(types.MessageType.Error, f"dg-lsp has no model{purpose}: {_error_message(engine)}")
+                if not purpose:
+                    self.status.update(state=State.ERROR, message=_error_message(engine))
             else:
                 self._report_ready(engine, purpose, time.monotonic() - start)
 
@@ -149,11 +150,6 @@ class Server(LanguageServer):
             self.update_status()
         message = f"dg-lsp {__version__}: {engine.spec.name}{purpose} ready after {seconds:.2f} s"
         self.log(types.MessageType.Info, message)
-
-    def _report_missing(self, error: BaseException, purpose: str) -> None:
-        self.show(types.MessageType.Error, f"dg-lsp has no model{purpose}: {_error_message(error)}")
-        if not purpose:
-            self.status.update(state=State.ERROR, message=_error_message(error))
 
     async def pause(self, request: FillRequest) -> None:
         """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""

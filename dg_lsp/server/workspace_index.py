@@ -239,7 +239,6 @@ class WorkspaceIndex:
         return (status.st_mtime_ns, status.st_size, status.st_ino) if is_shown else None
 
     def _parsed(self, path: Path, stamp: object) -> _IndexedFile | None:
-        """The definitions of the buffer or the file."""
         if (document := self._documents.at_path(path)) is not None:
             text, language_id = document.lines.text, document.language
         else:

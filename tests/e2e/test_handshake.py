@@ -49,8 +49,8 @@ def test_invalid_options_are_shown_once_and_the_others_are_used(session):
     client = session("echo", completion={"deadline_ms": 77, "deadline": 5}, model={"threads": "many"})
     client.wait_log("ready")
     [message] = client.shown()
-    assert "completion.deadline = 5" in message
-    assert 'model.threads = "many"' in message
+    assert "completion.deadline is not used" in message
+    assert "model.threads is not used" in message
     [text] = client.texts(0, 0)
     assert json.loads(text)["settings"] == 77
 
