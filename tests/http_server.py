@@ -140,14 +140,14 @@ def raw(client, body, path="/infill"):
 
 def chunks(reply):
     """The parsed events of a stream that ends with `[DONE]`."""
-    *found, done = reply.events
+    *events, done = reply.events
     assert done == "[DONE]"
-    return [json.loads(one) for one in found]
+    return [json.loads(event) for event in events]
 
 
 def choices(reply):
     """The first choice of each event of such a stream."""
-    return [one["choices"][0] for one in chunks(reply)]
+    return [chunk["choices"][0] for chunk in chunks(reply)]
 
 
 # checks of schemathesis
