@@ -47,7 +47,7 @@ def test_paths_are_ignored_as_git_ignores_them():
     ],
 )
 def test_a_pattern_ignores_what_git_ignores(line, ignored, others):
-    rules = [Rule(0, one) for one in compiled((line,))]
+    rules = [Rule(0, regex) for regex in compiled((line,))]
     assert [is_excluded(path_bytes(path), rules) for path in (*ignored, *others)] == [
         *(True for _ in ignored),
         *(False for _ in others),
@@ -72,22 +72,24 @@ def test_a_pattern_ignores_what_git_ignores(line, ignored, others):
 )
 def test_a_pattern_that_would_be_matched_for_hours_is_matched_at_once(pattern, path):
     began = time.process_time()
-    assert not is_excluded(path, [Rule(0, one) for one in compiled((pattern,))])
+    assert not is_excluded(path, [Rule(0, regex) for regex in compiled((pattern,))])
     assert time.process_time() - began < 0.2
 
 
 def differences(number, seed):
     """The first of at least `number` comparisons with git, of random patterns and paths, whose results differ."""
-    rng, found, num = random.Random(seed), [], 0
-    while num < number and not found:
+    rng = random.Random(seed)
+    wrong = []
+    num = 0
+    while num < number and not wrong:
         with tempfile.TemporaryDirectory() as top:
             paths = _paths(Path(top, "repository"), rng)
             for _ in range(10):
                 lines = {Path(top, "repository"): _lines(rng)}
                 lines |= {path: _lines(rng) for path in rng.sample(paths, 2) if path.is_dir()}
-                found += _different(paths, lines)
+                wrong += _different(paths, lines)
                 num += len(paths)
-    return found[:10]
+    return wrong[:10]
 
 
 def _lines(rng):
@@ -122,7 +124,7 @@ def _different(paths, lines):
     # 1: none of the paths is ignored
     done = subprocess.run(command, input=given, stdout=subprocess.PIPE, cwd=root, env=_environment(root), check=False)
     patterns = done.stdout.split(b"\0")[2::4]
-    expected = [bool(one) and not one.startswith(b"!") for one in patterns]
+    expected = [bool(pattern) and not pattern.startswith(b"!") for pattern in patterns]
     actual = [_is_ignored(path, lines, root) for path in paths]
     for folder in lines:
         (folder / ".gitignore").unlink()
@@ -135,7 +137,8 @@ def _is_ignored(path, lines, root):
     parts, rules = path.relative_to(root).parts, []
     for depth in reversed(range(len(parts))):
         patterns = compiled(tuple(lines.get(root.joinpath(*parts[:depth]), ())))
-        rules += [Rule(len(path_bytes("".join(f"{one}/" for one in parts[:depth]))), one) for one in patterns]
+        start = len(path_bytes("".join(f"{part}/" for part in parts[:depth])))
+        rules += [Rule(start, pattern) for pattern in patterns]
     return is_excluded(path_bytes("/".join(parts)) + "/" * path.is_dir(), rules)
 
 
