@@ -64,7 +64,9 @@ class Chromium:
         self.events = []
         self._session = None
         self._attach(
-            next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")["targetId"]
+            next(target for target in self.call("Target.getTargets")["targetInfos"] if target["type"] == "page")[
+                "targetId"
+            ]
         )
 
     @property

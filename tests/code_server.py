@@ -161,8 +161,8 @@ class Window:
 
     def texts(self, selector):
         """The texts of elements, with plain spaces."""
-        found = self.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.textContent)")
-        return [text.replace("\u00a0", " ").replace("\u200b", "") for text in found]
+        texts = self.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.textContent)")
+        return [text.replace("\u00a0", " ").replace("\u200b", "") for text in texts]
 
     def until(self, script, complaint):
         """Waits until an expression of the page is true."""
@@ -329,9 +329,9 @@ class NotebookWindow(Window):
 
 def folders_without(programs, path):
     """The folders of a PATH that contain none of the programs."""
-    return [one for one in path.split(os.pathsep) if not any((Path(one) / name).exists() for name in programs)]
+    return [folder for folder in path.split(os.pathsep) if not any((Path(folder) / name).exists() for name in programs)]
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -30,16 +30,16 @@ def verdict(output):
         listed = json.loads(output)["dependencies"]
     except ValueError:
         listed = []
-    audited = [one for one in listed if "skip_reason" not in one]
+    audited = [package for package in listed if "skip_reason" not in package]
     if not audited:
         print(SKIPPED)
         return 0
-    found = [(one, vulnerability) for one in audited for vulnerability in one["vulns"]]
-    for one, vulnerability in found:
+    problems = [(package, vulnerability) for package in audited for vulnerability in package["vulns"]]
+    for package, vulnerability in problems:
         fixed = ", ".join(vulnerability["fix_versions"]) or "no version"
-        print(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
-    print(f"pip-audit: {len(found)} known vulnerabilities in {len(audited)} of {len(listed)} locked packages")
-    return 1 if found else 0
+        print(f"{package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
+    print(f"pip-audit: {len(problems)} known vulnerabilities in {len(audited)} of {len(listed)} locked packages")
+    return 1 if problems else 0
 
 
 def sbom(folder):

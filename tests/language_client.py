@@ -102,7 +102,7 @@ class Client:
         return wait_until(checked, lambda: f"timeout; last messages: {self.messages[-5:]}")
 
     def answers(self, msg_id):
-        return [one for one in self.messages if "method" not in one and one.get("id") == msg_id]
+        return [message for message in self.messages if "method" not in message and message.get("id") == msg_id]
 
     def answer(self, msg_id):
         """Waits for the answer to a request."""
@@ -121,22 +121,24 @@ class Client:
 
     def received(self, method):
         """Parameters of all notifications and requests of a method so far."""
-        return [one["params"] for one in self.messages if one.get("method") == method]
+        return [message["params"] for message in self.messages if message.get("method") == method]
 
     def logged(self, part=""):
         """Messages in the log with this part."""
-        return [one["message"] for one in self.received("window/logMessage") if part in one["message"]]
+        return [params["message"] for params in self.received("window/logMessage") if part in params["message"]]
 
     def shown(self):
         """Messages that the user sees."""
-        return [one["message"] for one in self.received("window/showMessage")]
+        return [params["message"] for params in self.received("window/showMessage")]
 
     def wait_request(self, method):
         """The first request of a method from the server."""
-        return self.wait_until(lambda: [one for one in self.messages if one.get("method") == method])[0]
+        return self.wait_until(lambda: [message for message in self.messages if message.get("method") == method])[0]
 
     def wait_log(self, part):
-        return self.wait_until(lambda: [one for one in self.received("window/logMessage") if part in one["message"]])[0]
+        return self.wait_until(
+            lambda: [params for params in self.received("window/logMessage") if part in params["message"]]
+        )[0]
 
     def wait_status(self, holds):
         """The newest status, once it holds."""
@@ -184,13 +186,13 @@ class Client:
         position = {"line": line, "character": character}
         return {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": kind, **context}}
 
-    def complete(self, line, character, **more):
+    def complete(self, line, character, **options):
         """Requests an inline completion; returns the id of the request."""
-        return self.request("textDocument/inlineCompletion", self.completion(line, character, **more))
+        return self.request("textDocument/inlineCompletion", self.completion(line, character, **options))
 
-    def texts(self, line, character, **more):
+    def texts(self, line, character, **options):
         """Texts of the completions at a position."""
-        return [item["insertText"] for item in self.items(self.complete(line, character, **more))]
+        return [item["insertText"] for item in self.items(self.complete(line, character, **options))]
 
     def close_document(self, uri=URI):
         self.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
@@ -226,7 +228,7 @@ class Client:
         if self.process.poll() is None and not self.has_ended:
             assert self.leave() == 0
         self.wait_end()
-        answered = [one.get("id") for one in self.messages if "method" not in one]
+        answered = [message.get("id") for message in self.messages if "method" not in message]
         assert sorted(answered, key=str) == sorted(self.requested, key=str)
         assert self.stderr == stderr
 

@@ -72,14 +72,14 @@ def _request(connection):
 
 
 def reply(body, status="200 OK", kind="application/json", **headers):
-    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     data = body if isinstance(body, bytes) else body.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n{more}"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n{lines}"
     return head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def events(*data):
-    body = "".join(f"data: {one}\n\n" for one in data)
+    body = "".join(f"data: {event}\n\n" for event in data)
     return reply(body, kind="text/event-stream")
 
 

@@ -44,8 +44,8 @@ return status and status.dgLsp and status.dgLsp.state == "ready" or false
 def program(version):
     """Path of that Neovim, or None."""
     if version == "0.11":
-        found = shutil.which("nvim", path=str(Path(sys.executable).parent))
-        return found and Path(found)
+        installed = shutil.which("nvim", path=str(Path(sys.executable).parent))
+        return installed and Path(installed)
     path = INSTALLED / f"nvim-{version}" / "nvim"
     return path if path.exists() else None
 
@@ -132,16 +132,16 @@ class Editor:
     @property
     def ghosts(self):
         """`(row, column, text, namespace)` of all ghost texts, rows from 0, columns in bytes."""
-        return [tuple(one) for one in self.lua(GHOST)]
+        return [tuple(ghost) for ghost in self.lua(GHOST)]
 
     @property
     def ghost(self):
         """The ghost text at the cursor, or None."""
-        found = self.ghosts
-        assert len(found) <= 1, found
-        if not found:
+        ghosts = self.ghosts
+        assert len(ghosts) <= 1, ghosts
+        if not ghosts:
             return None
-        row, column, text, _ = found[0]
+        row, column, text, _ = ghosts[0]
         assert (row + 1, column) == self.cursor
         return text
 
@@ -156,9 +156,11 @@ class Editor:
         whole, _, _being_written = self.log.read_text().rpartition("\n")
         messages = [json.loads(line) for line in whole.splitlines()]
         opening = ("textDocument/didOpen", self.path.as_uri())
-        starts = [number for number, one in enumerate(messages) if (one.get("method"), uri_of(one)) == opening]
+        starts = [
+            number for number, message in enumerate(messages) if (message.get("method"), uri_of(message)) == opening
+        ]
         later = messages[starts[0] + 1 :] if starts else []
-        return [one.get("params") for one in later if one.get("method") == method]
+        return [message.get("params") for message in later if message.get("method") == method]
 
     def wait(self, happened, complaint="timeout"):
         """The first true value of `happened()`."""
@@ -167,8 +169,8 @@ class Editor:
 
     def wait_ghost(self, text):
         def is_there():
-            found = self.ghosts
-            return found and found[0][2] == text
+            ghosts = self.ghosts
+            return ghosts and ghosts[0][2] == text
 
         self.wait(is_there, f"no ghost text {text!r}")
         assert self.ghost == text

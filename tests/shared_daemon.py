@@ -52,8 +52,8 @@ class Shared:
 
     def dg_lsp(self, *arguments, scenario="fill"):
         """Runs a command; returns its outcome."""
-        more = {"env": {**os.environ, **self.env}, "cwd": self.launcher.directory, "timeout": TIMEOUT}
-        return subprocess.run([*SCRIPTED, scenario, *arguments], capture_output=True, text=True, check=False, **more)
+        options = {"env": {**os.environ, **self.env}, "cwd": self.launcher.directory, "timeout": TIMEOUT}
+        return subprocess.run([*SCRIPTED, scenario, *arguments], capture_output=True, text=True, check=False, **options)
 
     def start(self, scenario="fill"):
         """A daemon that stays without editors."""
@@ -76,11 +76,11 @@ class Shared:
     def daemons(self):
         """Processes that are daemons of this folder, or are about to be."""
         pids = []
-        for one in psutil.process_iter(["cmdline"]):
+        for process in psutil.process_iter(["cmdline"]):
             with suppress(psutil.Error):
-                is_ours = one.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
-                if is_ours and is_daemon(one.info["cmdline"] or []):
-                    pids.append(one.pid)
+                is_ours = process.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
+                if is_ours and is_daemon(process.info["cmdline"] or []):
+                    pids.append(process.pid)
         return pids
 
     def end(self):

@@ -89,7 +89,7 @@ def _name(name, model_type):
 
 def published(folder, *args, **kwargs):
     """The files of a checkpoint with its weights, by name."""
-    found, weights = files(*args, **kwargs)
+    paths, weights = files(*args, **kwargs)
     path = folder / "model.safetensors"
     save_file(weights, path, {"format": "pt"})
-    return {**found, path.name: path.read_bytes()}
+    return {**paths, path.name: path.read_bytes()}

@@ -171,14 +171,14 @@ def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Pat
         "diffusion-gemma.attention.causal": flag(False),
         "diffusion.canvas_length": uint32(int(canvas_lengths.split(",")[-1])),
     }
-    tensors = [copied(repacked, each) for each in model.tensors.values()]
+    tensors = [copied(repacked, tensor) for tensor in model.tensors.values()]
     if naming == "24423":
-        scales = {name: each for name, each in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
-        tensors += [copied(repacked, each, name.replace("layer_", "enc_layer_")) for name, each in scales.items()]
+        scales = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
+        tensors += [copied(repacked, tensor, name.replace("layer_", "enc_layer_")) for name, tensor in scales.items()]
     pre_norm = {"24423": "self_cond_pre_norm", "24427": "self_cond_norm"}[naming]
-    for name, each in side.tensors.items():
+    for name, tensor in side.tensors.items():
         part = name.removeprefix("self_cond.")
-        tensors.append(copied(side.path, each, f"{pre_norm if part == 'pre_norm' else f'self_cond_{part}'}.weight"))
+        tensors.append(copied(side.path, tensor, f"{pre_norm if part == 'pre_norm' else f'self_cond_{part}'}.weight"))
     with target.open("wb") as file:
         write_gguf(file, {name: value for name, value in values.items() if not name.startswith("dg.")}, tensors)
     return target

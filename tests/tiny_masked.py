@@ -276,8 +276,10 @@ def _mixture(tiny, weights, states):
         chosen = np.argsort(-chances[row])[: tiny.used_experts]
         total = chances[row, chosen].sum() if tiny.architecture in ("rnd1", "qwen3moe") else 1
         for expert in chosen:
-            one = {f"ffn_{part}.weight": weights[f"ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")}
-            made[row] += chances[row, expert] / total * _feed_forward(tiny, one, state)
+            expert_weights = {
+                f"ffn_{part}.weight": weights[f"ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")
+            }
+            made[row] += chances[row, expert] / total * _feed_forward(tiny, expert_weights, state)
     return made
 
 
@@ -285,8 +287,10 @@ def _grouped_mixture(tiny, weights, states):
     """Ling's: the best groups by their two best experts, the best experts of these, and a shared expert."""
 
     def expert(name, state, number=slice(None)):
-        one = {f"ffn_{part}.weight": weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")}
-        return _feed_forward(tiny, one, state)
+        expert_weights = {
+            f"ffn_{part}.weight": weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")
+        }
+        return _feed_forward(tiny, expert_weights, state)
 
     chances = 1 / (1 + np.exp(-(states @ weights["ffn_gate_inp.weight"].T)))
     made = expert("shexp", states)

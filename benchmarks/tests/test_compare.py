@@ -46,8 +46,8 @@ def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
     assert (tree["num"], tree["is_complete"], tree["model"]) == (2, True, "dg-mini")
     names = ["diffusion", "autoregressive", lookup, "llama-server"]
     assert list(tree["contenders"]) == names
-    assert {one["all"]["num"] for one in tree["contenders"].values()} == {2}
-    assert {one["contender"] for one in tree["comparisons"]} == {*names} - {"autoregressive"}
+    assert {row["all"]["num"] for row in tree["contenders"].values()} == {2}
+    assert {row["contender"] for row in tree["comparisons"]} == {*names} - {"autoregressive"}
     assert (tree["baseline"], tree["length_knowledge"]) == ("autoregressive", "none")
     assert tree["options"]["decoders"] == [lookup]
     assert any("local client" in note for note in tree["notes"])
@@ -78,7 +78,7 @@ def test_a_server_competes_with_the_local_model(compare):
     assert list(tree["contenders"]) == ["diffusion", "autoregressive", "remote"]
     assert tree["model"] == "dg-mini"
     assert tree["contenders"]["remote"]["all"]["model_ms_per_useful"] is None
-    assert {one["model_ms_times_less"] for one in tree["comparisons"] if one["contender"] == "remote"} == {None}
+    assert {row["model_ms_times_less"] for row in tree["comparisons"] if row["contender"] == "remote"} == {None}
     assert any(served in note for note in tree["notes"])
 
 

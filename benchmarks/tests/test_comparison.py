@@ -40,8 +40,8 @@ def test_pairing_removes_the_spread_between_cases():
     ],
 )
 def test_an_interval_needs_finite_values(ours, theirs, value):
-    found = bootstrap(np.array(ours, float), np.array(theirs, float), median_ratio, seed=0)
-    assert found == (None if value is None else Interval(value, value, value))
+    interval = bootstrap(np.array(ours, float), np.array(theirs, float), median_ratio, seed=0)
+    assert interval == (None if value is None else Interval(value, value, value))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_ratios_above_one_mean_that_a_contender_is_faster(pairs):
     listed = pairs(lambda i: ("want", 10.0 + i), lambda i: ("want", 30.0 + 3 * i))
     whole, *kinds = compare_with_baseline(listed)
     assert (whole.contender, whole.kind, whole.num) == ("fast", ALL, 6)
-    assert [(one.kind, one.num) for one in kinds] == [("block", 3), ("line-end", 3)]
+    assert [(row.kind, row.num) for row in kinds] == [("block", 3), ("line-end", 3)]
     exact = whole.intervals["exact_match_difference"]
     assert (exact.value, exact.low, exact.high) == (0, 0, 0)
     for name, interval in whole.intervals.items():
@@ -100,9 +100,11 @@ def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
 
 def test_only_cases_that_both_answered_are_compared(pairs):
     listed = pairs(lambda _: ("want", 10.0), lambda _: ("want", 20.0))
-    whole, *_ = compare_with_baseline([one for one in listed if (one.contender, one.case) != (BASELINE, "s0")])
+    whole, *_ = compare_with_baseline(
+        [attempt for attempt in listed if (attempt.contender, attempt.case) != (BASELINE, "s0")]
+    )
     assert whole.num == 5
-    assert compare_with_baseline([one for one in listed if one.contender != BASELINE]) == ()
+    assert compare_with_baseline([attempt for attempt in listed if attempt.contender != BASELINE]) == ()
 
 
 def test_json_and_tables_hold_everything(pairs):
@@ -111,7 +113,7 @@ def test_json_and_tables_hold_everything(pairs):
     tree = json.loads(json.dumps(compare_json(run, 0)))
     assert (tree["num"], tree["baseline"], tree["length_knowledge"]) == (6, BASELINE, "none")
     assert tree["contenders"]["fast"]["block"]["num"] == 3
-    assert [one["kind"] for one in tree["comparisons"]] == ["all", "block", "line-end"]
+    assert [comparison["kind"] for comparison in tree["comparisons"]] == ["all", "block", "line-end"]
     tables = compare_tables(run, 0)
     captions = [table.caption.split(" (")[0] for table in tables]
     assert captions == ["All cases", f"Times faster than {BASELINE}", "Kind line-end", "Kind block"]

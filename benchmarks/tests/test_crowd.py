@@ -46,21 +46,21 @@ def send():
 def test_every_client_of_a_real_server_gets_its_own_answers():
     command = [sys.executable, "-m", "dg_benchmarks.crowd", "--json", "--clients", "5", "--requests", "6"]
     process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=10 * TIMEOUT, check=False)
-    found = json.loads(process.stdout)
+    figures = json.loads(process.stdout)
     assert process.returncode == 0
-    assert found["answers"] > 0
-    assert (found["lost"], found["crossed"], found["unexpected"], found["active_after"]) == (0, 0, {}, 0)
-    assert found["prompts_with_a_name_in_the_answer"] > 2
+    assert figures["answers"] > 0
+    assert (figures["lost"], figures["crossed"], figures["unexpected"], figures["active_after"]) == (0, 0, {}, 0)
+    assert figures["prompts_with_a_name_in_the_answer"] > 2
 
 
 def test_clients_beyond_the_limit_are_refused_and_not_lost(send):
     tallies = []
 
     class Waiting(ScriptedDenoiser):
-        def predict(self, *args, **more):
+        def predict(self, *args, **options):
             if tallies:
                 wait_until(lambda: sum(tallies[0].statuses[status] for status in (429, 503)))
-            return super().predict(*args, **more)
+            return super().predict(*args, **options)
 
     tally = send(Waiting("x"), tallies.append, max_queued=1)
     assert tally.statuses[429] + tally.statuses[503] > 0

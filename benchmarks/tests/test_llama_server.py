@@ -68,9 +68,9 @@ def test_requests_to_llama_server_are_greedy_and_have_our_window(server):
     assert fake.records[-1]["path"] == "/infill"
     contender, fake = server(RequestOptions(is_warm=True))
     contender.answer(LINE)
-    before, now = fake.queries[-2:]
-    assert (before["n_predict"], before["input_prefix"], now["input_prefix"]) == (0, LINE.prefix[:-1], LINE.prefix)
-    assert now["t_max_predict_ms"] == -1
+    before, current = fake.queries[-2:]
+    assert (before["n_predict"], before["input_prefix"], current["input_prefix"]) == (0, LINE.prefix[:-1], LINE.prefix)
+    assert current["t_max_predict_ms"] == -1
 
 
 def test_answers_are_cut_to_the_lines_that_we_would_show(server):

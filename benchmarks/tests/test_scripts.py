@@ -90,16 +90,16 @@ def test_a_random_gguf_has_the_real_size(script):
 def measure_part(script, capsys, tmp_path):
     """Rows of a part at toy size, by kind."""
 
-    def measure(*part, **more):
+    def measure(*part, **options):
         gpu = script("gpu")
         path = tmp_path / "toy.gguf"
         if part[0] == "llamacpp":
             script("random_gguf").write_random(gpu.TOY, part[1], path)
-        more = [word for name, value in more.items() for word in (f"--{name}", str(value))]
-        gpu.main(["--toy", "--rounds", "2", "--part", *part, "--gguf", str(path), *more])
-        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert {line["device"] for line in found} == {"CPU"}
-        return {kind: [line["row"] for line in found if line["kind"] == kind] for kind in gpu.KINDS}
+        options = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        gpu.main(["--toy", "--rounds", "2", "--part", *part, "--gguf", str(path), *options])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {line["device"] for line in lines} == {"CPU"}
+        return {kind: [line["row"] for line in lines if line["kind"] == kind] for kind in gpu.KINDS}
 
     return measure
 
@@ -123,17 +123,17 @@ def test_steps_through_transformers_are_measured(measure_part):
 
 @needs_runtime
 def test_steps_through_llamacpp_are_measured(measure_part):
-    found = measure_part("llamacpp", "Q8_0", "graphs")
-    check(found)
-    causal = found["CausalTime"]
+    measured = measure_part("llamacpp", "Q8_0", "graphs")
+    check(measured)
+    causal = measured["CausalTime"]
     assert [(row["prompt"], row["tokens"]) for row in causal] == [(24, 1), (24, 8), (100, 1), (100, 8)]
     assert all(row["pass_ms"] > 0 and list(row["break_even"]) == ["8", "16"] for row in causal)
     assert [row["draft_break_even"] for row in causal if row["tokens"] == 1] == [1, 1]
 
 
 def test_a_part_without_time_begins_with_no_prompt(measure_part):
-    found = measure_part("transformers", "bfloat16", "eager", seconds=-1)
-    assert [kind for kind, rows in found.items() if rows] == ["MemoryUse"]
+    measured = measure_part("transformers", "bfloat16", "eager", seconds=-1)
+    assert [kind for kind, rows in measured.items() if rows] == ["MemoryUse"]
 
 
 def test_each_step_is_compared_with_the_lower_bound(script):
@@ -153,13 +153,13 @@ def run_parts(script, capsys, tmp_path, monkeypatch):
     gpu, runs = script("gpu"), tmp_path / "runs"
     (tmp_path / "weights").mkdir()
 
-    def run(program, *more):
+    def run(program, *arguments):
         fake = tmp_path / "part.py"
         fake.write_text(f"import sys, time\nopen({str(runs)!r}, 'a').write(sys.argv[4] + '\\n')\n{program}")
         monkeypatch.setattr(gpu, "__file__", str(fake))
         runs.write_text("")
         options = ["--toy", "--backend", "llamacpp", "--type", "Q8_0", "--folder", str(tmp_path / "weights")]
-        gpu.main([*options, "--output", str(tmp_path / "gpu.jsonl"), *more])
+        gpu.main([*options, "--output", str(tmp_path / "gpu.jsonl"), *arguments])
         assert list((tmp_path / "weights").iterdir()) == []
         return capsys.readouterr().out, runs.read_text().splitlines()
 
@@ -220,7 +220,7 @@ def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path)
     picture = tmp_path / "typing.svg"
     script("typing_svg").main([str(ROOT / "samples/bank.py"), "13-14", str(picture)])
     root = ElementTree.parse(picture).getroot()
-    named = {one.get("id"): one.text for one in root.iter(f"{SVG}text") if one.get("id")}
+    named = {element.get("id"): element.text for element in root.iter(f"{SVG}text") if element.get("id")}
     frames = root.findall(f"{SVG}g")
     last = [named[used.get("href")[1:]] for used in frames[-1].iter(f"{SVG}use")]
     assert last[-2:] == ["        if amount <= 0:", '            raise ValueError("amount must be positive")']

@@ -46,7 +46,8 @@ class Middle:
 
     def problem(self) -> dict[str, str]:
         """The middle as a test case of HumanEval-Infilling, with its kind, path and language."""
-        line, column = self.prefix.count("\n") + 1, len(self.prefix) - self.prefix.rfind("\n")
+        line = self.prefix.count("\n") + 1
+        column = len(self.prefix) - self.prefix.rfind("\n")
         return {
             "task_id": f"{self.source.path}:{line}:{column}/{self.kind}",
             "prompt": self.prefix,
@@ -102,7 +103,8 @@ def _files_in(folder: Path, is_excluded: Callable[[Snapshot], bool]) -> Iterator
     except OSError:
         return
     for entry in entries:
-        path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+        path = Path(entry.path)
+        is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name == ".git" or is_excluded(Snapshot(path.as_uri() + "/" * is_folder, 0, "", "")):
             continue
         if is_folder:
@@ -154,7 +156,8 @@ def cut(source: Source, rng: random.Random, kind: str, *, by_grammar: bool = Fal
 
 def _end_of_block(lines: Sequence[str], first: int, num: int) -> int:
     """The last of at most `num` lines that are at least as deep as the first one."""
-    last, depth = first, depth_of(lines[first].expandtabs(4))
+    last = first
+    depth = depth_of(lines[first].expandtabs(4))
     while last + 1 < min(len(lines), first + num):
         if lines[last + 1].strip() and depth_of(lines[last + 1].expandtabs(4)) < depth:
             break

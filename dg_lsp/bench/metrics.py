@@ -83,7 +83,8 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
     counted = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
     model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
     latencies = [attempt.latency_ms for attempt in listed]
-    num, num_steps = len(listed), sum(steps for steps, _ in counted)
+    num = len(listed)
+    num_steps = sum(steps for steps, _ in counted)
     summary: Summary = rounded(
         {
             "num": num,
@@ -185,7 +186,8 @@ def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
     kinds = list(dict.fromkeys(attempt.kind for attempts in groups.values() for attempt in attempts))
     rows = []
     for language, attempts in groups.items():
-        summary, cells = summarize(attempts), []
+        summary = summarize(attempts)
+        cells = []
         for kind in kinds:
             exact = [attempt.is_exact for attempt in attempts if attempt.kind == kind]
             cells.append(percent(sum(exact) / len(exact) if exact else None))
@@ -235,7 +237,9 @@ def _share(share: float, num: float) -> str:
 
 
 def _summary_texts(summary: Summary) -> Texts:
-    num, ttfue, latency = summary["num"], summary["ttfue_ms"], summary["latency_ms"]
+    num = summary["num"]
+    ttfue = summary["ttfue_ms"]
+    latency = summary["latency_ms"]
     return {
         "": {"requests": number(num)},
         "Time to first useful edit (TTFUE)": {

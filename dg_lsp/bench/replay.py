@@ -105,11 +105,13 @@ def accept(item: str, coming: str) -> Acceptance | None:
     line = LINE_END.split(item, maxsplit=1)[0]
     if line != item and _is_right(line, coming):
         return Acceptance(line, AcceptedPart.LINE, 1)
-    text, presses = "", 0
+    text = ""
+    presses = 0
     for word in _WORD.findall(line):
         if not _is_right(text + word, coming):
             break
-        text, presses = text + word, presses + 1
+        text += word
+        presses += 1
     return Acceptance(text, AcceptedPart.WORDS, presses) if any(map(is_word, text)) else None
 
 

@@ -35,10 +35,22 @@ _PASSED = "passed"
 
 _CALLS = {"x86_64": (0xC000003E, 272, 56), "aarch64": (0xC00000B7, 97, 220)}
 """By machine: its number in Linux's audit.h, and those of the system calls `unshare` and `clone`."""
-_CLONE3, _FOREIGN_CALLS, _NEW_USER = 435, 0x40000000, 0x10000000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of Linux's bpf_common.h
-_NUMBER, _ARCHITECTURE, _FLAGS = 0, 4, 16  # places in Linux's `struct seccomp_data`
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_CLONE3 = 435
+_FOREIGN_CALLS = 0x40000000
+_NEW_USER = 0x10000000
+# instructions, of Linux's bpf_common.h
+_LOAD = 0x20
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+# places in Linux's `struct seccomp_data`
+_NUMBER = 0
+_ARCHITECTURE = 4
+_FLAGS = 16
+# results, of Linux's seccomp.h
+_ALLOW = 0x7FFF0000
+_FAIL = 0x00050000
 
 # Runs inside the sandbox: reads the program from standard input and writes `_PASSED` or the exception at its end.
 _BOOTSTRAP = """

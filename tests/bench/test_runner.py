@@ -199,7 +199,7 @@ def test_a_truncated_file_loses_at_most_one_attempt(path, stored):
             assert Run.read(path) == Run(RUN, tuple(map(stored, "ab"[:number])))  # on disk immediately
     whole = path.read_bytes()
     ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
-    for size in {0, 1, 40, *(end + more for end in ends for more in (-40, -1, 0, 1))}:
+    for size in {0, 1, 40, *(end + shift for end in ends for shift in (-40, -1, 0, 1))}:
         path.write_bytes(whole[:size])
         num_complete = max(0, whole[:size].count(b"\n") - 1)
         with RunFile(path, RUN) as file:

@@ -23,7 +23,7 @@ def run(bwrap):
     def call(program, limits=LIMITS):
         sandbox = Sandbox(limits)
         outcome = sandbox.run(program)
-        assert not [one for one in psutil.Process().children(recursive=True) if "bwrap" in one.name()]
+        assert not [child for child in psutil.Process().children(recursive=True) if "bwrap" in child.name()]
         return outcome
 
     return call

@@ -32,7 +32,7 @@ def settled(output):
 
 
 def runnable(page):
-    return [found["text"] for found in blocks(page) if found["language"] == "sh" and not found["reason"]]
+    return [block["text"] for block in blocks(page) if block["language"] == "sh" and not block["reason"]]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.stem)
@@ -61,6 +61,6 @@ def test_the_commands_of_a_page_run_from_its_first_to_its_last(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_are_in_blocks_that_are_run_or_give_a_reason(page):
-    for found in blocks(page):
-        if COMMAND.match(found["text"]) and found["language"] != "text":
-            assert found["language"] == "sh", found["text"]
+    for block in blocks(page):
+        if COMMAND.match(block["text"]) and block["language"] != "text":
+            assert block["language"] == "sh", block["text"]

@@ -34,7 +34,10 @@ def test_no_output_at_all_is_a_missing_service(capsys):
 @pytest.mark.parametrize(("lock", "extras"), [(dependencies.LOCK, ()), (dependencies.DEV_LOCK, ("dev",))])
 def test_every_dependency_is_locked_in_an_allowed_version_with_its_checksums(lock, extras):
     project = tomllib.loads((dependencies.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+    wanted = [
+        *project["dependencies"],
+        *(dependency for extra in extras for dependency in project["optional-dependencies"][extra]),
+    ]
     entries = re.split(r"^(?=\S)", lock.read_text(encoding="utf-8").replace("\\\n", ""), flags=re.MULTILINE)[1:]
     assert all("--hash=sha256:" in entry for entry in entries)
     locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)

@@ -32,9 +32,9 @@ def test_every_promise_names_tests_that_exist():
     assert len(rows) > 30
     for row in rows:
         cell = row.rstrip(" |").rpartition(" | ")[2]
-        found = re.findall(r"(tests/[\w/.]+\w)((?::? ?,? ?`test_\w+`)*)", cell)
-        assert found, f"no test: {row}"
-        for name, tests in found:
+        references = re.findall(r"(tests/[\w/.]+\w)((?::? ?,? ?`test_\w+`)*)", cell)
+        assert references, f"no test: {row}"
+        for name, tests in references:
             path = ROOT / name
             assert path.exists(), row
             for test in re.findall(r"test_\w+", tests):

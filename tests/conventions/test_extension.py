@@ -42,7 +42,7 @@ def test_the_manifest_has_the_bounds_of_the_server(configuration):
 def test_the_settings_are_grouped_and_ordered_by_use():
     assert list(GROUPS) == ["Completion", "Context", "Privacy", "Remote", "Advanced"]
     for title, properties in GROUPS.items():
-        assert [one["order"] for one in properties.values()] == list(range(1, len(properties) + 1))
+        assert [schema["order"] for schema in properties.values()] == list(range(1, len(properties) + 1))
         assert title == "Advanced" or len(properties) <= 12, f"{title} is too long to read"
     assert next(iter(GROUPS["Completion"])) == "dg-lsp.enable"
     assert next(iter(GROUPS["Remote"])) == "dg-lsp.remote.url"
@@ -51,9 +51,9 @@ def test_the_settings_are_grouped_and_ordered_by_use():
 
 def test_a_folder_that_is_not_trusted_sets_no_more_in_the_editor_than_in_its_file():
     restricted = PACKAGE["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
-    settings = {key: one for properties in GROUPS.values() for key, one in properties.items()}
-    of_the_user = {key for key, one in settings.items() if one.get("scope") in ("machine", "application")}
-    free = {key for key in settings if key.startswith(tuple(f"dg-lsp.{one}" for one in FREE_KEYS))}
+    settings = {key: schema for properties in GROUPS.values() for key, schema in properties.items()}
+    of_the_user = {key for key, schema in settings.items() if schema.get("scope") in ("machine", "application")}
+    free = {key for key in settings if key.startswith(tuple(f"dg-lsp.{name}" for name in FREE_KEYS))}
     free -= {f"dg-lsp.{key}" for key in (*MODEL_KEYS, "rewrite.preview")}
     assert settings.keys() - of_the_user - {*restricted} == {"dg-lsp.enable", *free}
 
@@ -68,12 +68,12 @@ def test_the_groups_name_settings_that_exist(configuration):
 
 
 def test_each_choice_of_a_setting_is_described(configuration):
-    settings = {key: one for properties in GROUPS.values() for key, one in properties.items()}
-    listed = {key: one["items"] for key, one in settings.items() if "items" in one}
-    described = {key: one for key, one in (settings | listed).items() if "enum" in one}
-    for key, one in described.items():
-        assert len(one["enumDescriptions"]) == len(one["enum"]), key
-        assert all(sentence.endswith(".") for sentence in one["enumDescriptions"]), key
+    settings = {key: schema for properties in GROUPS.values() for key, schema in properties.items()}
+    listed = {key: schema["items"] for key, schema in settings.items() if "items" in schema}
+    described = {key: schema for key, schema in (settings | listed).items() if "enum" in schema}
+    for key, schema in described.items():
+        assert len(schema["enumDescriptions"]) == len(schema["enum"]), key
+        assert all(sentence.endswith(".") for sentence in schema["enumDescriptions"]), key
     for key, choices in configuration.CHOICES.items():
         assert list(choices) == described[f"dg-lsp.{key}"]["enum"], key
 

@@ -156,7 +156,9 @@ def fits(value, kind, field=None):
     if kind is types.Position:
         return _is_position(value)
     if isinstance(kind, type) and attrs.has(kind):
-        return (isinstance(value, dict) or value == []) and all(_has(value or {}, each) for each in attrs.fields(kind))
+        return (isinstance(value, dict) or value == []) and all(
+            _has(value or {}, inner) for inner in attrs.fields(kind)
+        )
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return any(value == member.value for member in kind) and not isinstance(value, bool)
     if kind is int:

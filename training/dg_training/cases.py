@@ -91,7 +91,9 @@ class CodeLines:
 
     def draw_case(self, kind: CaseKind, first: int, rng: random.Random) -> tuple[TestCase, range] | None:
         """A test case whose reference starts in line `first`, and the reference's lines; None if there is none."""
-        last, cut, body = first, 0, self.lines[first].strip()
+        last = first
+        cut = 0
+        body = self.lines[first].strip()
         if kind is CaseKind.BLOCK:
             last = self.block_end(first) or 0
         elif not (self.is_code(first) and MIN_CHARS <= len(body) <= MAX_CHARS):
@@ -103,7 +105,9 @@ class CodeLines:
         if not last or (kind is CaseKind.LINE_END and not cut):
             return None
         column = self.indent(first) + cut
-        start, end, text = self.starts[first] + column, self.starts[last + 1] - 1, self.file.text
+        start = self.starts[first] + column
+        end = self.starts[last + 1] - 1
+        text = self.file.text
         path = f"{self.file.package}/{self.file.path}"
         name = f"{kind}/{path}:{first + 1}:{column}"
         return TestCase(name, kind, text[:start], text[end:], text[start:end], path=path), range(first, last + 1)

@@ -69,7 +69,9 @@ PERMUTATIONS = NEW_MINHASH().permutations
 
 def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
     """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
-    counts, kept, benchmark = Counter[str](), [], read_benchmarks()
+    counts = Counter[str]()
+    kept = []
+    benchmark = read_benchmarks()
     registry = registry_of(package.name)
     sources = list(package.sources())
     paths = {path for path, _ in sources}
@@ -263,7 +265,8 @@ def deduplicate(files: Iterable[tuple[CorpusFile, Signature]], counts: Counter[s
     kept: list[CorpusFile] = []
     digests: set[bytes] = set()
     known_lines: set[int] = set()
-    index, signatures = MinHashLSH(threshold=MIN_SIMILARITY, num_perm=NUM_MINHASHES), list[Signature]()
+    index = MinHashLSH(threshold=MIN_SIMILARITY, num_perm=NUM_MINHASHES)
+    signatures = list[Signature]()
     for file, signature in files:
         digest = hashlib.blake2b(file.text.encode()).digest()
         if digest in digests:

@@ -51,7 +51,8 @@ def pick_span(lines: list[str], rng: np.random.Generator) -> tuple[int, int]:
     The span starts in `lines[0]`, which is not blank.
     """
     picked = int(np.searchsorted(np.cumsum(SPAN_SHARES), rng.random(), side="right"))
-    kind, line = SPAN_KINDS[min(picked, len(SPAN_KINDS) - 1)], lines[0]
+    kind = SPAN_KINDS[min(picked, len(SPAN_KINDS) - 1)]
+    line = lines[0]
     indent = _indent(line)
     if kind == "line_rest":
         return indent + _cut_in_line(line[indent:], rng), len(line)
@@ -86,7 +87,8 @@ def _last_line_of_body(lines: list[str]) -> int:
     """The last line of the block that `lines[0]` opens; 0 if it opens none, or one that is too long."""
     if not OPENING.search(lines[0]):
         return 0
-    outer, last = _indent(lines[0]), 0
+    outer = _indent(lines[0])
+    last = 0
     for i, line in enumerate(lines[1:], 1):
         if line and _indent(line) <= outer:
             return last
@@ -113,7 +115,8 @@ class _Shelf:
     """The files of one language; a file is drawn as often as it is long."""
 
     def __init__(self, files: Sequence[CorpusFile]) -> None:
-        self._files, self._ends = files, list(accumulate(len(file.text) for file in files))
+        self._files = files
+        self._ends = list(accumulate(len(file.text) for file in files))
 
     def draw_line(self, rng: np.random.Generator) -> tuple[CorpusFile, int]:
         """A file and the offset of a line in it that is not blank."""
@@ -168,11 +171,14 @@ class DocumentStream:
         seed: int,
         start_ids: tuple[int, ...] = (),
     ) -> None:
-        self.tokenizer, self.start_ids = tokenizer, start_ids
-        self.max_prompt, self.max_middle = max_prompt, max_middle
+        self.tokenizer = tokenizer
+        self.start_ids = start_ids
+        self.max_prompt = max_prompt
+        self.max_middle = max_middle
         self.rng = np.random.default_rng(seed)
         groups = by_language(files)
-        self._shelves, self._shares = list(map(_Shelf, groups.values())), list(language_shares(groups).values())
+        self._shelves = list(map(_Shelf, groups.values()))
+        self._shares = list(language_shares(groups).values())
 
     def infill_document(self) -> TrainingDocument:
         """A document with a middle. Only the middle's own length decides whether it is drawn again."""
@@ -211,7 +217,8 @@ class DocumentStream:
     def _backed_up(self, text: str) -> tuple[list[int], str]:
         """The tokens before a cursor up to a safe boundary, and the text from there to the cursor."""
         encoding: Encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        safe, num = unit_start(text), len(encoding.ids)
+        safe = unit_start(text)
+        num = len(encoding.ids)
         while num and encoding.offsets[num - 1][1] > safe:
             num -= 1
         return encoding.ids[:num], text[encoding.offsets[num - 1][1] if num else 0 :]

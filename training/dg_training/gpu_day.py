@@ -155,7 +155,8 @@ def send(root: Path, parcel: Parcel) -> int:
     if not (folders := _exports(root)):
         return 0
     newest = folders[-1]
-    target, record = parcel.out / newest.name, root / EXPORTS / f"{newest.name}.{SENT}"
+    target = parcel.out / newest.name
+    record = root / EXPORTS / f"{newest.name}.{SENT}"
     for old in parcel.out.iterdir():
         if old.is_dir() and old != target:
             shutil.rmtree(old)
@@ -199,7 +200,13 @@ def collect(homes: Sequence[Path], path: Path) -> dict[str, Any]:
 
 
 def pack(root: Path, folder: Path, slice_bytes: int, start: Path | None = None) -> None:
-    """Writes the corpus in `root` and the model `start` as one archive in slices into a new `folder`."""
+    """Writes the corpus in `root` and the model `start` as one archive in slices into a new `folder`.
+
+    Raises:
+        InputFileError: there is no corpus.
+    """
+    if missing := [name for name in CORPUS if not (root / name).exists()]:
+        raise InputFileError(f"{root} has no {missing[0]}: python -m dg_training data makes it")
     with TemporaryDirectory() as temporary:
         archive = Path(temporary) / ARCHIVE
         with tarfile.open(archive, "w") as tar:

@@ -20,7 +20,8 @@ CANDIDATES = range(-134, -119, 2)
 _INDICES = np.array([min(range(16), key=lambda i: abs(LEVELS[i] - x)) for x in range(-128, 128)], np.uint8)
 _VALUES = np.array(LEVELS, np.float32)[_INDICES]
 """Index of the level next to -128, -127, ..., 127, and that level."""
-ROUNDED_STEPS, SCALED_STEPS = 4, 64
+ROUNDED_STEPS = 4
+SCALED_STEPS = 64
 
 
 def _places(blocks: Tensor, scales: Tensor) -> Tensor:

@@ -177,7 +177,8 @@ class Block(nn.Module):
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, mask: Mask) -> Tensor:
         """h (R, n, width) -> the same shape."""
         rows, n, _ = h.shape
-        c, x = self.config, self.attn_norm(h)
+        c = self.config
+        x = self.attn_norm(h)
         q, k, v = (f(x).view(rows, n, -1, c.head_width) for f in (self.attn_q, self.attn_k, self.attn_v))
         if self.attn_q_norm is not None and self.attn_k_norm is not None:
             # float32 like the weights of the norms: mixed types leave torch's fused path

@@ -117,7 +117,8 @@ class Objective:
         masked = masked.view(rows, -1)
         targets = torch.cat([b["tokens"][:, 1:][follows], b["target"].view(rows, -1)[masked]]).long()
         states = torch.cat([h[:, : num_clean - 1][follows], _shifted(h, b["start"], canvas_length)[masked]])
-        loss, num = self._cross_entropy(states, targets), int(follows.sum())
+        loss = self._cross_entropy(states, targets)
+        num = int(follows.sum())
         return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, rank)
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:

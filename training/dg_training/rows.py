@@ -83,7 +83,9 @@ class BatchStream:
     """An endless, seeded stream of batches."""
 
     def __init__(self, documents: DocumentStream, config: RowConfig) -> None:
-        self.documents, self.config, self.rng = documents, config, documents.rng
+        self.documents = documents
+        self.config = config
+        self.rng = documents.rng
         self.waiting: deque[TrainingDocument] = deque()
 
     def batch(self) -> TrainingBatch:
@@ -95,21 +97,30 @@ class BatchStream:
     def _row(self, canvas_length: int) -> TrainingBatch:
         """One row without the batch axis. Canvases that are not needed have the length 0."""
         num_clean, num = self.config.num_clean, self.config.num_noisy // canvas_length
-        tokens, document = np.full(num_clean, END_OF_TEXT, np.int32), np.full(num_clean, -1, np.int32)
-        position, in_middle = np.zeros(num_clean, np.int32), np.zeros(num_clean, bool)
+        tokens = np.full(num_clean, END_OF_TEXT, np.int32)
+        document = np.full(num_clean, -1, np.int32)
+        position = np.zeros(num_clean, np.int32)
+        in_middle = np.zeros(num_clean, bool)
         start, context_start, length, num_content = np.zeros((4, num), np.int32)
-        is_middle, target = np.zeros(num, bool), np.zeros((num, canvas_length), np.int32)
-        placed, at = [], 0
+        is_middle = np.zeros(num, bool)
+        target = np.zeros((num, canvas_length), np.int32)
+        placed = []
+        at = 0
         for i, doc in enumerate(self._documents_of_row()):
             end = at + len(doc.ids)
-            tokens[at:end], document[at:end], position[at:end] = doc.ids, i, np.arange(len(doc.ids))
+            tokens[at:end] = doc.ids
+            document[at:end] = i
+            position[at:end] = np.arange(len(doc.ids))
             middle = at + doc.middle if doc.middle >= 0 else -1
             in_middle[middle if middle >= 0 else end : end] = True
             placed.append(_Placed(at, end, middle))
             at = end
         for i, (doc_placed, first, size) in enumerate(self._canvases(placed, canvas_length)):
             content = tokens[first : min(doc_placed.end, first + size)]
-            start[i], context_start[i], length[i], num_content[i] = first, doc_placed.start, size, len(content)
+            start[i] = first
+            context_start[i] = doc_placed.start
+            length[i] = size
+            num_content[i] = len(content)
             is_middle[i] = 0 <= doc_placed.middle <= first
             target[i] = END_OF_MIDDLE
             target[i, : len(content)] = content
@@ -119,7 +130,8 @@ class BatchStream:
 
     def _documents_of_row(self) -> list[TrainingDocument]:
         """Documents in order of arrival. One that does not fit waits for the next row; plain text fills the rest."""
-        packed, free = [], self.config.num_clean
+        packed = []
+        free = self.config.num_clean
         while True:
             if not self.waiting:
                 self.waiting.append(self.documents.infill_document())
@@ -133,7 +145,8 @@ class BatchStream:
 
     def _canvases(self, documents: list[_Placed], canvas_length: int) -> list[tuple[_Placed, int, int]]:
         """Document, start and length of canvases that cover every middle up to `max_copies` times, then any text."""
-        num, rng = self.config.num_noisy // canvas_length, self.rng
+        num = self.config.num_noisy // canvas_length
+        rng = self.rng
         canvases: list[tuple[_Placed, int, int]] = []
         for document in [document for document in documents if document.middle >= 0] * self.config.max_copies:
             at = document.middle
@@ -165,7 +178,9 @@ class _TrainingBatches(IterableDataset[TrainingBatch]):
 
     def __init__(self, root: Path, config: RowConfig, seed: int) -> None:
         super().__init__()
-        self.root, self.config, self.seed = root, config, seed
+        self.root = root
+        self.config = config
+        self.seed = seed
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         worker = get_worker_info()

@@ -193,7 +193,8 @@ def _closed_selection(source: Vocabulary, counts: Mapping[int, int], num_tokens:
 
 def _parts(token: str, ranks: Mapping[Merge, int]) -> set[str]:
     """The tokens that arise while merges make this one, its characters included; empty if they do not make it."""
-    pieces, parts = list(token), set(token)
+    pieces = list(token)
+    parts = set(token)
     while len(pieces) > 1:
         pairs = [(ranks[pair], at) for at, pair in enumerate(pairwise(pieces)) if pair in ranks]
         if not pairs:

@@ -86,10 +86,12 @@ def kept_ids(pruned):
 
 def causal_logits(model, ids):
     size = len(ids)
-    with closing(LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, size), flash_attention=False)) as one:
-        one.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
-        assert one.decode(causal=True) == 0
-        return one.logits(size).copy()
+    with closing(
+        LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, size), flash_attention=False)
+    ) as context:
+        context.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
+        assert context.decode(causal=True) == 0
+        return context.logits(size).copy()
 
 
 def loaded(path):
@@ -102,11 +104,11 @@ def test_logits_of_the_kept_tokens_are_those_of_transformers(source, exported, t
         ids = [*start, *model.tokenizer.encode(toy.texts[7])][:60]
         sources = exported.pruned.source_ids[ids]
         assert (sources >= 0).all()
-        found = causal_logits(model, ids)[:, NUM_SPECIAL:]
+        logits = causal_logits(model, ids)[:, NUM_SPECIAL:]
     with torch.no_grad():
         expected = source.model(torch.tensor(sources)[None]).logits[0].numpy()[:, kept_ids(exported.pruned)]
-    assert np.abs(found - expected).max() < 0.02 * expected.std()
-    assert (found.argmax(1) == expected.argmax(1)).mean() > 0.95
+    assert np.abs(logits - expected).max() < 0.02 * expected.std()
+    assert (logits.argmax(1) == expected.argmax(1)).mean() > 0.95
 
 
 def test_a_pruned_vocabulary_gives_the_same_tokens(source, exported, toy):
@@ -157,16 +159,16 @@ def test_the_first_guess_of_a_canvas_is_the_causal_model_s_own(source, exported)
         assert isinstance(denoiser, ShiftedDenoiser)
         denoiser.prefill(0, prompt)
         for ids in (canvas, np.where(canvas == MASK, canvas, canvas + 1), canvas):
-            (found,) = denoiser.predict(0, [token_ids(ids)], 0.0, rng)
+            (prediction,) = denoiser.predict(0, [token_ids(ids)], 0.0, rng)
         denoiser.prefill(0, prompt[:-1])
         causal = denoiser.extend(0, prompt[-1:])
     open_ = np.flatnonzero(canvas == MASK)
     logits[:, list(spec.banned_ids)] = -np.inf
-    assert found.argmax_ids[open_].tolist() == logits.argmax(1)[open_].tolist()
+    assert prediction.argmax_ids[open_].tolist() == logits.argmax(1)[open_].tolist()
     probability = np.exp(logits.max(1) - np.logaddexp.reduce(logits, 1))
-    assert found.confidence[open_] == pytest.approx(probability[open_], abs=0.01)
-    assert found.argmax_ids[0] == causal.argmax_ids[0]
-    assert found.confidence[0] == pytest.approx(causal.confidence[0], abs=1e-4)
+    assert prediction.confidence[open_] == pytest.approx(probability[open_], abs=0.01)
+    assert prediction.argmax_ids[0] == causal.argmax_ids[0]
+    assert prediction.confidence[0] == pytest.approx(causal.confidence[0], abs=1e-4)
 
 
 @pytest.fixture

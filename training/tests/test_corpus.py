@@ -204,8 +204,8 @@ def test_compiled_javascript_is_rejected():
 
 def test_languages_are_taken_from_their_registries():
     sources = [("a.py", CODE), ("a.js", JAVASCRIPT), ("a.c", JAVASCRIPT), ("a.md", JAVASCRIPT)]
-    for name, found in (("p", "py md"), (f"{NPM}p", "js md"), (f"{DEBIAN}p", "c md"), (f"{DEBIAN_SOURCE}p", "c md")):
-        assert {file.path for file, _ in filter_texts(*sources, name=name)[0]} == {f"a.{s}" for s in found.split()}
+    for name, suffixes in (("p", "py md"), (f"{NPM}p", "js md"), (f"{DEBIAN}p", "c md"), (f"{DEBIAN_SOURCE}p", "c md")):
+        assert {file.path for file, _ in filter_texts(*sources, name=name)[0]} == {f"a.{s}" for s in suffixes.split()}
 
 
 def test_the_sample_of_the_corpus_passes_all_filters(sample_files):

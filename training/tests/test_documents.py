@@ -80,8 +80,8 @@ def test_a_middle_begins_at_a_token_boundary_of_the_whole_text():
     num_joined = 0
     for document in (stream.infill_document() for _ in range(300)):
         _, prefix, middle = parts(document)
-        found = [*prefix, *middle[:-4]]  # the end of a middle is cut apart from what follows
-        assert any(found == whole[at : at + len(found)] for at in range(len(whole)))
+        ids = [*prefix, *middle[:-4]]  # the end of a middle is cut apart from what follows
+        assert any(ids == whole[at : at + len(ids)] for at in range(len(whole)))
         num_joined += tokenizer.decode(middle[:1]).startswith("\n ")
     assert num_joined > 20
 

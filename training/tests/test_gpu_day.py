@@ -43,6 +43,11 @@ def test_a_packed_run_is_unpacked_once_all_slices_have_come(toy, tmp_path):
         assert read_texts(there / name) == read_texts(toy.root / name)
 
 
+def test_without_a_corpus_nothing_is_packed(tmp_path):
+    with pytest.raises(InputFileError, match="python -m dg_training data"):
+        gpu_day.pack(tmp_path, tmp_path / "packed", 1000)
+
+
 def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(bytes(range(256)) * 40)

@@ -9,9 +9,9 @@ from dg_training.iq4_nl import BLOCK, RoundedWeights, best_scales, pack, round_m
 
 
 def weights(rows=6, columns=96):
-    found = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)) * 0.1
-    found[2] = 0.0
-    return found
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)) * 0.1
+    weight[2] = 0.0
+    return weight
 
 
 def test_a_reader_of_the_format_gets_the_rounded_weights():

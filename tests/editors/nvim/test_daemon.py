@@ -29,6 +29,6 @@ def test_ghost_text_is_back_after_the_daemon_was_killed(launch, kind, is_project
         editor.wait_ghost(f"total({number})")
     editor.keys("<Tab>")
     editor.wait_lines("s = 1 + 2 + 3 + total(3)")
-    assert sum("started again" in one for one in editor.notifications) == 1
+    assert sum("started again" in message for message in editor.notifications) == 1
     editor.close()
     os.kill(endpoint.read().pid, signal.SIGTERM)

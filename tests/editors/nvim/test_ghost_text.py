@@ -234,7 +234,7 @@ def test_a_mapping_that_has_the_key_to_accept_is_reported_once(launch, kind):
         editor.open()
         editor.keys("idef hello")
         editor.wait_ghost(HELLO)
-        assert sum('keys = { accept = "<C-y>" }' in one for one in editor.notifications) == num_warnings
+        assert sum('keys = { accept = "<C-y>" }' in message for message in editor.notifications) == num_warnings
     editor.keys("<Tab>")
     editor.wait(lambda: editor.lua("return tabs") == 1)
     editor.close()

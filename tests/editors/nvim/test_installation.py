@@ -105,10 +105,10 @@ def repository(tmp_path):
 
 def snippet(page, name):
     """The Lua of a page that contains a name."""
-    [found] = [
-        one for one in re.findall(r"```lua\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL) if name in one
+    [example] = [
+        block for block in re.findall(r"```lua\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL) if name in block
     ]
-    return found
+    return example
 
 
 def check_installed(editor, folder):
@@ -153,7 +153,7 @@ def test_files_in_no_project_share_a_server(editor):
 def test_the_lua_is_formatted_with_stylua():
     modules = Path(sys.prefix) / "editors" / "stylua"
     node = next(
-        (one for one in (modules.parent / "bin/node", shutil.which("node")) if one and Path(one).exists()), None
+        (path for path in (modules.parent / "bin/node", shutil.which("node")) if path and Path(path).exists()), None
     )
     if node is None or not (modules / "node_modules").exists():
         pytest.skip("no stylua: run make editors")

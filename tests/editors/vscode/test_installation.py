@@ -33,11 +33,11 @@ def wheel():
 
 def test_the_extension_contains_the_server_of_this_tree():
     with zipfile.ZipFile(io.BytesIO(wheel())) as packed:
-        found = {name: packed.read(name) for name in packed.namelist() if name.startswith("dg_lsp/")}
+        contents = {name: packed.read(name) for name in packed.namelist() if name.startswith("dg_lsp/")}
     files = [path for path in (ROOT / "dg_lsp").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in files}
     # names only: pytest takes minutes for the difference of the contents
-    assert {name for name in {**found, **expected} if found.get(name) != expected.get(name)} == set()
+    assert {name for name in {**contents, **expected} if contents.get(name) != expected.get(name)} == set()
     assert VSIX.stat().st_size < 90_000_000  # dg-base has 70 MB
 
 
@@ -124,7 +124,7 @@ def test_without_uv_the_interpreter_of_the_python_extension_installs_the_wheel(b
         [made] = (home / STORAGE).glob("server-*")
         [package] = made.glob("lib/python*/site-packages/dg_lsp")
         assert (package / "models/dg-mini.gguf").exists()
-        commands = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+        commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
         assert any(f"{made}/bin/dg-lsp" in command for command in commands)
         window.to_end()
         window.type("        return ")

@@ -14,10 +14,10 @@ AS_NOTEBOOK = {"workbench.editorAssociations": {"*.ipynb": "jupyter-notebook"}}
 
 def notebook(*cells):
     """The file of a notebook of (kind, text) cells."""
-    more = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
+    fields = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
     return json.dumps(
         {
-            "cells": [{"cell_type": kind, "metadata": {}, "source": text, **more[kind]} for kind, text in cells],
+            "cells": [{"cell_type": kind, "metadata": {}, "source": text, **fields[kind]} for kind, text in cells],
             "metadata": {"language_info": {"name": "python"}},
             "nbformat": 4,
             "nbformat_minor": 4,
