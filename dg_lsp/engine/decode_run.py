@@ -9,9 +9,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, Tokenizer, token_ids
+from dg_lsp.canvas.layout import NOTHING, CachingTokenizer, Flags, Layout, TokenIds, TokenIndex, Tokenizer, token_ids
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
-from dg_lsp.canvas.token_boundary import TokenIndex
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, CausalPass, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
