@@ -43,7 +43,7 @@ def choose_threads(
     for number in range(_MAX_ROUNDS):
         if len(remaining) == 1 or (number >= _MIN_ROUNDS and clock() - start > budget_seconds):
             break
-        for threads in (each for each in remaining for _ in range(_RUNS)):
+        for threads in (candidate for candidate in remaining for _ in range(_RUNS)):
             before = clock()
             step(threads)
             runs[threads].append(clock() - before)

@@ -158,7 +158,7 @@ def with_thoughts(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
     if not can_think(spec):
         return spec
     marks = {tokenizer.special(mark) for pair in THOUGHT_MARKS for mark in pair}
-    return replace(spec, banned_ids=tuple(one for one in spec.banned_ids if one not in marks))
+    return replace(spec, banned_ids=tuple(token for token in spec.banned_ids if token not in marks))
 
 
 def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> tuple[str, str]:
@@ -170,10 +170,10 @@ def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> 
     def text(part: TokenIds) -> str:
         return tokenizer.decode(part).decode("utf-8", "replace")
 
-    def thought(of: str) -> str:
-        return _CHANNEL_NAME.sub("", of, count=1).strip("\n")
+    def thought(marked: str) -> str:
+        return _CHANNEL_NAME.sub("", marked, count=1).strip("\n")
 
-    for opening, closing in ((tokenizer.special(one), tokenizer.special(other)) for one, other in THOUGHT_MARKS):
+    for opening, closing in ((tokenizer.special(start), tokenizer.special(end)) for start, end in THOUGHT_MARKS):
         ends = np.flatnonzero(ids == closing) if closing is not None else NOTHING
         if len(ends):
             return thought(text(ids[: ends[-1]])), text(ids[ends[-1] + 1 :]).lstrip("\n")
@@ -191,8 +191,8 @@ def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> 
 
 
 def _broken(text: str, tokenizer: Tokenizer) -> str:
-    def broken(found: re.Match[str]) -> str:
-        return found[0][0] + _BREAK + found[0][1:] if tokenizer.special(found[0]) is not None else found[0]
+    def broken(spelling: re.Match[str]) -> str:
+        return spelling[0][0] + _BREAK + spelling[0][1:] if tokenizer.special(spelling[0]) is not None else spelling[0]
 
     return _SPECIAL.sub(broken, text.replace(_BREAK, ""))
 
@@ -200,10 +200,10 @@ def _broken(text: str, tokenizer: Tokenizer) -> str:
 def encoded(text: str, tokenizer: Tokenizer) -> TokenIds:
     """Token ids of a text with special tokens spelled in it, as chat templates write it; shape (N,)."""
     ids, start = [NOTHING], 0
-    for found in _SPECIAL.finditer(text):
-        if (token := tokenizer.special(found[0])) is not None:
-            ids += [_plain(text[start : found.start()], tokenizer), token_ids([token])]
-            start = found.end()
+    for spelling in _SPECIAL.finditer(text):
+        if (token := tokenizer.special(spelling[0])) is not None:
+            ids += [_plain(text[start : spelling.start()], tokenizer), token_ids([token])]
+            start = spelling.end()
     return token_ids(np.concatenate([*ids, _plain(text[start:], tokenizer)]))
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, Tokenizer, end_of, token_ids
+from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, Tokenizer, back_up, end_of, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat, SpecialTokens
-from dg_lsp.canvas.token_boundary import back_up
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt
@@ -65,16 +64,16 @@ class FimFamily:
         """Prefix and suffix of a prompt in this format; None for any other text."""
         first, second, *last = _TOKEN.findall(self.prompt)
         _, has_first, rest = text.partition(first)
-        one, has_second, other = rest.partition(second)
+        first_text, has_second, second_text = rest.partition(second)
         has_last = True
         if last:
-            other, found, _ = other.rpartition(last[0])
-            has_last = bool(found)
+            second_text, last_token, _ = second_text.rpartition(last[0])
+            has_last = bool(last_token)
         if not (has_first and has_second and has_last):
             return None
         if " " in self.prompt:  # Code Llama puts blanks around its tokens
-            one, other = one.removeprefix(" ").removesuffix(" "), other.removesuffix(" ")
-        return (one, other) if self.order is FimOrder.PREFIX_FIRST else (other, one)
+            first_text, second_text = first_text.removeprefix(" ").removesuffix(" "), second_text.removesuffix(" ")
+        return (first_text, second_text) if self.order is FimOrder.PREFIX_FIRST else (second_text, first_text)
 
     @property
     def order(self) -> FimOrder:
@@ -129,12 +128,12 @@ def find_fim(metadata: Mapping[str, str], filename: str, specials: SpecialTokens
     known = {family: tokens for family in FIM_FAMILIES.values() if (tokens := family.tokens(spellings))}
     architecture = metadata.get("general.architecture", "")
     named = " ".join(metadata.get(key, "") for key in _NAME_KEYS)
-    found = {
-        "metadata": [one for one in known if architecture in one.architectures or _is_named(one, named)],
-        "vocabulary": [one for one in known if one.vocabulary and _has_all(one.vocabulary, spellings)],
-        "file name": [one for one in known if _is_named(one, filename)],
+    by_evidence = {
+        "metadata": [family for family in known if architecture in family.architectures or _is_named(family, named)],
+        "vocabulary": [family for family in known if family.vocabulary and _has_all(family.vocabulary, spellings)],
+        "file name": [family for family in known if _is_named(family, filename)],
     }
-    for evidence, families in found.items():
+    for evidence, families in by_evidence.items():
         if families:
             return replace(known[families[0]], evidence=evidence)
     return specials.fim
@@ -191,7 +190,7 @@ def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_token
     """
     ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
     # a file without a name or a comment gets headings in the syntax of the other files
-    language = next((found for found in map(language_of, ids) if found.commented("path")), PLAIN)
+    language = next((language for language in map(language_of, ids) if language.commented("path")), PLAIN)
 
     def encode(chunk: Snippet) -> TokenIds:
         head = language.commented(chunk.path) or f"// {chunk.path}"
@@ -225,7 +224,7 @@ def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
             taken.append((in_place(chunk), -number, ids))
             room -= len(ids)
     # within one source the most important snippet is last, nearest to the code
-    return [ids for *_, ids in sorted(taken, key=lambda one: one[:2])]
+    return [ids for *_, ids in sorted(taken, key=lambda piece: piece[:2])]
 
 
 def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:

@@ -28,7 +28,7 @@ def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
             raise OptionError(name, problem)
     sampling = spec.sampling
     if sampling is not None:
-        known = {name: value for name, value in values.items() if name in {one.name for one in fields(sampling)}}
+        known = {name: value for name, value in values.items() if name in {field.name for field in fields(sampling)}}
         sampling = replace(sampling, **known)
     if isinstance(sampling, UniformSampling) and sampling.t_min > sampling.t_max:
         problem = f"{sampling.t_min:g} is above the temperature of the first step, {sampling.t_max:g}: set both"

@@ -15,12 +15,12 @@ from dg_lsp.canvas.layout import (
     Flags,
     Layout,
     TokenIds,
+    TokenIndex,
     Tokenizer,
     common_prefix_length,
     token_ids,
 )
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
-from dg_lsp.canvas.token_boundary import TokenIndex
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder

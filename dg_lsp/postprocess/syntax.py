@@ -155,7 +155,7 @@ class Surroundings:
     excerpt: Excerpt
     language: Language
     parser: LimitedParser
-    found: dict[str, list[Node]] = field(default_factory=dict)  # errors of the texts that were parsed
+    errors_of: dict[str, list[Node]] = field(default_factory=dict)  # errors of the texts that were parsed
     valid: dict[str, bool] = field(default_factory=dict)  # texts of which no more was asked
 
     @classmethod
@@ -415,15 +415,15 @@ class Surroundings:
 
     def _is_valid(self, text: str) -> bool:
         """True if `text` has no error; faster than `_errors`, which counts them."""
-        if text not in self.found and text not in self.valid:
+        if text not in self.errors_of and text not in self.valid:
             self.valid[text] = not self.parser.has_error(text)
-        return not self.found[text] if text in self.found else self.valid[text]
+        return not self.errors_of[text] if text in self.errors_of else self.valid[text]
 
     def _errors(self, text: str) -> list[Node]:
-        if text not in self.found:
+        if text not in self.errors_of:
             root = self.parser.root(text)
-            self.found[text] = list(errors_in(root)) if root is not None else []
-        return self.found[text]
+            self.errors_of[text] = list(errors_in(root)) if root is not None else []
+        return self.errors_of[text]
 
 
 def _distant(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> set[tuple[str, int]]:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.token_boundary import MAX_UNIT, TokenIndex, back_up, unit_start
+from dg_lsp.canvas.layout import MAX_UNIT, TokenIndex, back_up, token_ids, unit_start
 
 PIECES = [
     b"<end>",

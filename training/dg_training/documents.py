@@ -1,7 +1,7 @@
 """Fill-in-the-middle documents, cut out of the files of a corpus.
 
 A document is `<|suffix|> S <|prefix|> P <|middle|> M <|eom|>`, or plain text. P ends where the product's prompt ends:
-it is backed up from the cursor to a safe token boundary (`canvas.token_boundary`), and M begins with the text between
+it is backed up from the cursor to a safe token boundary (`canvas.layout`), and M begins with the text between
 the boundary and the cursor. The lengths of prefix and suffix are drawn without looking at the middle, and a long
 document is neither cut nor drawn again: the length of a prompt must not predict the length of its middle
 (tests/test_rows.py).
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from dg_lsp.canvas.token_boundary import unit_start
+from dg_lsp.canvas.layout import unit_start
 from dg_lsp.context.languages import language_id_of
 from dg_training.store import CorpusFile
 from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MIDDLE, PREFIX, SUFFIX

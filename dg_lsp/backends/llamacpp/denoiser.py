@@ -60,25 +60,25 @@ class CanvasQuery:
             start + np.maximum(np.flatnonzero(flags) + len(ahead) - is_shifted, 0)
             for start, (_, flags) in zip(starts, canvases, strict=True)
         ]
-        found, self._places = np.unique(np.concatenate(rows), return_inverse=True)
+        output_rows, self._places = np.unique(np.concatenate(rows), return_inverse=True)
         self.outputs = np.zeros(len(self.ids), dtype=np.bool_)
         """Shape (N,): the tokens whose logits are needed."""
-        self.outputs[found] = True
-        self.num_rows = len(found)
+        self.outputs[output_rows] = True
+        self.num_rows = len(output_rows)
 
     def prediction(self, reduced: Prediction) -> Prediction:
         """Of the open positions of all canvases, from the reduced logits of `outputs`."""
         return take(reduced, self._places)
 
 
-def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> Prediction:
+def _with_own_tokens(ids: TokenIds, flags: Flags, predicted: Prediction | None) -> Prediction:
     """The model's prediction at the open positions; every other position predicts its own token."""
-    if found is not None and flags.all():
-        return found
+    if predicted is not None and flags.all():
+        return predicted
     ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
     merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy()]
     for number, name in enumerate(FIELDS):
-        if (values := getattr(found, name, None)) is not None:
+        if (values := getattr(predicted, name, None)) is not None:
             merged[number][flags] = values
         elif number > 4:
             merged[number] = None
@@ -178,9 +178,9 @@ class ContextDenoiser(ABC):
         """Predicts checked canvases; those without an open position cost nothing. Keeps no state by lane."""
         mask_id = self.spec.sampling.mask_id if isinstance(self.spec.sampling, MaskSampling) else None
         flags = [np.ones(len(ids), np.bool_) if mask_id is None else ids == mask_id for ids in canvases]
-        opened = [(canvas, each) for canvas, each in zip(canvases, flags, strict=True) if each.any()]
-        found = self._predict_open(slot, opened, reduce) if opened else None
-        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), found)
+        opened = [(canvas, is_open) for canvas, is_open in zip(canvases, flags, strict=True) if is_open.any()]
+        predicted = self._predict_open(slot, opened, reduce) if opened else None
+        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), predicted)
         stops = np.cumsum([len(canvas) for canvas in canvases]).tolist()
         return [take(whole, slice(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)]
 

@@ -69,12 +69,12 @@ class GraphDevice:
     def open(cls, kinds: tuple[str, ...], number: int = 0) -> "GraphDevice | None":
         """The device with this number among those of the first kind that there is."""
         listed = devices() if kinds else ()
-        by_kind = ([index for index, each in enumerate(listed) if each.kind == kind] for kind in kinds)
-        if number >= len(found := next(filter(None, by_kind), [])):
+        by_kind = ([index for index, device in enumerate(listed) if device.kind == kind] for kind in kinds)
+        if number >= len(indices := next(filter(None, by_kind), [])):
             return None
-        native = functions().backend_dev_get(found[number])
+        native = functions().backend_dev_get(indices[number])
         backend = functions().backend_dev_init(native, None)
-        return cls(native, backend, listed[found[number]].memory_free) if backend else None
+        return cls(native, backend, listed[indices[number]].memory_free) if backend else None
 
     def close(self) -> None:
         """Called after its graphs are closed."""
@@ -98,7 +98,7 @@ class DeviceGraph:
             self._graph = ggml.new_graph_custom(self._context, _GRAPH_NODES, False)
             ggml.build_forward_expand(self._graph, self._operations[-1])
         # an unsupported operation would end the process
-        is_supported = all(ggml.backend_dev_supports_op(device.native, each) for each in self._operations)
+        is_supported = all(ggml.backend_dev_supports_op(device.native, operation) for operation in self._operations)
         self._buffer = is_supported and ggml.backend_alloc_ctx_tensors(self._context, device.backend)
         if not self._buffer:
             self.close()

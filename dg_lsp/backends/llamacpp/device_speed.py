@@ -92,12 +92,12 @@ def _best_seconds(device: GraphDevice, rows: int, num_tokens: int, clock: Callab
 
 def main() -> None:
     """With the argument `speed` it also measures."""
-    found: dict[str, object] = {"devices": [asdict(device) for device in devices()]}
+    answer: dict[str, object] = {"devices": [asdict(device) for device in devices()]}
     if "speed" in sys.argv:
         for name, kinds in {"cpu": ("cpu",), "gpu": GPU_KINDS}.items():
             speed = measure(kinds)
-            found[name] = asdict(speed) if speed else None
-    sys.stdout.write(json.dumps(found))
+            answer[name] = asdict(speed) if speed else None
+    sys.stdout.write(json.dumps(answer))
 
 
 if __name__ == "__main__":

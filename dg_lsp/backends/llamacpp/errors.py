@@ -45,9 +45,9 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
         return ModelUnsupportedError(
             f"{path} is a DiffusionGemma that is not converted yet; run: dg-lsp models convert {path}"
         )
-    if found := next(filter(None, map(_OWN_NAME.search, lines)), None):
+    if own_name := next(filter(None, map(_OWN_NAME.search, lines)), None):
         return ModelUnsupportedError(
-            f"{path} has the architecture {found[1]}, which llama.cpp has under another name; "
+            f"{path} has the architecture {own_name[1]}, which llama.cpp has under another name; "
             "convert the checkpoint with dg-lsp models convert"
         )
     for pattern, kind, problem in LOAD_FAILURES:

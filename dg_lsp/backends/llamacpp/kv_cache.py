@@ -137,15 +137,15 @@ class KvCache:
         """The position after the suffix sentinel; 0 in prompts without one."""
         if self._movable is None:
             return 0
-        found = np.flatnonzero(ids == self._movable.suffix_id)
-        return int(found[0]) + 1 if len(found) else 0
+        sentinels = np.flatnonzero(ids == self._movable.suffix_id)
+        return int(sentinels[0]) + 1 if len(sentinels) else 0
 
     def _suffix_length(self, ids: TokenIds) -> int:
         """Tokens before the middle sentinel, of ids that begin inside the suffix."""
         if self._movable is None:
             return len(ids)
-        found = np.flatnonzero(ids == self._movable.middle_id)
-        return int(found[0]) if len(found) else len(ids)
+        sentinels = np.flatnonzero(ids == self._movable.middle_id)
+        return int(sentinels[0]) if len(sentinels) else len(ids)
 
     def _splice(self, slot: int, start: int, stop: int, ids: TokenIds) -> None:
         """Decodes at least one id in place of the positions from `start` to `stop`, and moves the cells after them."""
@@ -185,8 +185,8 @@ class KvCache:
         """Runs the batch; if the cache turns out to be full, evicts all other slots and retries."""
         if self._context.decode(causal=causal) != NO_CELLS:
             return
-        for other in self._ids.keys() - {slot}:
-            self.clear(other)
+        for evicted in self._ids.keys() - {slot}:
+            self.clear(evicted)
         if self._context.decode(causal=causal) == NO_CELLS:
             raise decode_error(NO_CELLS)
 
@@ -207,10 +207,10 @@ class KvCache:
             self._ids.clear()
             self._drifts.clear()
             raise
-        for other in [each for each in self._ids if each != slot]:
+        for evicted in [cached_slot for cached_slot in self._ids if cached_slot != slot]:
             if self.num_used + num_tokens <= self._context.num_cells:
                 break
-            self.clear(other)
+            self.clear(evicted)
 
     def clear(self, slot: int) -> None:
         """Empties the slot."""

@@ -42,15 +42,15 @@ def library() -> Library:
     set_wait_policy(os.environ)
     os.environ.update(NO_BACKTRACE)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs have the numbers of nvidia-smi
-    found = _loadable(find_runtime())
-    if found.runtime:
-        os.environ[_FOLDER_VARIABLE] = str(found.runtime.folder)
+    search = _loadable(find_runtime())
+    if search.runtime:
+        os.environ[_FOLDER_VARIABLE] = str(search.runtime.folder)
     try:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise library_error(error) from error
     finally:
-        if found.runtime:  # child processes must not inherit it
+        if search.runtime:  # child processes must not inherit it
             del os.environ[_FOLDER_VARIABLE]
     problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
 
@@ -61,20 +61,20 @@ def library() -> Library:
 
     api.llama_log_set(write, None)
     api.llama_backend_init()
-    return Library(api, found.runtime, found.note, problems, write)
+    return Library(api, search.runtime, search.note, problems, write)
 
 
-def _loadable(found: RuntimeSearch) -> RuntimeSearch:
+def _loadable(search: RuntimeSearch) -> RuntimeSearch:
     """Drops a changed runtime that cannot be loaded: the installed library still serves all other models."""
-    if found.runtime is None:
-        return found
+    if search.runtime is None:
+        return search
     if "llama_cpp.llama_cpp" in sys.modules:
         return RuntimeSearch(None, "llama_cpp was imported before dg-lsp")
     try:
-        ctypes.CDLL(str(found.runtime.library))
+        ctypes.CDLL(str(search.runtime.library))
     except OSError as error:
         return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
-    return found
+    return search
 
 
 def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
@@ -82,17 +82,18 @@ def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
 
     `llama_cpp._ggml` loads another copy, without the devices of a changed runtime. Raises `BackendError` if one lacks.
     """
-    api, found = library().api, SimpleNamespace()
+    api, functions = library().api, SimpleNamespace()
     # elsewhere than on Windows, the handle also finds the symbols of its dependencies
     names = ("ggml-base", "ggml") if os.name == "nt" else ()
     libraries = [ctypes.CDLL(str(Path(api._base_path) / f"{name}.dll")) for name in names] or [api._lib]  # noqa: SLF001
     for name, (result, *arguments) in signatures.items():
-        function = next((getattr(each, f"ggml_{name}") for each in libraries if hasattr(each, f"ggml_{name}")), None)
+        candidates = (getattr(loaded, f"ggml_{name}", None) for loaded in libraries)
+        function = next(filter(None, candidates), None)
         if function is None:
             raise BackendError(f"this llama.cpp lacks ggml_{name}; update llama-cpp-python")
         function.restype, function.argtypes = result, arguments
-        setattr(found, name, function)
-    return found
+        setattr(functions, name, function)
+    return functions
 
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}  # enum ggml_backend_dev_type
@@ -118,20 +119,20 @@ def devices() -> tuple[Device, ...]:
         backend_dev_type=(ctypes.c_int, handle),
         backend_dev_memory=(None, handle, ctypes.POINTER(size), ctypes.POINTER(size)),
     )
-    found = []
+    listed = []
     for device in map(ggml.backend_dev_get, range(ggml.backend_dev_count())):
         free, total = size(), size()
         ggml.backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         name = (ggml.backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
         kind = _KINDS.get(ggml.backend_dev_type(device), "other")
-        found.append(Device(name, kind, free.value, total.value))
-    return tuple(found)
+        listed.append(Device(name, kind, free.value, total.value))
+    return tuple(listed)
 
 
 def gpus() -> tuple[Device, ...]:
     """The devices that llama.cpp puts layers on: all cards, or without cards those that share the machine's memory."""
-    found = devices()
-    by_kind = {kind: tuple(device for device in found if device.kind == kind) for kind in ("gpu", "igpu")}
+    listed = devices()
+    by_kind = {kind: tuple(device for device in listed if device.kind == kind) for kind in ("gpu", "igpu")}
     return by_kind["gpu"] or by_kind["igpu"]
 
 

@@ -46,12 +46,12 @@ class ShiftedDenoiser(LlamaDenoiser):
         if not np.array_equal(self._next.get(slot, (NOTHING,))[0], prompt):
             self._cache.prefill(slot, prompt[:-1])
             self.extend(slot, prompt[-1:])
-        found, (_, logits) = super()._predict_open(slot, canvases, reduce), self._next[slot]
+        predicted, (_, logits) = super()._predict_open(slot, canvases, reduce), self._next[slot]
         is_first = np.concatenate([np.flatnonzero(flags) == 0 for _, flags in canvases])
         num_rows, num_firsts = len(is_first), int(is_first.sum())
         rows = np.arange(num_rows)
         rows[is_first] = num_rows + np.arange(num_firsts)  # a draw of its own for each canvas
-        return take(join([found, *(reduce(logits.copy()) for _ in range(num_firsts))]), rows)
+        return take(join([predicted, *(reduce(logits.copy()) for _ in range(num_firsts))]), rows)
 
 
 class BlockDenoiser(LlamaDenoiser):
@@ -115,10 +115,10 @@ class BlockDenoiser(LlamaDenoiser):
         assert isinstance(self.spec.sampling, MaskSampling)
         mask_id = self.spec.sampling.mask_id
         begun = [np.concatenate([first.argmax_ids, ids[1:]]) if ids[0] == mask_id else ids for ids in canvases]
-        found = super()._predict(slot, begun, lanes, reduce)
+        predictions = super()._predict(slot, begun, lanes, reduce)
         return [
-            join([first, take(one, slice(1, None))]) if ids[0] == mask_id else one
-            for ids, one in zip(canvases, found, strict=True)
+            join([first, take(prediction, slice(1, None))]) if ids[0] == mask_id else prediction
+            for ids, prediction in zip(canvases, predictions, strict=True)
         ]
 
 

@@ -124,14 +124,14 @@ class ModelSizes:
         def numbers(name: str) -> list[int]:
             value = header.values.get(f"{header.architecture}.{name}")
             read = value.read() if value else []
-            return [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
+            return [item for item in (read if isinstance(read, list) else [read]) if isinstance(item, int)]
 
         def number(name: str, default: int = 0) -> int:
             return max(numbers(name), default=default)
 
         def by_layer(name: str, default: int) -> Sequence[int]:
-            found = numbers(f"attention.{name}") or [default]
-            return found if len(found) > 1 else found * min(layers, MAX_LAYERS)
+            values = numbers(f"attention.{name}") or [default]
+            return values if len(values) > 1 else values * min(layers, MAX_LAYERS)
 
         layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))
@@ -216,8 +216,9 @@ class WeightBytes:
         first = layers + 1 - num_gpu_layers(gpu_layers, layers)
         bytes_of_layer = Counter[int]()
         for name, tensor in header.tensors.items():
-            found = _LAYER.match(name)
-            bytes_of_layer[int(found[1]) if found else -1 if name.startswith("token_embd") else layers] += tensor.size
+            layer_name = _LAYER.match(name)
+            other_layer = -1 if name.startswith("token_embd") else layers
+            bytes_of_layer[int(layer_name[1]) if layer_name else other_layer] += tensor.size
         gpu = sum(size for layer, size in bytes_of_layer.items() if layer >= first)
         host = bytes_of_layer.total() - gpu
         is_tied = first <= layers and "output.weight" not in header.tensors
@@ -231,10 +232,10 @@ def num_gpu_layers(wanted: int, layers: int) -> int:
 
 def total_file_size(path: Path) -> int:
     """Bytes of a model's file, or of all parts of a split model."""
-    if not (found := _PART.search(path.name)):
+    if not (part_name := _PART.search(path.name)):
         return path.stat().st_size
-    stem = path.name[: found.start()]
-    return sum(part.stat().st_size for part in path.parent.glob(f"{stem}-*-of-{found[1]}.gguf"))
+    stem = path.name[: part_name.start()]
+    return sum(part.stat().st_size for part in path.parent.glob(f"{stem}-*-of-{part_name[1]}.gguf"))
 
 
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"

@@ -327,11 +327,11 @@ class LlamaTokenizer:
         prefix, suffix, middle, separator = (int(function(self._vocabulary)) for function in functions)
         if min(prefix, suffix, middle) < 0 or len({prefix, suffix, middle}) < 3:
             return None
-        found = FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST)
+        fim = FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST)
         if separator < 0:
-            return found
-        with_files = ("{files}", separator, "{path}\n", *found.prompt)
-        return replace(found, file=(separator, "{path}\n{code}"), prompt_with_files=with_files)
+            return fim
+        with_files = ("{files}", separator, "{path}\n", *fim.prompt)
+        return replace(fim, file=(separator, "{path}\n{code}"), prompt_with_files=with_files)
 
     def close(self) -> None:
         """Called before the model is freed."""

@@ -50,8 +50,8 @@ FILE_TYPES = {name: FileType(name, bits) for bits, names in _NAMES_BY_BITS.items
 def file_type(name: str) -> FileType:
     """The file type of a name in any case; `Q4_K` means `Q4_K_M`. Raises `UsageError`."""
     upper = name.upper()
-    if found := FILE_TYPES.get(upper, FILE_TYPES.get(f"{upper}_M")):
-        return found
+    if kind := FILE_TYPES.get(upper, FILE_TYPES.get(f"{upper}_M")):
+        return kind
     raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
 
 

@@ -140,14 +140,14 @@ def draw(weights: Floats, argmax: npt.NDArray[np.intp], uniforms: Uniforms) -> T
         first = block * _BLOCK
         inside = weights[row, first : first + _BLOCK].cumsum(dtype=np.float64)
         rest = wanted[row] - (blocks[row, block - 1] if block else 0.0)
-        found = int(inside.searchsorted(rest, side="right"))
+        offset = int(inside.searchsorted(rest, side="right"))
         # rounding can put the number beyond the last token; then the argmax stays
-        if found < len(inside) and weights[row, first + found] > 0:
-            drawn[row] = first + found
+        if offset < len(inside) and weights[row, first + offset] > 0:
+            drawn[row] = first + offset
     return drawn
 
 
-FIELDS = tuple(each.name for each in fields(Prediction))
+FIELDS = tuple(field.name for field in fields(Prediction))
 """Of a prediction, in order."""
 
 

@@ -1,12 +1,16 @@
-"""A `Denoiser` on transformers: a causal encoder of prompts, a bidirectional decoder of canvases after them."""
+"""A `Denoiser` on transformers: a causal encoder of prompts, a bidirectional decoder of canvases after them.
 
-from collections.abc import Sequence
+Exceptions of torch, transformers and tokenizers become dg-lsp's errors here.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache, prefix_bytes
-from dg_lsp.backends.transformers.errors import map_step_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs
 from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
@@ -23,7 +27,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_canvases,
     checked_ids,
 )
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, RequestError, with_extra
 
 
 class TransformersDenoiser:
@@ -133,7 +137,7 @@ class TransformersDenoiser:
         is_greedy = temperature == 0
         argmax, sampled = rows[0].astype(np.int32), rows[0 if is_greedy else 1].astype(np.int32)
         values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0), rows[2 if is_greedy else 4].copy())
-        columns = (np.split(each, np.cumsum(lengths)[:-1]) for each in values)
+        columns = (np.split(column, np.cumsum(lengths)[:-1]) for column in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
@@ -190,3 +194,53 @@ def gpu_memory(device: torch.device) -> DeviceMemory:
     """The memory of a GPU, shared by all processes."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(torch.cuda.get_device_name(device), free, total)
+
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
+
+
+@contextmanager
+def map_step_errors(what: str) -> Iterator[None]:
+    """Raises `BackendError` for an exception of the runtime while it computes `what`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, ValueError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise BackendError(f"torch: not enough memory for the {what}; lower num_slots or context_length") from error
+        raise BackendError(f"torch: the {what} failed ({one_line(error)}); see `dg-lsp doctor`") from error
+
+
+@contextmanager
+def map_tokenizer_errors() -> Iterator[None]:
+    """Raises `BackendError` for an exception of the package tokenizers, whose panics are no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise BackendError(f"tokenizers: the text cannot be tokenized ({one_line(error)})") from error
+        raise
+
+
+@contextmanager
+def map_load_errors(path: Path) -> Iterator[None]:
+    """Raises `ModelError` for an exception while files are read, `BackendError` for a missing package."""
+    try:
+        yield
+    except ImportError as error:
+        raise BackendError(f"{one_line(error)}; {with_extra('transformers')}") from error
+    except Exception as error:  # tokenizers raises bare `Exception`, transformers raises classes of its own
+        if is_out_of_memory(error):
+            raise ModelMemoryError(f"{path} does not fit into memory; use a quantized GGUF") from error
+        raise ModelBrokenError(f"{path} cannot be loaded ({one_line(error)}); download or export it again") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed, on a device or in main memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+
+
+def one_line(error: BaseException) -> str:
+    """The start of the error's message, without line ends."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -18,8 +18,12 @@ from transformers.utils import logging
 
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.backends.transformers.cache import prefix_bytes
-from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
-from dg_lsp.backends.transformers.errors import map_load_errors, map_tokenizer_errors
+from dg_lsp.backends.transformers.denoiser import (
+    TransformersDenoiser,
+    gpu_memory,
+    map_load_errors,
+    map_tokenizer_errors,
+)
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
@@ -163,8 +167,8 @@ class CheckpointTokenizer:
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""
-        found: int | None = self._full.token_to_id(_valid(spelling))
-        return found
+        token: int | None = self._full.token_to_id(_valid(spelling))
+        return token
 
     def _bytes(self, token: int) -> bytes:
         spelling: str | None = self._full.id_to_token(token)
