@@ -55,11 +55,11 @@ def at_position(position, **options):
     return FillRequest(source.snapshot(), source.offset_at(position["line"], position.get("col")), **options)
 
 
-def at_line(name, share, **more):
+def at_line(name, share, **options):
     """An indented blank line at this share of a sample."""
     text = (SAMPLES / name).read_text(encoding="utf-8")
     at = text.index("\n", int(share * len(text))) + 1
-    return FillRequest(Snapshot(f"file:///{name}", 1, text[:at] + "    " + text[at:]), at + 4, **more)
+    return FillRequest(Snapshot(f"file:///{name}", 1, text[:at] + "    " + text[at:]), at + 4, **options)
 
 
 def texts_of(result):

@@ -124,8 +124,8 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     def steps():
         yield
 
-    queue, now = RequestQueue(), time.monotonic()
-    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), LONG, arrival=now - 61, steps=steps())
+    queue = RequestQueue()
+    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), LONG, arrival=time.monotonic() - 61, steps=steps())
     early = Job(ask("file:///early.py", priority=Priority.WARM_UP), LONG, steps=steps())
     typed = Job(ask(), LONG)
     for job in (early, late, typed):
