@@ -37,10 +37,19 @@ class CompletionCache:
         """Stores a fill that has candidates, shown or hidden."""
         if not (result.candidates or result.hidden):
             return
-        text, offset = request.snapshot.text, request.offset
-        before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
-        key, num_candidates = _key(request), request.num_candidates
-        self._entries.append(_Entry(key, offset, before, after, num_candidates, request.priority, result))
+        text = request.snapshot.text
+        offset = request.offset
+        self._entries.append(
+            _Entry(
+                _key(request),
+                offset,
+                before=text[max(0, offset - CONTEXT_CHARS) : offset],
+                after=text[offset : offset + CONTEXT_CHARS],
+                num_candidates=request.num_candidates,
+                priority=request.priority,
+                result=result,
+            )
+        )
 
     def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -80,7 +89,8 @@ def _key(request: FillRequest) -> tuple[object, ...]:
 
 def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:
     """The rests of the candidates that begin with what was typed; none where the text around differs."""
-    text, candidates = snapshot.text, (*entry.result.candidates, *entry.result.hidden)
+    text = snapshot.text
+    candidates = (*entry.result.candidates, *entry.result.hidden)
     # lengths first: most entries fail here, and comparing texts takes longer
     num_typed = offset - entry.offset
     if num_typed < 0 or num_typed >= max(len(candidate.text) for candidate in candidates):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from dg_lsp.engine.decoders.base import (
     Progress,
     RequestCosts,
     StopCriteria,
-    mapped,
     prefill,
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
@@ -42,7 +41,8 @@ from dg_lsp.engine.request import FillResult
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
 
-Result = TypeVar("Result")
+Decoding = Generator[Progress, None, tuple[Draft, ...]]
+"""One value per forward pass, then the drafts of all candidates."""
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 MAX_LAG = 8
@@ -355,27 +355,27 @@ class DecodeRun:
             speed=model.speed,
         )
 
-    def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates."""
-        slot = self.task.slot
-        num_removed = len(self.task.layout.removed)
-        with self._model.slots.in_use(slot), self._denoiser.holding(slot, self.task.layout.prompt_ids):
-            steps = self._costs.relay(self._restored(_DECODERS[self._name](self.task).run()))
-            return (yield from mapped(steps, lambda progress: replace(progress, num_removed=num_removed)))
+    def drafts(self) -> Decoding:
+        """The decoder's work, which begins with the first value.
 
-    def _restored(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
-        """The same steps; where another request used the model between two, the slot is decoded again in pieces."""
-        with closing(steps):
+        Where another request used the model between two values, the slot is decoded again in pieces.
+        """
+        return self._costs.relay(self._restored(_DECODERS[self._name](self.task).run()))
+
+    def _restored(self, steps: Decoding) -> Decoding:
+        task = self.task
+        slots = self._model.slots
+        with slots.in_use(task.slot), self._denoiser.holding(task.slot, task.layout.prompt_ids), closing(steps):
             while True:
                 try:
-                    step = next(steps)
+                    progress = next(steps)
                 except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                yield step
+                    drafts: tuple[Draft, ...] = end.value
+                    return drafts
+                yield replace(progress, num_removed=len(task.layout.removed))
                 if self._denoiser.is_displaced:
-                    self._model.slots.hold(self.task.slot, self._denoiser.held, self._model.client)
-                    yield from self.task.prefill(self._denoiser.held)
+                    slots.hold(task.slot, self._denoiser.held, self._model.client)
+                    yield from task.prefill(self._denoiser.held)
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""

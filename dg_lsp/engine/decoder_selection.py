@@ -26,7 +26,8 @@ CAUSAL_TOKENS = (1, 8)
 CANVAS_TOKENS = (8, 32)
 VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token, and about three drafted ones
 _PROMPT_TOKENS = 32
-_ROUNDS, _ENOUGH_MS = 4, 100.0
+_ROUNDS = 4
+_ENOUGH_MS = 100.0
 """Measurements of a kind of pass: so many, or of so much time together, which a short delay hardly changes."""
 _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 """Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
@@ -66,7 +67,8 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     Raises:
         BackendError: the runtime failed.
     """
-    spec, slot = denoiser.spec, denoiser.num_slots - 1
+    spec = denoiser.spec
+    slot = denoiser.num_slots - 1
     rng = np.random.default_rng(0)
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
 

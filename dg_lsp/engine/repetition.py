@@ -25,7 +25,8 @@ CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES, _MAX_LINE = 16_384, 500
 """Lines that are cached, and characters of one: a longer line is another one after every key typed into it."""
-_PRIMES, _NUM_HASHES = (31 * 31 * 31, 31), 2**16
+_PRIMES = (31 * 31 * 31, 31)
+_NUM_HASHES = 2**16
 _BORDER = -1
 """Separator: no n-gram extends across it."""
 
@@ -85,7 +86,8 @@ class Repetition:
         hashed = (a * _PRIMES[0] + b * _PRIMES[1] + c) % _NUM_HASHES
         if not self._is_known[hashed] or any(map(self._ends_line, tokens)):
             return None
-        text, last = self._text, np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
+        text = self._text
+        last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
         ends = np.flatnonzero(self._hashes == hashed) + MIN_MATCH
         is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
         sizes = np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
@@ -99,7 +101,8 @@ class Repetition:
 
     def overridden(self, prediction: Prediction, fill_ids: TokenIds, positions: Iterable[int]) -> Prediction:
         """The prediction with repetitions at consecutive positions, the first of which follows `fill_ids`."""
-        matches, fill = list[tuple[int, RepetitionMatch]](), fill_ids
+        matches: list[tuple[int, RepetitionMatch]] = []
+        fill = fill_ids
         for at in positions:
             match = self.following(fill)
             if match is None:
@@ -137,7 +140,8 @@ class BufferTokens:
         The fill begins `num_removed` characters before the offset.
         """
         end = offset - num_removed
-        before, after = text[max(0, end - CHARS_BEFORE) : end], text[offset : offset + CHARS_AFTER]
+        before = text[max(0, end - CHARS_BEFORE) : end]
+        after = text[offset : offset + CHARS_AFTER]
         if suffix_lines is not None:
             after = "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])
         if len(before) < end:  # a line that is cut has other tokens

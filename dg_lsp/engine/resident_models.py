@@ -21,7 +21,8 @@ class SchedulerSession:
     """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
 
     def __init__(self, scheduler: Scheduler, settings: CompletionSettings, on_close: Callable[[], None]) -> None:
-        self.ready, self.frame = scheduler.ready, scheduler.frame
+        self.ready = scheduler.ready
+        self.frame = scheduler.frame
         self.listeners: tuple[SchedulerListener, ...] = ()
         self._scheduler = scheduler
         self._settings = settings
@@ -77,13 +78,14 @@ class ResidentModels(Generic[SchedulerT]):
     @classmethod
     def open(cls, open_scheduler: OpenScheduler[SchedulerT], settings: Settings) -> Self:
         """Begins to load the models of the settings, that of completions first."""
-        completion, of_rewrites = open_scheduler(settings), settings.for_rewrites
+        completion = open_scheduler(settings)
+        of_rewrites = settings.for_rewrites
         is_same = of_rewrites.model_key == settings.model_key
         return cls(completion, completion if is_same else open_scheduler(of_rewrites))
 
     @property
     def schedulers(self) -> tuple[SchedulerT, ...]:
-        """Each once."""
+        """The distinct schedulers."""
         return (self.completion,) if self.rewrite is self.completion else (self.completion, self.rewrite)
 
     def scheduler_for(self, request: EngineRequest[Any]) -> SchedulerT:

@@ -95,7 +95,8 @@ class Rewrite:
         return RewriteAttempt(written, best.score, best.confidence)
 
     def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
-        model, request = self._model, self._request
+        model = self._model
+        request = self._request
         with self._costs.stage("prompt"):
             size = model.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=self._is_instructed)
@@ -174,7 +175,9 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
     Raises:
         RequestError: see `Rewrite`.
     """
-    text, start, end = request.snapshot.text, request.start, request.end
+    text = request.snapshot.text
+    start = request.start
+    end = request.end
     if not 0 <= start < end <= request.snapshot.end or not text[start:end].strip():
         raise RequestError("there is nothing to rewrite: select some code")
     if not 0 < request.strength <= 1:
@@ -213,9 +216,10 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
     Without a chat template, the instruction becomes a comment above a range that begins a line.
     """
     text = request.snapshot.text
-    before, language = text[: request.start], language_of(request.snapshot.language)
-    blanks, instruction = text[line_start(text, request.start) : request.start], " ".join(request.instruction.split())
-    comment = language.commented(instruction)
+    before = text[: request.start]
+    blanks = text[line_start(text, request.start) : request.start]
+    instruction = " ".join(request.instruction.split())
+    comment = language_of(request.snapshot.language).commented(instruction)
     if instruction and comment and not is_instructed and not blanks.strip():
         before += f"{comment}\n{blanks}"
     return replace(request.snapshot, text=before + text[request.end :]), len(before)

@@ -1,4 +1,4 @@
-"""Follows each inline completion: whether it was shown and accepted, and how much of it is left 30 seconds later.
+"""Follows each inline completion: whether it was shown, accepted, and right 30 seconds later.
 
 Holds positions and items of open documents only, and no timer: the session requests settlement when it is due.
 """

@@ -23,24 +23,14 @@ def after(step, prediction, sampling=LEFTMOST, explore=False):
 @pytest.mark.parametrize(
     ("sampling", "ids", "confidence", "canvas_after"),
     [
-        pytest.param(
-            LEFTMOST, [5, 6, 7], [0.2, 0.95, 0.3], [5, 6, 0], id="leftmost replaces the first mask at any confidence"
-        ),
+        pytest.param(LEFTMOST, [5, 6, 7], [0.2, 0.95, 0.3], [5, 6, 0], id="leftmost replaces the first mask"),
         pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.4, 0.3], [0, 6, 0], id="confident replaces the most confident mask"),
         pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.91, 0.95], [0, 6, 7], id="all above the threshold are replaced"),
         pytest.param(LEFTMOST, [5, 6, 7], [0.9, 0.9, 0.9], [5, 0, 0], id="the threshold itself is not above"),
-        pytest.param(
-            LEFTMOST, [5, 6, END], [0.2, 0.3, 0.99], [5, 0, 0], id="an end token waits for the positions before it"
-        ),
-        pytest.param(
-            LEFTMOST, [5, END, 7], [0.95, 0.99, 0.99], [5, END], id="an end token right after replaced masks cuts"
-        ),
-        pytest.param(
-            LEFTMOST, [END, 6, 7], [0.2, 0.3, 0.99], [END], id="an end token as the forced mask ends the fill"
-        ),
-        pytest.param(
-            CONFIDENT, [5, 6, END], [0.2, 0.3, 0.99], [0, 0, END], id="confident order accepts an end token anywhere"
-        ),
+        pytest.param(LEFTMOST, [5, 6, END], [0.2, 0.3, 0.99], [5, 0, 0], id="an end token waits"),
+        pytest.param(LEFTMOST, [5, END, 7], [0.95, 0.99, 0.99], [5, END], id="an end token after replaced masks cuts"),
+        pytest.param(LEFTMOST, [END, 6, 7], [0.2, 0.3, 0.99], [END], id="a forced end token ends the fill"),
+        pytest.param(CONFIDENT, [5, 6, END], [0.2, 0.3, 0.99], [0, 0, END], id="an end token anywhere"),
         pytest.param(CONFIDENT, [5, END, 7], [0.2, 0.99, 0.95], [0, END], id="and cuts the positions after it"),
         pytest.param(LAST, [5, 6, 7], [0.1, 0.2, 0.3], [5, 6, 7], id="the last step takes the best guess everywhere"),
         pytest.param(LAST, [5, 6, END], [0.1, 0.2, 0.3], [5, 6, END], id="the last step takes an end token too"),

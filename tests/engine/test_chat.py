@@ -85,7 +85,7 @@ def test_next_turn_decodes_only_what_is_new():
 
 def test_deadline_without_a_settled_token_gives_no_answer():
     engine, _ = engine_of(ANSWER)
-    assert [one.reason for one in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
+    assert [rejection.reason for rejection in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
 
 
 def test_newer_request_of_a_conversation_replaces_the_older(scheduler_of):

@@ -14,12 +14,12 @@ def result(*texts):
     return FillResult("scripted", candidates, rejections, 16, 4, 8, 30, 10, Timings(total=3.0))
 
 
-def at(before, after="", uri="file:///a.py", **more):
-    return FillRequest(Snapshot(uri, 1, before + after), len(before), **more)
+def at(before, after="", uri="file:///a.py", **options):
+    return FillRequest(Snapshot(uri, 1, before + after), len(before), **options)
 
 
-def texts(found):
-    return None if found is None else [one.text for one in found.candidates]
+def texts(result):
+    return None if result is None else [candidate.text for candidate in result.candidates]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def cache():
 
 @pytest.mark.parametrize("num_typed", range(8))
 def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
-    found = cache.find(at("x = " + "foo(bar)"[:num_typed], "\ny = 1\n"))
-    assert texts(found) == ["foo(bar)"[num_typed:]]
-    assert (found.steps, found.output_tokens, found.timings.total, found.is_cached) == (0, 0, 0.0, True)
+    rest = cache.find(at("x = " + "foo(bar)"[:num_typed], "\ny = 1\n"))
+    assert texts(rest) == ["foo(bar)"[num_typed:]]
+    assert (rest.steps, rest.output_tokens, rest.timings.total, rest.is_cached) == (0, 0, 0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
     assert cache.find(typed) is None
 
 
-@pytest.mark.parametrize("more", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])
-def test_other_requests_find_nothing(cache, more):
-    assert cache.find(at("x = fo", "\ny = 1\n", **more)) is None
+@pytest.mark.parametrize("options", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])
+def test_other_requests_find_nothing(cache, options):
+    assert cache.find(at("x = fo", "\ny = 1\n", **options)) is None
 
 
 def test_candidates_narrow_down_while_the_user_types(cache):

@@ -48,11 +48,11 @@ def test_costs_of_passes_and_right_answers_decide(costs, singles, hits, decoder)
 
 
 def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
-    one = selection()
-    assert one.expected_ms(DecoderName.AUTOREGRESSIVE) == pytest.approx(8 * 2 / 0.3)
-    assert one.expected_ms(DecoderName.DIFFUSION) == pytest.approx(4 * 11 / 0.3)
+    selected = selection()
+    assert selected.expected_ms(DecoderName.AUTOREGRESSIVE) == pytest.approx(8 * 2 / 0.3)
+    assert selected.expected_ms(DecoderName.DIFFUSION) == pytest.approx(4 * 11 / 0.3)
     check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
-    assert one.expected_ms(DecoderName.PROMPT_LOOKUP) == pytest.approx((3 * 2 + 2 * check) / 0.3)
+    assert selected.expected_ms(DecoderName.PROMPT_LOOKUP) == pytest.approx((3 * 2 + 2 * check) / 0.3)
     assert select(SPEC, None).expected_ms(DecoderName.DIFFUSION) == float("inf")
 
 

@@ -68,7 +68,7 @@ def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones
     strict = engine.configured(attrs.evolve(engine.settings, min_confidence=0.999))
     result = strict.fill(ask("a = |\n"))
     assert result.candidates == ()
-    assert [(one.reason, one.text) for one in result.rejections] == [(Reason.LOW_CONFIDENCE, "x + y")]
+    assert [(refused.reason, refused.text) for refused in result.rejections] == [(Reason.LOW_CONFIDENCE, "x + y")]
     assert strict.fill(ask("a = |\n", priority=Priority.INVOKED)).candidates == (shown,)
 
 
@@ -77,7 +77,10 @@ def test_a_faulty_candidate_is_hidden_from_automatic_requests_only(engine_of, as
     engine, _ = engine_of("a", CompletionSettings(deadline_ms=60_000, min_confidence=least))
     assert engine.fill(ask("a = |\n", priority=Priority.INVOKED)).text == "a"
     result = engine.fill(ask("a = |\n"))
-    assert (result.candidates, [(one.reason, one.text) for one in result.rejections]) == ((), [(Reason.NO_EFFECT, "a")])
+    assert (result.candidates, [(refused.reason, refused.text) for refused in result.rejections]) == (
+        (),
+        [(Reason.NO_EFFECT, "a")],
+    )
     assert result.confident(least) == result
 
 

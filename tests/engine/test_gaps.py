@@ -59,9 +59,9 @@ class GapsModel:
         return Prediction(ids, ids, confidence, entropy, confidence)
 
 
-def request(text=SOURCE, **more):
+def request(text=SOURCE, **options):
     snapshot = Snapshot("file:///a.py", 1, text)
-    return RewriteRequest(snapshot, 0, len(text), gaps=find_gaps(snapshot, 0, len(text)), **more)
+    return RewriteRequest(snapshot, 0, len(text), gaps=find_gaps(snapshot, 0, len(text)), **options)
 
 
 def engine_of(denoiser, **settings):
@@ -152,8 +152,8 @@ def test_names_that_were_unbound_in_a_text_that_did_not_parse_are_no_fault_of_th
 
 
 def test_without_any_good_fill_the_rewrite_is_rejected():
-    for fill, more, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
-        result = drain(engine_of(ScriptedDenoiser(fill), **more).rewrite(request("x = ...\n")))
+    for fill, options, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
+        result = drain(engine_of(ScriptedDenoiser(fill), **options).rewrite(request("x = ...\n")))
         assert (result.text, result.rejection.reason) == ("", reason)
 
 

@@ -22,12 +22,12 @@ GAP = Gap(4, 7, "")
 PAIR = parse_settings({"model": {"name": "small"}, "rewrite": {"model": "large"}})
 
 
-def rewrite(**more):
-    return RewriteRequest(Snapshot("file:///b.py", 1, TEXT), 4, 7, **more)
+def rewrite(**options):
+    return RewriteRequest(Snapshot("file:///b.py", 1, TEXT), 4, 7, **options)
 
 
-def chat(**more):
-    return ChatRequest((Turn(Role.USER, "hi"),), name="", **more)
+def chat(**options):
+    return ChatRequest((Turn(Role.USER, "hi"),), name="", **options)
 
 
 class WatchedDevice(SharedDevice):
@@ -65,8 +65,8 @@ def open_models(device):
 
         models = ResidentModels.open(lambda own: Scheduler.of(open_engine, own, device), settings)
         made.append(models)
-        for one in models.schedulers:
-            wait_until(one.ready.done)
+        for scheduler in models.schedulers:
+            wait_until(scheduler.ready.done)
         return models, opened
 
     yield make

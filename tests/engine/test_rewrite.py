@@ -16,8 +16,8 @@ SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
 
 
-def request(where=LINE, **more):
-    return RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), *where, **more)
+def request(where=LINE, **options):
+    return RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), *where, **options)
 
 
 def engine_of(fill, **settings):
@@ -89,11 +89,11 @@ def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fa
 
 
 @pytest.mark.parametrize(
-    ("where", "more"), [((5, 5), {}), ((0, 999), {}), ((9, 4), {}), ((9, 13), {}), (LINE, {"strength": 0.0})]
+    ("where", "options"), [((5, 5), {}), ((0, 999), {}), ((9, 4), {}), ((9, 13), {}), (LINE, {"strength": 0.0})]
 )
-def test_range_without_text_or_strength_is_refused(where, more):
+def test_range_without_text_or_strength_is_refused(where, options):
     with pytest.raises(RequestError):
-        rewritten(engine_of("x"), request(where=where, **more))
+        rewritten(engine_of("x"), request(where=where, **options))
 
 
 @pytest.mark.parametrize(("num_lines", "is_taken"), [(40, True), (60, False)])

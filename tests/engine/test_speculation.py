@@ -50,7 +50,9 @@ def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_comp
     first = scheduler.submit(ask()).result(TIMEOUT)
     num_steps = denoiser.num_steps
     typed = scheduler.submit(ask(text="a = al")).result(TIMEOUT)
-    assert [(one.candidates, one.rejections[0].reason) for one in (first, typed)] == [((), Reason.LOW_CONFIDENCE)] * 2
+    assert [(fill.candidates, fill.rejections[0].reason) for fill in (first, typed)] == [
+        ((), Reason.LOW_CONFIDENCE)
+    ] * 2
     assert denoiser.num_steps == num_steps
     invoked = scheduler.submit(ask(text="a = al", priority=Priority.INVOKED)).result(TIMEOUT)
     assert invoked.text and not invoked.is_cached  # a requested completion is checked more strictly

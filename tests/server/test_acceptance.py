@@ -161,7 +161,7 @@ def test_items_that_are_typed_into_are_one_edit_over_several_requests():
     editor.shows("tal")
     editor.insert("tal")
     editor.wait()
-    assert [(one.verdict, one.is_rest) for one in editor.outcomes] == [("useful", False), ("useful", True)]
+    assert [(outcome.verdict, outcome.is_rest) for outcome in editor.outcomes] == [("useful", False), ("useful", True)]
     numbers = summarize_outcomes(editor.outcomes)
     assert (numbers["num"], numbers["useful_edits"]["num"]) == (2, 1)
 
@@ -174,7 +174,7 @@ def test_a_closed_document_is_judged_at_once_and_nothing_of_it_is_kept():
     editor.acceptance.close(URI)
     editor.documents.close(URI)
     editor.acceptance.answer(late, ["sesame"], "m")
-    assert [one.verdict for one in editor.outcomes] == ["useful", "cancelled"]
+    assert [outcome.verdict for outcome in editor.outcomes] == ["useful", "cancelled"]
     editor.acceptance.record_accepted(name)
     assert editor.acceptance.counts["accepted"] == 1
     assert "return" not in repr(vars(editor.acceptance)) and editor.acceptance.seconds_until_due is None
@@ -242,7 +242,7 @@ def test_what_is_due_is_judged_by_the_text_before_the_next_change():
         server.close()
         return outcomes
 
-    assert [one.verdict for one in asyncio.run(session())] == ["useful"]
+    assert [outcome.verdict for outcome in asyncio.run(session())] == ["useful"]
 
 
 def test_no_timer_outlives_the_session():

@@ -358,8 +358,10 @@ def _loops(text: str, num_ends: int) -> bool:
     return False
 
 
-PIECE_MS, MIN_PIECE = 30.0, 16
-"""Time of a piece of a prompt, between which the scheduler looks at newer requests, and the fewest tokens that pay."""
+PIECE_MS = 30.0
+"""Time of a piece of a prompt. Between two pieces the scheduler looks at newer requests."""
+MIN_PIECE = 16
+"""The fewest tokens of a piece that pay."""
 
 
 @dataclass(slots=True)

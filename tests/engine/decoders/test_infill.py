@@ -26,8 +26,8 @@ both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uni
 def around(reciting, ask):
     """(engine, denoiser, request) of a fill between `BEFORE` and `AFTER`."""
 
-    def make(fill, spec=MASKS, settings=None, **more):
-        return *reciting(BEFORE + fill + AFTER, spec, settings), ask(BEFORE + "|" + AFTER, **more)
+    def make(fill, spec=MASKS, settings=None, **options):
+        return *reciting(BEFORE + fill + AFTER, spec, settings), ask(BEFORE + "|" + AFTER, **options)
 
     return make
 

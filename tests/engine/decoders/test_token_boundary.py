@@ -137,4 +137,4 @@ def test_causal_decoders_give_the_same_text_at_any_cursor(bundled, ask, cursor):
         bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
         for decoder in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
     ]
-    assert len({(fill.text, tuple(one.text for one in fill.rejections)) for fill in fills}) == 1
+    assert len({(fill.text, tuple(rejection.text for rejection in fill.rejections)) for fill in fills}) == 1
