@@ -200,6 +200,41 @@ def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
     return Table("By language", (*columns, "latency, median"), {"": rows}, note)
 
 
+CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
+"""Lower ends of the ranges of a calibration."""
+
+
+def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
+    """One row for each range of confidence that has fills, ascending; None if no fill has a confidence.
+
+    Of a calibrated model the share of right first lines equals the mean confidence. The last three columns are for this
+    confidence as the minimum: the share of all fills that it would show, the share of these whose first line is right,
+    and the share of all right fills that it would show.
+    """
+    shown = (attempt for attempt in attempts if attempt.text)
+    known = [(attempt.confidence, attempt.is_first_line) for attempt in shown if attempt.confidence is not None]
+    num_right = sum(is_right for _, is_right in known)
+    rows = []
+    for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
+        inside = [(confidence, is_right) for confidence, is_right in known if least <= confidence < end]
+        above = [is_right for confidence, is_right in known if confidence >= least]
+        if inside:
+            shares = (
+                share(sum(confidence for confidence, _ in inside), len(inside)),
+                share(sum(is_right for _, is_right in inside), len(inside)),
+                share(len(above), len(known)),
+                share(sum(above), len(above)),
+                share(sum(above), num_right),
+            )
+            rows.append((f"{least:g}", number(len(inside)), *map(percent, shares)))
+    above_columns = ("shown from here on", "right of these", "hits kept")
+    columns = ("confidence from", "fills", "mean confidence", "right", *above_columns)
+    note = (
+        "Right: the first line is. A minimum confidence hides the rows above it; the last three columns are its price."
+    )
+    return Table("Confidence against right first lines", columns, {"": rows}, note) if rows else None
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """`61.7 %`."""
     return "–" if share is None else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"

@@ -27,6 +27,7 @@ from dg_lsp.bench.metrics import (
     Table,
     by_kind,
     by_language,
+    calibration_table,
     count,
     decoder_tables,
     language_table,
@@ -245,12 +246,13 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, and by language and decoder if there were several."""
+    """Summaries by kind, and by language and decoder if there were several; calibration, if there is a confidence."""
+    calibration = calibration_table(run.attempts)
     languages = by_language(run.attempts)
     tables = [summary_table("By kind", by_kind(run.attempts))]
     if len(languages) > 1:
         tables.append(language_table(languages))
-    return [*tables, *decoder_tables(run.attempts)]
+    return [*tables, *decoder_tables(run.attempts), *([calibration] if calibration else [])]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

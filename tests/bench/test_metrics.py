@@ -4,6 +4,7 @@ import pytest
 
 from dg_lsp.bench.metrics import (
     Attempt,
+    calibration_table,
     count,
     decoder_tables,
     milliseconds,
@@ -139,3 +140,16 @@ def test_intervals_of_shares_are_those_of_wilson():
     for hits, num, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)):
         assert wilson_interval(hits / num, num) == pytest.approx((low, high), abs=1e-4)
     assert wilson_interval(0, 0) == (0, 1)
+
+
+def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
+    right, wrong = (10.0, "x\nz"), (10.0, "y")
+    unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
+    known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
+    table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
+    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.groups[""]] == [
+        ["0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
+        ["0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
+        ["0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
+    ]
+    assert calibration_table(unknown) is None

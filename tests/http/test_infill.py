@@ -135,10 +135,11 @@ def test_an_empty_fill_has_its_reason(start, path, fill, reason):
     if path == "/v1/edit/completions" and reason == "low-confidence":
         reason = None  # the user has requested the edit
     client = start(ScriptedDenoiser(fill), completion={"early_stop_ms": 0, "deadline_ms": 1e6, "min_confidence": 0.999})
-    whole = client.post(path, BODIES[path]).tree
-    events = client.post(path, {**BODIES[path], "stream": True}).events
-    last = json.loads([event for event in events if event != "[DONE]"][-1])
-    assert whole.get("dg_lsp") == last.get("dg_lsp") == ({"reason": reason} if reason else None)
+    whole = client.post(path, BODIES[path])
+    streamed = client.post(path, {**BODIES[path], "stream": True})
+    last = json.loads([event for event in streamed.events if event != "[DONE]"][-1])
+    assert whole.tree.get("dg_lsp") == last.get("dg_lsp") == ({"reason": reason} if reason else None)
+    assert whole.headers.get("dg-lsp-reason") == streamed.headers.get("dg-lsp-reason") == reason
 
 
 @pytest.mark.parametrize("path", ["/infill", "/v1/completions"])
