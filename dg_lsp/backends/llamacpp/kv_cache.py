@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
-from dg_lsp.backends.llamacpp.errors import decode_error
+from dg_lsp.backends.llamacpp.library import decode_error
 from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT
@@ -199,16 +199,17 @@ class KvCache:
         num_missing = self.num_used + num_tokens - self._context.num_cells
         if num_missing <= 0:
             return
+        needed = {slot, *beside}
         try:
             self._context.grow(num_missing, list(self._ids))
         except ModelMemoryError:
-            if sum(len(self.ids(used_slot)) for used_slot in {slot, *beside}) + num_tokens > self._context.num_cells:
+            if sum(map(len, map(self.ids, needed))) + num_tokens > self._context.num_cells:
                 raise
         except BackendError:
             self._ids.clear()
             self._drifts.clear()
             raise
-        for evicted in [cached_slot for cached_slot in self._ids if cached_slot not in {slot, *beside}]:
+        for evicted in [used for used in self._ids if used not in needed]:
             if self.num_used + num_tokens <= self._context.num_cells:
                 break
             self.clear(evicted)
