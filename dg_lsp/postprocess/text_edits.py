@@ -116,16 +116,16 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     the fill was written relative to the margin.
     """
     width = len(cursor.line_prefix)
-    first, *further = fill.split("\n")
+    first, *lower_lines = fill.split("\n")
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
     depth, deepest = depth_of(first), _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
-    follower = next((line for line in further if line.strip()), "")
+    follower = next((line for line in lower_lines if line.strip()), "")
     if _opens_block(first, language) and follower and depth_of(follower) <= width + extra:
-        further = [" " * width + line if line else line for line in further]
-    return "\n".join([first, *further])
+        lower_lines = [" " * width + line if line else line for line in lower_lines]
+    return "\n".join([first, *lower_lines])
 
 
 def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.backends.llamacpp import memory_estimate
-from dg_lsp.backends.llamacpp.errors import context_error, decode_error
-from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.library import context_error, decode_error, library
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.diffusion.denoiser import Floats

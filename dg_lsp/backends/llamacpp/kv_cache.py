@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
-from dg_lsp.backends.llamacpp.errors import decode_error
+from dg_lsp.backends.llamacpp.library import decode_error
 from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT
@@ -198,6 +198,7 @@ class KvCache:
         num_missing = self.num_used + num_tokens - self._context.num_cells
         if num_missing <= 0:
             return
+        needed = {slot, *beside}
         try:
             self._context.grow(num_missing, list(self._ids))
         except ModelMemoryError:

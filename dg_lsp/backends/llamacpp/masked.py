@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce
-from dg_lsp.backends.llamacpp.errors import decode_error
+from dg_lsp.backends.llamacpp.library import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take

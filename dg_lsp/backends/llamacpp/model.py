@@ -12,8 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from dg_lsp import gguf
-from dg_lsp.backends.llamacpp.errors import load_error
-from dg_lsp.backends.llamacpp.library import gpus, has_gpu, library
+from dg_lsp.backends.llamacpp.library import gpus, has_gpu, library, load_error
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     CPU,

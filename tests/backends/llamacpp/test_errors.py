@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp import errors
-from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, library
+from dg_lsp.backends.llamacpp.library import (
+    DECODE_STATUS,
+    MAX_PROBLEMS,
+    context_error,
+    decode_error,
+    library,
+    library_error,
+    load_error,
+)
 from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
 
@@ -27,7 +34,7 @@ LOGGED = {
 
 @pytest.mark.parametrize(("line", "kind"), LOGGED.items(), ids=lambda value: str(value)[:40])
 def test_log_of_a_failed_load_is_mapped(line, kind):
-    error = errors.load_error(Path("m.gguf"), ["llama_model_load: noise", line])
+    error = load_error(Path("m.gguf"), ["llama_model_load: noise", line])
     assert type(error) is kind
     assert str(error).startswith("m.gguf ") and "\n" not in str(error)
 
@@ -41,17 +48,17 @@ def test_log_of_a_failed_load_is_mapped(line, kind):
     ],
 )
 def test_log_of_a_failed_context_is_mapped(lines, kind):
-    assert type(errors.context_error(lines)) is kind
+    assert type(context_error(lines)) is kind
 
 
-@pytest.mark.parametrize("status", [*errors.DECODE_STATUS, 77])
+@pytest.mark.parametrize("status", [*DECODE_STATUS, 77])
 def test_status_of_decode_is_mapped_with_advice(status):
-    error = errors.decode_error(status)
+    error = decode_error(status)
     assert type(error) is BackendError and ";" in str(error)
 
 
 def test_library_that_cannot_be_loaded_is_mapped():
-    error = errors.library_error(OSError("libgomp.so.1: cannot open\nshared object"))
+    error = library_error(OSError("libgomp.so.1: cannot open\nshared object"))
     assert type(error) is BackendError
     assert "reinstall" in str(error) and "\n" not in str(error)
 
