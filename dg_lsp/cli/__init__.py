@@ -3,15 +3,12 @@
 import errno
 import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import NoReturn
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit codes that a shell reports for a program ended by SIGINT or SIGPIPE."""
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-STARTED = time.monotonic()
-"""When the command started, in seconds."""
 
 
 def main() -> NoReturn:

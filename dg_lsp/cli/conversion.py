@@ -3,8 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_line, progress_bar, step_progress
 from dg_lsp.errors import ModelRuntimeError, UsageError
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import BuildOptions
-    from dg_lsp.models.packages import ShowStep
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -49,7 +47,7 @@ def convert_model(
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
     direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
     convert = partial(quantize, kind=wanted) if wanted and direct == "auto" else None
-    with steps() as show_step:
+    with step_progress() as show_step:
         convert_with_script(source, target, direct, show_step, convert, with_code=trust)
     print_line(target)
     return 0
@@ -74,7 +72,7 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
     smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
-    with byte_progress(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
+    with progress_bar(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
         convert = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
         write_model(parts, target, advance, convert)
     return target
@@ -83,7 +81,6 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
 def build_runtime(
     backend: Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, metal, vulkan, hip or sycl.")] = None,
     source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
-    whole: Annotated[bool, Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
     from dg_lsp.models.build_runtime import BuildOptions
@@ -92,7 +89,7 @@ def build_runtime(
     configure({})
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
-    if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:
+    if (folder := make_runtime(BuildOptions(source, backend))) is not None:
         print_line(folder)
     return 0
 
@@ -108,43 +105,16 @@ def make_runtime(options: "BuildOptions") -> Path | None:
         print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return None
     start = time.monotonic()
-    with steps() as show_step:
+    with step_progress() as show_step:
         runtime = build(options, supports_bidirectional, show_step)
     if runtime is None:
         print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
         return None
     extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
     print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
-    if note := find_runtime().note:
-        print_line(f"it will not be loaded: {note}", err=True)
+    if problem := find_runtime().note:
+        print_line(f"it will not be loaded: {problem}", err=True)
     return runtime.folder
-
-
-@contextmanager
-def steps() -> "Iterator[ShowStep]":
-    """A progress bar; yields the function that shows a step in it."""
-    from rich.progress import BarColumn, TimeElapsedColumn
-
-    from dg_lsp.cli.output import progress
-
-    with progress(BarColumn(), TimeElapsedColumn()) as bars:
-        task = bars.add_task("preparing", total=None)
-
-        def show(step: str, fraction: float | None) -> None:
-            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
-
-        yield show
-
-
-@contextmanager
-def byte_progress(description: str, num_bytes: int) -> Iterator[Callable[[float], None]]:
-    """A progress bar of bytes; yields the function that advances it."""
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    from dg_lsp.cli.output import progress
-
-    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
-        yield partial(bars.advance, bars.add_task(description, total=num_bytes))
 
 
 def supports_bidirectional(folder: Path | None) -> bool:

@@ -6,7 +6,6 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
@@ -17,11 +16,9 @@ from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError
 
-app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
 ExitWhenIdle = Annotated[bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")]
 
 
-@app.command("start", epilog="Example: dg-lsp daemon start --exit-when-idle")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
     exit_when_idle: ExitWhenIdle = False,
@@ -29,7 +26,7 @@ def start(
     """Start the daemon. Models are opened when editors request them."""
     from dg_lsp.daemon.server import Daemon
 
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     if foreground:
         daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
@@ -42,7 +39,6 @@ def start(
     return 0
 
 
-@app.command("run", hidden=True)
 def run(exit_when_idle: ExitWhenIdle = False) -> int:
     """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
     from dg_lsp.daemon.server import Daemon
@@ -58,10 +54,9 @@ def run(exit_when_idle: ExitWhenIdle = False) -> int:
         raise
 
 
-@app.command("stop", epilog="Example: dg-lsp daemon stop")
 def stop() -> int:
     """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     versions = {endpoint.version, *(running.version for running in endpoint.all_versions())}
     stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
@@ -96,10 +91,9 @@ def _stop(endpoint: Endpoint) -> bool:
     return is_stopping
 
 
-@app.command("status", epilog="Example: dg-lsp daemon status --json")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     facts = ask(endpoint, "status")
     if as_json:

@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.cli.printing import print_facts, print_json, print_line, print_lines, size_text
+from dg_lsp.cli.options import Json, ModelOptions
+from dg_lsp.cli.printing import print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
@@ -50,62 +50,18 @@ class Checkup:
     problems: list[str] = field(default_factory=list)  # one line each, with a solution
 
 
-@with_model_options
-def doctor(
-    as_json: Json = False,
-    *,
-    over: dict[str, Any],
-) -> int:
+def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    checkup = examine(over)
+    checkup = examine(model.tree)
+    tree = dataclasses.asdict(checkup)
     if as_json:
-        print_json(dataclasses.asdict(checkup))
+        print_json(tree)
     else:
-        print_facts((*machine_facts(checkup), *_model_facts(checkup)))
-        print_lines(f"warning: {warning}" for warning in checkup.warnings)
-        print_lines(f"problem: {problem}" for problem in checkup.problems)
-        if not checkup.problems:
-            print_line("no problems found")
+        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
+        print_facts({name: value for name, value in tree.items() if value is not None})
+        print_lines(f"warning: {warning}" for warning in messages["warnings"])
+        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
     return 3 if checkup.problems else 0
-
-
-def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    """The software, the settings files, and the machine."""
-    for name, version in checkup.software.items():
-        yield name, version or "not installed"
-    yield "settings files", ", ".join(checkup.settings_files) or "none, the defaults are used"
-    for device in checkup.devices:
-        free, total = size_text(device["memory_free"]), size_text(device["memory_total"])
-        memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
-        yield "device", f"{device['name']} ({device['kind']}){memory}"
-    yield from (("GPU", f"{gpu['name']} ({gpu['kind']})") for gpu in checkup.gpus)
-    if (runtime := checkup.runtime) is not None:
-        from dg_lsp.runtime import COMMAND
-
-        place = f"in {runtime['folder']}" if runtime["folder"] else ""
-        needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
-        library = " ".join(filter(None, (runtime["kind"], runtime["backend"], place)))
-        yield "runtime", "; ".join(filter(None, (library, needs, runtime["note"])))
-
-
-def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    yield from ((f"model {name}", value) for name, value in (checkup.model or {}).items())
-    if (second := checkup.rewrite_model) is not None:
-        yield "rewrites and chats", f"{second['name']}, {size_text(second['memory_bytes'])} of memory"
-    if checkup.threads is not None:
-        yield "threads", checkup.threads
-    for what, passes in (checkup.costs or {}).items():
-        if passes:
-            yield f"{what} pass", ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items()) + " tokens"
-    if checkup.decoders:
-        yield "decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in checkup.decoders.items())
-    if checkup.memory_bytes is not None:
-        yield "memory", f"{size_text(checkup.memory_bytes)} at most in this process"
-    if (fill := checkup.fill) is not None:
-        yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
-        yield "test fill prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
-        yield "test fill steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, by {fill['decoder']}"
-        yield "test fill total", f"{fill['total_ms']:.1f} ms after {fill['load_ms']:.0f} ms of load"
 
 
 def examine(over: Mapping[str, Any]) -> Checkup:
@@ -235,9 +191,10 @@ def _runtime() -> dict[str, Any]:
 
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
+    from dg_lsp.cli.trial import trial_request
     from dg_lsp.engine.request import Priority
 
-    request = dataclasses.replace(loading.trial_request("doctor.py"), priority=Priority.INVOKED)
+    request = dataclasses.replace(trial_request("doctor.py"), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

@@ -2,17 +2,16 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import attrs
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dg_lsp.bench import metrics, runner
 from dg_lsp.bench import replay as typing
+from dg_lsp.bench import runner
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.bench.metrics import Attempt, Table, by_language, grouped, summarize
@@ -21,11 +20,10 @@ from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, ty
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder
-from dg_lsp.cli.output import progress
-from dg_lsp.cli.printing import note, print_json, print_lines
+from dg_lsp.cli.printing import note, print_json, print_lines, progress_bar
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import UsageError
 from dg_lsp.settings import RemoteSettings, Settings
 
 REMOTE = "remote"
@@ -125,14 +123,6 @@ def _open_contender(
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
 
 
-@contextmanager
-def progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar with the remaining time; yields a function that advances it."""
-    with progress(BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), MofNCompleteColumn()) as bars:
-        task = bars.add_task(description, total=total, completed=done)
-        yield lambda num: bars.advance(task, num)
-
-
 def markdown(tables: Iterable[Table]) -> str:
     """The tables as lines of Markdown."""
     return "\n".join(line for table in tables for line in table.markdown())
@@ -198,9 +188,8 @@ def measure_replay(
     *,
     as_json: bool,
     output: Path | None,
-    others: Sequence[Path] = (),
 ) -> int:
-    """Runs `bench replay`; returns the exit code. `others` are run files of the same typing, to compare with."""
+    """Runs `bench replay`; returns the exit code."""
     check_decoder(played.decoder, settings)
     lines = [task.lines for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
@@ -208,13 +197,13 @@ def measure_replay(
     opened = open_model(settings)
     with closing(opened.engine):
         header = header_of("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
-        rivals = [rival for path in others for rival in _rivals(path, header)]
         with runner.RunFile(output, header) as file:
             completer = typing.EngineCompleter(opened.engine, file.attempts.values())
             events, is_complete = _play(played, completer, file)
     attempts = tuple(event.attempt for event in events if isinstance(event, typing.RequestEvent))
-    how = (completer.contender, "is the time until its answers")
-    notes = remote_notes(settings.remote, *how) if settings.is_remote else ()
+    notes: tuple[str, ...] = ()
+    if settings.is_remote:
+        notes = remote_notes(settings.remote, completer.contender, "is the time until its answers")
     limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
     if stop_ms := settings.completion.early_stop_ms:
         limit += f" It stops early after {stop_ms:g} ms of an idle machine, counted in passes."
@@ -224,26 +213,10 @@ def measure_replay(
         *notes,
         *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
     )
-    run, summary = runner.Run(header, attempts, is_complete, notes), typing.summarize_replay(events)
-    tree, tables = typing.replay_json(run, summary) if as_json else None, typing.replay_tables(run, summary)
-    if rivals:
-        run = replace(run, attempts=(*run.attempts, *rivals))
-        tables.insert(1, metrics.summary_table("All contenders", metrics.by_contender(run.attempts)))
-    return finish(run, tables, tree)
-
-
-def _rivals(path: Path, header: runner.RunHeader) -> list[Attempt]:
-    """The attempts of another run of the same typing, named after its file where the model is the same.
-
-    Raises:
-        InputFileError: the file holds no run, or one of another typing.
-    """
-    run = runner.Run.read(path)
-    names = run.header.differences(replace(run.header, data=header.data, options=header.options))
-    if different := [name for name in names if not name.startswith("options.decoder")]:
-        raise InputFileError(f"{path} holds a replay of other files or typing ({', '.join(different)} differ)")
-    is_same = run.header.model == header.model
-    return [replace(attempt, contender=path.stem) if is_same else attempt for attempt in run.attempts]
+    run = runner.Run(header, attempts, is_complete, notes)
+    summary = typing.summarize_replay(events)
+    tree = typing.replay_json(run, summary) if as_json else None
+    return finish(run, typing.replay_tables(run, summary), tree)
 
 
 def typing_tasks(

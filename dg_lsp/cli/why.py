@@ -4,35 +4,31 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, Any
 
 import typer
-from typer import Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import Json, Position, with_model_options
+from dg_lsp.cli.options import Json, ModelOptions, Position
 from dg_lsp.cli.printing import print_json, print_line
 
 
-@with_model_options
 def why(
     position: Position,
-    show_text: Annotated[bool, Option("--text", help="Also print the completion that is not shown.")] = False,
+    model: ModelOptions,
     as_json: Json = False,
-    *,
-    over: dict[str, Any],
 ) -> int:
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.output import for_stream
-    from dg_lsp.cli.source import SourceFile, parse_position
+    from dg_lsp.cli.source import SourceFile, parse_location
     from dg_lsp.context.eligibility import Eligibility
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.server.explanation import Explanation, Visibility, explain
 
-    path, line, column = parse_position(position)
-    source = SourceFile.read(path)
-    settings = loading.configure(over)
-    snapshot, offset = source.snapshot(), source.offset_at(line, column)
+    location = parse_location(position, "FILE:LINE[:COL]")
+    source = SourceFile.read(location.path)
+    settings = loading.configure(model.tree)
+    snapshot = source.snapshot()
+    offset = source.offset_at(location.first, location.column)
     request = FillRequest(snapshot, offset, max_lines=settings.completion.max_lines)
     exclusion, trigger = loading.exclusion(settings), settings.completion.trigger
     explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger))
@@ -47,6 +43,6 @@ def why(
         print_json(asdict(explanation))
     else:
         print_line(explanation.sentence)
-        if explanation.text and (show_text or explanation.outcome is Visibility.SHOWN):
+        if explanation.text:
             typer.echo(for_stream(explanation.text, sys.stdout))
     return 0 if explanation.outcome is Visibility.SHOWN else 1

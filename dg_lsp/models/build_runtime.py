@@ -36,13 +36,12 @@ class BuildOptions:
 
     source: Path | None = None  # source distribution of llama-cpp-python, or a folder with it; None fetches it
     backend: str | None = None  # build all of llama.cpp for this backend
-    is_whole: bool = False  # build all of llama.cpp, even if one class is enough
 
     @property
     def whole_backend(self) -> str:
         """The backend to build all of llama.cpp for; empty if one class is enough."""
         # on macOS and Windows a library binds its symbols when it is linked
-        if not (self.is_whole or self.backend) and sys.platform not in ("darwin", "win32"):
+        if not self.backend and sys.platform not in ("darwin", "win32"):
             return ""
         return self.backend or ("metal" if sys.platform == "darwin" else "cpu")
 
@@ -78,7 +77,7 @@ def build(
         runtime.Runtime(new, *facts).write()
         show_step("testing it", None)
         if not is_changed(new):
-            advice = "please report this" if backend else f"run {runtime.COMMAND} --whole"
+            advice = "please report this" if backend else f"run {runtime.COMMAND} --backend cpu"
             raise ModelRuntimeError(
                 f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
             )

@@ -57,16 +57,6 @@ def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
     assert model.is_closed
 
 
-def test_a_run_is_compared_with_others_of_the_same_typing(dg_lsp, model, code, tmp_path):
-    other = tmp_path / "other.jsonl"
-    dg_lsp("bench", "replay", code, "--start", 6, "--decoder", "autoregressive", "--output", other)
-    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--against", other)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "| measure | scripted | other |" in outcome.out
-    error = dg_lsp("bench", "replay", code, "--start", 5, "--against", other).error(2)
-    assert "holds a replay of other files or typing (options.lines" in error
-
-
 def test_json_has_the_options_and_the_numbers(dg_lsp, model, code):
     outcome = dg_lsp("bench", "replay", code, "--region", "3-3", "--json", "--seed", 3, "--debounce", 0)
     tree = outcome.json

@@ -74,7 +74,7 @@ def test_a_shell_completes_commands():
 def test_the_bundled_model_completes_a_sample_and_the_same_seed_gives_the_same_completion(tmp_path):
     # the deadline and the fastest decoder would depend on the load of the machine
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nearly_stop_ms = 0\n")
-    options = ("--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000, "--suffix-lines", 20)
+    options = ("--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (dg_lsp("fill", f"{ROOT / 'samples/words.py'}:5", *options, cwd=tmp_path) for _ in range(2))
     assert first.returncode in (0, 1), first.stderr
     assert first.stderr == ""
@@ -162,5 +162,5 @@ def test_on_a_terminal_the_canvas_is_shown_live():
 def test_visual_frames_are_printed_in_any_encoding():
     process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert process.returncode in (0, 1), process.stderr
-    assert process.stdout.splitlines()[1].startswith("   1  ")
+    assert process.stdout.startswith("   1  ")
     assert process.stderr == ""

@@ -135,7 +135,7 @@ def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     path.write_text(SAMPLER)
     settings, messages = with_workspace_file(parse_settings({}), path, (), editor_trusts=True)
     assert settings == parse_settings({})
-    assert ["model.sampler" in one for one in messages] == [True]
+    assert ["model.sampler" in message for message in messages] == [True]
     merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
     assert merged == parse_settings({})
-    assert ["model.sampler.a.t_max is not used" in one for one in errors] == [True]
+    assert ["model.sampler.a.t_max is not used" in error for error in errors] == [True]

@@ -125,8 +125,8 @@ def test_the_keys_are_in_the_environment_or_a_file(dg_lsp, http_server, monkeypa
     for content in ("from-file\n", "\nops k-1\n\n alice\tk-2 \n"):
         (tmp_path / "key").write_text(content)
         dg_lsp("serve", "--api-key-file", "key")
-    found = [dict(rules.keys) for *_, rules in http_server]
-    assert found == [{"client": "from-environment"}, {"client": "from-file"}, {"ops": "k-1", "alice": "k-2"}]
+    keys = [dict(rules.keys) for *_, rules in http_server]
+    assert keys == [{"client": "from-environment"}, {"client": "from-file"}, {"ops": "k-1", "alice": "k-2"}]
     assert http_server[-1][-1].operator == "ops"
 
 

@@ -188,7 +188,7 @@ def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, pack
         pytest.param({"without": GEMMA4_PATH}, {}, "has no src/models/gemma4.cpp: update dg-lsp", id="no class"),
         pytest.param({"gemma4": ""}, {}, "gemma4.cpp of llama-cpp-python 0.3.36 differs", id="another class"),
         pytest.param({"gemma4": GEMMA4_SOURCE + CHANGED_LINE + "\n"}, {}, "differs", id="ambiguous position"),
-        pytest.param({}, {}, "run dg-lsp models build-runtime --whole", id="no effect"),
+        pytest.param({}, {}, "run dg-lsp models build-runtime --backend cpu", id="no effect"),
         pytest.param({}, {"PATH": "/nowhere"}, r"g\+\+ .*is missing: .*apt-get install g\+\+", id="no compiler"),
         pytest.param({}, {"CXX": "special++"}, r"special\+\+ is missing", id="no compiler of the user"),
     ],
@@ -313,7 +313,7 @@ def tools(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), reason="no CMake here")
 def test_a_whole_runtime_is_independent_of_the_installed_one(target, packed):
-    runtime = build(BuildOptions(packed, is_whole=True), lambda folder: (folder / "libllama.so").exists())
+    runtime = build(BuildOptions(packed, backend="cpu"), lambda folder: (folder / "libllama.so").exists())
     assert (runtime.kind, runtime.backend) == ("whole", "cpu")
     assert result(target) == ALL
     assert (target / "libllama.so.0").is_symlink()

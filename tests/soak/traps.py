@@ -25,14 +25,13 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-import typer
 from e2e.conftest import Launcher
 from hostile import SECRETS, executed, make_hostile, module_names
 from http_server import Starter
 from language_client import PATIENT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.app import app
+from dg_lsp.cli.app import command_tree
 from dg_lsp.models.registry import BUNDLED
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +81,7 @@ MORE = {
     "daemon start": ["--exit-when-idle"],
     "models pull": ["--accept-licence", "--from", "."],
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
-    "models build-runtime": ["--backend", "cpu", "--whole"],
+    "models build-runtime": ["--backend", "cpu"],
     "models show": ["dg-mini"],
     "bench replay": ["--limit", "2", "--start", "9"],
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
@@ -312,7 +311,7 @@ def commands():
         for name, child in (inner or {}).items():
             yield from walk(child, (*words, name))
 
-    return dict(walk(typer.main.get_command(app), ()))
+    return dict(walk(command_tree(), ()))
 
 
 def argument_lists(words, params):
