@@ -8,13 +8,12 @@ from typer import Option
 from dg_lsp.cli import bench, conversion, daemon, models
 from dg_lsp.cli.chat import chat, generate
 from dg_lsp.cli.doctor import doctor
-from dg_lsp.cli.fill import fill
+from dg_lsp.cli.fill import fill, why
 from dg_lsp.cli.options import Command, with_groups
 from dg_lsp.cli.printing import print_line
 from dg_lsp.cli.pull import pull_model
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
-from dg_lsp.cli.why import why
 
 
 def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan without the question.")] = False) -> int:

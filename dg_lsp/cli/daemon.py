@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.options import Json
-from dg_lsp.cli.printing import plural, print_json, print_line, print_lines
+from dg_lsp.cli.printing import print_facts, print_json, print_line
 from dg_lsp.daemon.client import READY, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
@@ -96,28 +96,15 @@ def status(as_json: Json = False) -> int:
     loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     facts = ask(endpoint, "status")
+    tree = {"running": facts is not None, **(facts or {})}
     if as_json:
-        print_json({"running": facts is not None, **(facts or {})})
-    else:
-        print_lines(_lines(endpoint, facts))
+        print_json(tree)
+        return 1 if facts is None else 0
+    if facts is None and (record := endpoint.read()) is not None:
+        tree |= {"crashed_process": record.pid, "log": str(endpoint.log)}
+    versions = {running.version for running in endpoint.all_versions()} - {endpoint.version}
+    print_facts({**tree, "other_versions_running": sorted(versions)})
     return 1 if facts is None else 0
-
-
-def _lines(endpoint: Endpoint, facts: dict[str, Any] | None) -> list[str]:
-    if facts is not None:
-        memory = facts["memory_bytes"] / (1 << 20)
-        lines = [
-            f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-            f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
-        ]
-        models = facts["models"]
-        lines += [f"{model['model']}: {model['state']}, {plural(model['sessions'], 'session')}" for model in models]
-    elif (record := endpoint.read()) is not None:
-        lines = ["no daemon runs", f"process {record.pid} crashed: see {endpoint.log}"]
-    else:
-        lines = ["no daemon runs"]
-    versions = [running.version for running in endpoint.all_versions() if running.version != endpoint.version]
-    return lines + [f"dg-lsp {version} has a daemon too: dg-lsp daemon stop ends both" for version in versions]
 
 
 def _print_address(endpoint: Endpoint, what: str) -> None:

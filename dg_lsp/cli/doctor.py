@@ -5,7 +5,6 @@ import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import Json, ModelOptions
 from dg_lsp.cli.printing import print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
@@ -26,7 +24,7 @@ REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
 _EXTRAS = ("torch", "transformers")
-"""Optional packages, listed if they are installed: checkpoints need them."""
+"""Packages for checkpoints, listed if they are installed."""
 
 
 @dataclass(slots=True)
@@ -52,20 +50,6 @@ class Checkup:
 
 def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    checkup = examine(model.tree)
-    tree = dataclasses.asdict(checkup)
-    if as_json:
-        print_json(tree)
-    else:
-        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
-        print_facts({name: value for name, value in tree.items() if value is not None})
-        print_lines(f"warning: {warning}" for warning in messages["warnings"])
-        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
-    return 3 if checkup.problems else 0
-
-
-def examine(over: Mapping[str, Any]) -> Checkup:
-    """Checks every part that a completion needs; expected errors become problems."""
     from dg_lsp.context.languages import missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
@@ -76,14 +60,22 @@ def examine(over: Mapping[str, Any]) -> Checkup:
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
-        _try_model(checkup, configure(over, checkup.warnings.append))
+        _try_model(checkup, loading.configure(model.tree, checkup.warnings.append))
     except DgLspError as error:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]
     if (grammars := missing_grammars()) and not is_python_only:
         checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
     checkup.memory_bytes = peak_bytes()
-    return checkup
+    tree = dataclasses.asdict(checkup)
+    if as_json:
+        print_json(tree)
+    else:
+        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
+        print_facts({name: value for name, value in tree.items() if value is not None})
+        print_lines(f"warning: {warning}" for warning in messages["warnings"])
+        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
+    return 3 if checkup.problems else 0
 
 
 def _software() -> dict[str, str | None]:
@@ -136,20 +128,18 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
-    other = settings.for_rewrites
-    if other.model_key == settings.model_key:
+    from dg_lsp.models.registry import instruction_model
+
+    if settings.for_rewrites.model_key == settings.model_key:
         return
-    start = time.perf_counter()
-    with closing(loading.open_engine(other)) as engine:
+    with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
         checkup.rewrite_model = {
             "name": engine.spec.name,
             **_memory_of(engine),
             "follows_instructions": engine.follows_instructions,
-            "load_ms": round(1e3 * (time.perf_counter() - start), 3),
+            "load_ms": round(load_ms, 3),
         }
     if not engine.follows_instructions:
-        from dg_lsp.models.registry import instruction_model
-
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 
@@ -164,9 +154,8 @@ def _memory_of(engine: "Engine") -> dict[str, int]:
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.postprocess.validate import Reason
 
-    engine = loading.open_engine(settings)
-    checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
-    with closing(engine):
+    with closing(loading.open_engine(settings)) as engine:
+        checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
     if checkup.fill["rejected"] == Reason.UNFINISHED:
         checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
@@ -178,13 +167,14 @@ def _runtime() -> dict[str, Any]:
     from dg_lsp.backends.llamacpp.library import library
     from dg_lsp.runtime import COMMAND
 
-    found, note = library().runtime, library().note
-    if found and functions() is None:
+    runtime = library().runtime
+    note = library().note
+    if runtime and functions() is None:
         note = f"an earlier version built it, and its steps take longer: run {COMMAND} again"
     return {
-        "kind": found.kind if found else "stock",
-        "backend": found.backend if found else "",
-        "folder": str(found.folder) if found else None,
+        "kind": runtime.kind if runtime else "stock",
+        "backend": runtime.backend if runtime else "",
+        "folder": str(runtime.folder) if runtime else None,
         "runs_diffusiongemma": supports_bidirectional(),
         "note": note,
     }

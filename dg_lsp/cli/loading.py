@@ -126,10 +126,9 @@ class LoadedModel:
             return f"{spec.name} {problem}: dg-lsp models list has models that do"
         if spec.prompt_format is not PromptFormat.FIM or fim is None or fim.evidence in ("metadata", "file name"):
             return ""
+        problem = f"has fill-in-the-middle tokens of {fim.family or 'no known family'} without its name"
         advice = "if its fills ignore the text after the cursor or repeat it, choose another one: dg-lsp models list"
-        if fim.family:
-            return f"{spec.name} has the tokens of {fim.family} models, but not their name: {advice}"
-        return f"{spec.name} has fill-in-the-middle tokens of no known family, so their order is a guess: {advice}"
+        return f"{spec.name} {problem}, so their order is a guess: {advice}"
 
     def _suffix_while_typing(self) -> str | None:
         """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
@@ -152,11 +151,16 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     from dg_lsp.backends.threads import physical_cores
     from dg_lsp.models.selection import Device, Machine
 
-    kinds = ("gpu", "igpu") if with_gpu else ()
-    found = llamacpp.devices() if with_gpu else ()
-    gpus = tuple(Device(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
-    cores, free = physical_cores(), system.system_free()
-    return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
+    devices = llamacpp.devices() if with_gpu else ()
+    gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
+    cores = physical_cores()
+    return Machine(
+        cores=cores,
+        memory_bandwidth=system.memory_bandwidth(cores),
+        gpus=tuple(Device(gpu.name, gpu.kind, gpu.memory_free) for gpu in gpus),
+        free_memory=system.system_free(),
+        free_disk=system.free_disk(system.data_folder()),
+    )
 
 
 def selection(settings: "Settings") -> "Selection | None":

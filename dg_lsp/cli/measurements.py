@@ -247,17 +247,14 @@ def _play(
 ) -> tuple[list[typing.Event], bool]:
     """All events, and False after Ctrl-C."""
     events: list[typing.Event] = []
-    num_files = len({task.path for task in played.tasks})
-    total = played.num_keys if played.limit is None else played.limit * num_files
     try:
-        with progress_bar("keys" if played.limit is None else "requests", total) as advance:
+        with progress_bar("keys", played.num_keys) as advance:
             for event in played.run(completer):
                 events.append(event)
                 if isinstance(event, typing.RequestEvent):
                     if (event.attempt.case, completer.contender) not in file.attempts:
                         file.add(event.attempt)
-                    advance(int(played.limit is not None))
-                elif played.limit is None and not isinstance(event, typing.TaskEvent):
+                elif not isinstance(event, typing.TaskEvent):
                     advance(event.num_keys if isinstance(event, typing.AcceptEvent) else 1)
     except KeyboardInterrupt:
         return events, False

@@ -97,7 +97,7 @@ def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
     assert [ask(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
     assert sorted(shared.daemons()) == sorted(pids)
     assert text_in(before) == "typed\n"
-    assert f"dg-lsp {OLD} has a daemon too" in shared.dg_lsp("daemon", "status").stdout
+    assert f"other versions running  {OLD}" in shared.dg_lsp("daemon", "status").stdout
     assert before.leave() == 0
     wait_until(lambda: is_gone(pids[0]))
     assert text_in(after) == "\n"
