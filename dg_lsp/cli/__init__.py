@@ -28,8 +28,6 @@ def main() -> NoReturn:
         code = PIPE_CLOSED if is_closed else _print_error(f"the output cannot be written: {error.strerror}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    if code == INTERRUPTED and sys.stderr.isatty():
-        print(file=sys.stderr)  # noqa: T201  # the terminal shows ^C: the shell's prompt begins on the next line
     sys.exit(code)
 
 

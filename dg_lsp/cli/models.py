@@ -143,9 +143,8 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
     loading.configure({})
     preset = registry.preset_named(name)
     if preset is None:
-        is_bundled = name in (model.name for model in registry.BUNDLED)
-        problem = "is bundled and stays" if is_bundled else f"is not a known model{registry.suggestion(name)}"
-        raise UsageError(f"{name} {problem}: use the name of a pulled model from dg-lsp models list")
+        problem = f"{name} cannot be pulled or removed{registry.suggestion(name)}"
+        raise UsageError(f"{problem}: use the name of a pulled model from dg-lsp models list")
     if not preset.folder.is_dir():
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
     with explained_disk_errors(preset.folder, "close the programs that use the model"):

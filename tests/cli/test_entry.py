@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,51 +110,6 @@ def test_an_interrupt_prints_no_traceback():
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (130, b"")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
-def test_ctrl_c_at_the_question_of_setup_ends_the_line(tmp_path):
-    import pty
-
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_DATA_DIR": str(tmp_path), "TERM": "dumb"}
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    with subprocess.Popen([*COMMAND, "setup"], cwd=ROOT, env=environment, **streams) as process:
-        os.close(theirs)
-        out = b""
-        with suppress(OSError):  # on Linux, when the other end is closed
-            while not out.endswith(b"[Y/n] ") and (chunk := os.read(ours, 65536)):
-                out += chunk
-            # a signal between the question and the first read of the answer is noticed after the answer
-            while process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-            while chunk := os.read(ours, 65536):
-                out += chunk
-    os.close(ours)
-    assert process.returncode == 130, out
-    assert out.endswith(b"[Y/n] \r\n")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
-def test_on_a_terminal_the_canvas_is_shown_live():
-    import pty
-
-    ours, theirs = pty.openpty()
-    command = [*COMMAND, "fill", "samples/inventory.py:13", "--visual"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, env=environment) as process:
-        os.close(theirs)
-        out = b""
-        with suppress(OSError):  # on Linux, when the other end is closed
-            while chunk := os.read(ours, 65536):
-                out += chunk
-    os.close(ours)
-    assert process.returncode in (0, 1)
-    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1, "the cursor is hidden and shown again"
-    assert b"\x1b[2K" in out
-    assert b"prefill" in out
 
 
 def test_visual_frames_are_printed_in_any_encoding():

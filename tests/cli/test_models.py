@@ -217,8 +217,8 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     shown = dg_lsp("models", "show", "tiny").facts
     assert shown["pinned commit"] == hub_server.COMMIT
     assert "tiny is not on this machine" in dg_lsp("models", "rm", "tiny").error(2)
-    assert "dg-mini is bundled and stays" in dg_lsp("models", "rm", "dg-mini").error(2)
-    assert "dg-maxi is not a known model (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
+    assert "dg-mini cannot be pulled or removed: use" in dg_lsp("models", "rm", "dg-mini").error(2)
+    assert "dg-maxi cannot be pulled or removed (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
 def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path):

@@ -110,5 +110,5 @@ def test_models_without_sessions_are_closed_for_one_that_does_not_fit(scripts, m
     assert [facts["model"] for facts in pool.facts()] == ["a", "c"]
     refusal = pool.share(Settings(model=ModelSettings(name="d"))).ready.exception(TIMEOUT)
     assert isinstance(refusal, ModelMemoryError)
-    assert str(refusal) == "d needs more; the daemon also holds a (1 session), c (2 sessions)"
+    assert str(refusal) == "d needs more; dg-lsp daemon status lists the models of the daemon"
     assert {facts["model"]: facts["state"] for facts in pool.facts()} == {"a": "ready", "c": "ready", "d": "failed"}
