@@ -80,17 +80,17 @@ class Plan:
 
     all_gpus: tuple[gpus.Gpu, ...]  # with or without llama.cpp
     unused: gpus.Gpu | None  # the best GPU, if the installed llama.cpp cannot use it
-    now: Choice
+    present: Choice
     after_setup: Choice  # with a llama.cpp for the unused GPU
 
     @property
     def tree(self) -> dict[str, Any]:
         """The object of `dg-lsp models recommend --json`."""
         return {
-            "machine": asdict(self.now.machine),
+            "machine": asdict(self.present.machine),
             "gpus": [asdict(gpu) for gpu in self.all_gpus],
             "unused_gpu": asdict(self.unused) if self.unused else None,
-            **self.now.tree,
+            **self.present.tree,
             "after_setup": self.after_setup.tree if self.unused else None,
         }
 
@@ -135,11 +135,11 @@ def measure() -> Plan:
         machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
     all_gpus = gpus.find_gpus()
     unused = gpus.unused_gpu(all_gpus, {device["kind"] for device in devices})
-    now = Choice.of(machine)
+    present = Choice.of(machine)
     if unused is None:
-        return Plan(all_gpus, None, now, now)
+        return Plan(all_gpus, None, present, present)
     card = Device(unused.name, "gpu" if unused.memory else "igpu", unused.memory)
-    return Plan(all_gpus, unused, now, Choice.of(replace(machine, gpus=(card,))))
+    return Plan(all_gpus, unused, present, Choice.of(replace(machine, gpus=(card,))))
 
 
 def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
@@ -173,13 +173,13 @@ def set_up(*, is_agreed: bool) -> None:
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
     if not (is_agreed or agrees("Do this?", by_default=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
-        print_lines(editor_settings(AUTO, rank_models(plan.now.machine, BUNDLED)[0]))
+        print_lines(editor_settings(AUTO, rank_models(plan.present.machine, BUNDLED)[0]))
         return
     if plan.unused is not None:
         if not make_llama_cpp(plan.unused):
             print_line("going on without the GPU", err=True)
         plan = measure()  # the GPU may have less free memory than it has
-    model = plan.now.best
+    model = plan.present.best
     name = AUTO if model.preset in BUNDLED else model.name
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run()

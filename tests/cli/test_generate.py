@@ -137,10 +137,7 @@ def test_answers_of_several_messages_see_the_ones_before(dg_lsp, opens):
     assert outcome.code == 0
     assert len(outcome.out.splitlines()) == 2
     assert outcome.err.count("ended by end") == 2
-    last = seen[-1]
-    assert [last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")] == sorted(
-        last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")
-    )
+    assert re.search("Be brief.*hi.*Answer.*and", seen[-1], re.DOTALL)
 
 
 def test_standard_input_is_one_message(dg_lsp, opens, monkeypatch):
@@ -216,10 +213,7 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed
     outcome = dg_lsp("chat")
     assert outcome.out == "Yes,\nYes, and more than that.\n"
     assert outcome.code == 0
-    assert [line.rpartition(" ")[2] for line in outcome.err.splitlines() if "ended by" in line] == [
-        "interrupted",
-        "end",
-    ]
+    assert re.findall("ended by (.*)", outcome.err) == ["interrupted", "end"]
 
 
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
@@ -255,17 +249,9 @@ def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, mo
 @pytest.mark.parametrize(
     ("free", "gpu", "advice"),
     [
-        (
-            64,
-            0,
-            "diffusiongemma follows them and fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma (",
-        ),
+        (64, 0, "fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma ("),
         (4, 40, "fits this machine (yes: RTX): run dg-lsp models pull diffusiongemma ("),
-        (
-            4,
-            0,
-            "fits this machine (the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL",
-        ),
+        (4, 0, "(the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL"),
     ],
 )
 def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypatch, free, gpu, advice):

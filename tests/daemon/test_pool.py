@@ -76,10 +76,10 @@ def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts,
     scripts.denoisers[0].close = close_late
     share.close()
     assert is_closing.wait(TIMEOUT)
-    other = pool.share(Settings(model=ModelSettings(name="other")))
+    next_model = pool.share(Settings(model=ModelSettings(name="other")))
     assert pool.facts() == [{"model": "other", "state": "loading", "sessions": 1}]
     may_close.set()
-    other.ready.result(TIMEOUT)
+    next_model.ready.result(TIMEOUT)
     assert [denoiser.is_closed for denoiser in scripts.denoisers] == [True, False]
 
 

@@ -45,7 +45,7 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
         client.wait_log("reviser for rewrites ready")
     models = [(Path(one["model"]).name, one["state"], one["sessions"]) for one in shared.status()["models"]]
     assert models == [("auto", "ready", 2), ("reviser", "ready", 2)]
-    assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
+    assert "model reviser, state ready, sessions 2" in shared.dg_lsp("daemon", "status").stdout
 
 
 def test_each_editor_has_its_own_settings(shared):
