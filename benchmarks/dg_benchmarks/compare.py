@@ -24,7 +24,7 @@ from dg_lsp.bench.runner import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.measurements import REMOTE, BenchModel, Cases, finish, remote_notes
-from dg_lsp.cli.options import overrides
+from dg_lsp.cli.options import ModelOptions
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import DgLspError
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_warm=given.warm,
     )
     try:
-        over = overrides(model=given.model, gpu_layers=given.gpu_layers, threads=given.threads)
+        over = ModelOptions(model=given.model, gpu_layers=given.gpu_layers, threads=given.threads).tree
         # the model runs here in any case: the server is one more contender
         settings = loading.configure(over if given.remote is None else {**over, "remote": {"url": given.remote}})
         opening = _open_contenders(settings, given, options)

@@ -327,7 +327,7 @@ def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
     from dg_lsp.backends.llamacpp.library import gpus
-    from dg_lsp.cli.loading import load_model, open_denoiser
+    from dg_lsp.cli.loading import open_local
     from dg_lsp.settings import ModelSettings, Settings
 
     names = [] if options.toy else [device.name for device in gpus()]  # loads the changed llama.cpp
@@ -337,7 +337,7 @@ def _open_llamacpp(options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]
     if options.toy:
         runtime = attrs.evolve(runtime, threads=1, gpu_layers=0)
     settings = Settings(model=runtime)
-    with closing(open_denoiser(load_model(settings))) as denoiser:
+    with closing(open_local(settings)[1]) as denoiser:
         yield denoiser, names[0] if names else "CPU"
 
 

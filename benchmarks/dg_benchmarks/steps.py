@@ -25,7 +25,7 @@ from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import configure, open_local
-from dg_lsp.cli.options import overrides
+from dg_lsp.cli.options import ModelOptions
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15, help="repetitions; medians are printed")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    settings = configure(overrides(model=given.model, threads=given.threads, gpu_layers=given.gpu_layers))
+    settings = configure(ModelOptions(model=given.model, threads=given.threads, gpu_layers=given.gpu_layers).tree)
     _, denoiser = open_local(settings)
     measured = measure_model(denoiser, settings.completion, rounds=given.rounds)
     if given.json:

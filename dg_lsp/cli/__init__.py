@@ -3,15 +3,12 @@
 import errno
 import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import NoReturn
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit codes that a shell reports for a program ended by SIGINT or SIGPIPE."""
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-STARTED = time.monotonic()
-"""When the command started, in seconds."""
 
 
 def main() -> NoReturn:
@@ -31,8 +28,6 @@ def main() -> NoReturn:
         code = PIPE_CLOSED if is_closed else _print_error(f"the output cannot be written: {error.strerror}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    if code == INTERRUPTED and sys.stderr.isatty():
-        print(file=sys.stderr)  # noqa: T201  # the terminal shows ^C: the shell's prompt begins on the next line
     sys.exit(code)
 
 

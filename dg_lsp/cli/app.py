@@ -1,32 +1,19 @@
 """The tree of commands. Each command imports heavy modules when it runs, so that `--help` and `--version` are fast."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup, TyperOption
 
-from dg_lsp.cli.bench import app as bench
-from dg_lsp.cli.bench import report
+from dg_lsp.cli import bench, conversion, daemon, models
 from dg_lsp.cli.chat import chat, generate
-from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
-from dg_lsp.cli.fill import fill
-from dg_lsp.cli.models import app as models
+from dg_lsp.cli.fill import fill, why
+from dg_lsp.cli.options import Command, with_groups
 from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.pull import pull_model
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
-from dg_lsp.cli.why import why
-
-CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-
-app = typer.Typer(
-    name="dg-lsp",
-    epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
-    pretty_exceptions_enable=False,
-    context_settings=CONTEXT,
-)
 
 
 def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan without the question.")] = False) -> int:
@@ -40,39 +27,38 @@ def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan wit
     return 0
 
 
-_EXAMPLES: dict[Callable[..., int], str] = {
-    setup: "setup",
-    fill: "fill app.py:12",
-    rewrite: 'rewrite app.py:12-20 "use a list comprehension" --write',
-    why: "why app.py:12",
-    generate: 'generate "def add(a, b):" --max-tokens 64',
-    chat: "chat --model diffusiongemma",
-    lsp: "lsp --stdio",
-    serve: "serve --port 8012",
-    doctor: "doctor --model dg-mini",
-    report: "report audit.jsonl",
+_GROUPS = {
+    "daemon": "Start, stop or show the daemon, which holds one model for all editors.",
+    "models": "List, recommend, show, pull, remove and convert models.",
+    "bench": "Measure how often, how soon and at what cost a model is right.",
 }
-for command, example in _EXAMPLES.items():
-    app.command(epilog=f"Example: dg-lsp {example}")(command)
-for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
-    app.add_typer(group, name=name)
-
-
-def command_tree() -> TyperGroup:
-    """The commands; help pages name no type at options without a value."""
-    tree = typer.main.get_command(app)
-    assert isinstance(tree, TyperGroup)
-    _hide_flag_types(tree)
-    return tree
-
-
-def _hide_flag_types(command: Any) -> None:
-    help_option = command.get_help_option(typer.Context(command, **CONTEXT))
-    for parameter in (*command.params, help_option):
-        if isinstance(parameter, TyperOption) and parameter.is_flag:
-            parameter.metavar = ""
-    for inner in getattr(command, "commands", {}).values():
-        _hide_flag_types(inner)
+_COMMANDS: tuple[tuple[str, Command, str], ...] = (
+    ("setup", setup, ""),
+    ("fill", fill, "app.py:12"),
+    ("rewrite", rewrite, 'app.py:12-20 "use a list comprehension" --write'),
+    ("why", why, "app.py:12"),
+    ("generate", generate, '"def add(a, b):" --max-tokens 64'),
+    ("chat", chat, "--model diffusiongemma"),
+    ("lsp", lsp, "--stdio"),
+    ("serve", serve, "--port 8012"),
+    ("doctor", doctor, "--model dg-mini"),
+    ("report", bench.report, "audit.jsonl"),
+    ("daemon start", daemon.start, "--exit-when-idle"),
+    ("daemon run", daemon.run, ""),
+    ("daemon stop", daemon.stop, ""),
+    ("daemon status", daemon.status, "--json"),
+    ("models list", models.list_models, "--json"),
+    ("models recommend", models.recommend_models, ""),
+    ("models show", models.show_model, "dg-base"),
+    ("models pull", pull_model, "qwen2.5-coder-0.5b"),
+    ("models rm", models.remove_model, "qwen2.5-coder-0.5b"),
+    ("models convert", conversion.convert_model, "checkpoint -o model.gguf"),
+    ("models build-runtime", conversion.build_runtime, "--backend cuda"),
+    ("bench cut", bench.cut, "src -o cases.jsonl"),
+    ("bench infill", bench.infill, "cases.jsonl --limit 50"),
+    ("bench replay", bench.replay, "app.py --region 10-40"),
+)
+"""Names, functions, and arguments for the examples of help pages."""
 
 
 def _print_version(value: bool | None) -> None:
@@ -83,7 +69,6 @@ def _print_version(value: bool | None) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001  (read by its callback)
@@ -96,3 +81,23 @@ def root(
         return 0
     typer.echo(context.get_help())
     return 2
+
+
+def command_tree() -> Any:
+    """The commands, with the options of their groups."""
+    app = typer.Typer(
+        name="dg-lsp",
+        epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    groups = {name: typer.Typer(help=text) for name, text in _GROUPS.items()}
+    for words, command, arguments in _COMMANDS:
+        group, _, name = words.rpartition(" ")
+        parent = groups.get(group, app)
+        example = f"Example: dg-lsp {words} {arguments}".rstrip()
+        parent.command(name, epilog=example, hidden=words == "daemon run")(with_groups(command))
+    for name, group_app in groups.items():
+        app.add_typer(group_app, name=name)
+    return typer.main.get_command(app)

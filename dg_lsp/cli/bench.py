@@ -2,31 +2,19 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import typer
 from typer import Argument, Option
 
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import (
-    Deadline,
-    Decoder,
-    Json,
-    Seed,
-    SuffixLines,
-    with_model_options,
-    with_sampler_options,
-)
+from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed
 from dg_lsp.cli.printing import print_line, print_lines
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import SamplerOptions
 
-app = typer.Typer(help="Measure how often, how soon and at what cost a model is right.")
-
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 
 
-@app.command("cut", epilog="Example: dg-lsp bench cut src -o cases.jsonl")
 def cut(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="A repository, or a part of one.")],
     output: Annotated[Path, Option("-o", "--output", metavar="CASES.jsonl", help="The file to write.")],
@@ -44,7 +32,8 @@ def cut(
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.context.languages import LANGUAGE_IDS
 
-    settings, languages = configure({}), languages or []
+    settings = configure({})
+    languages = languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
     privacy = attrs.evolve(settings.privacy, exclude_gitignored=True)
@@ -57,11 +46,10 @@ def cut(
     return 0
 
 
-@app.command("infill", epilog="Example: dg-lsp bench infill cases.jsonl --limit 50")
-@with_sampler_options
-@with_model_options
 def infill(
     data: Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")],
+    model: ModelOptions,
+    sampler: SamplerOptions,
     limit: Annotated[
         int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")
     ] = None,
@@ -74,22 +62,21 @@ def infill(
         Literal["none", "oracle"],
         Option(help="What is known of the length: nothing, or the reference's number of lines."),
     ] = "none",
-    suffix_lines: SuffixLines = None,
+    suffix_lines: Annotated[
+        int | None, Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
+    ] = None,
     deadline: Deadline = None,
     warm: Annotated[
         bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
     ] = False,
     as_json: Json = False,
     output: Output = None,
-    *,
-    over: dict[str, Any],
-    sampler: SamplerOptions,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     from dg_lsp.bench.contenders import LengthHint, RequestOptions
     from dg_lsp.cli.measurements import Cases, measure_infill
 
-    settings = configure(over)
+    settings = configure(model.tree)
     cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
         length=LengthHint(length),
@@ -101,10 +88,9 @@ def infill(
     return measure_infill(cases, settings, options, decoder)
 
 
-@app.command("replay", epilog="Example: dg-lsp bench replay app.py --region 10-40")
-@with_model_options
 def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
+    model: ModelOptions,
     region: Annotated[str | None, Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")] = None,
     start: Annotated[int | None, Option(min=1, metavar="LINE", help="Type everything from this line on.")] = None,
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
@@ -117,13 +103,12 @@ def replay(
     ] = None,
     decoder: Decoder = None,
     as_json: Json = False,
-    *,
-    over: dict[str, Any],
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
     from dg_lsp.bench.replay import Replay, TypingModel
     from dg_lsp.cli.measurements import measure_replay, typing_tasks
 
+    over = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = {**over.get("remote", {}), **server}
     settings = configure(over)

@@ -3,64 +3,55 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import (
-    EvenSecret,
-    TextOptions,
-    check_decoder,
-    with_model_options,
-    with_rewrite_model_options,
-    with_sampler_options,
-    with_text_options,
-)
+from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder
 from dg_lsp.cli.printing import note
-from dg_lsp.errors import ModelUnsupportedError, RequestError, UsageError
+from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.settings import SamplerOptions
 
-if TYPE_CHECKING:
-    from dg_lsp.engine.engine import Engine
+MaxTokens = Annotated[
+    int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
+]
 
-PROMPT = "> "
 
-
-@with_sampler_options
-@with_rewrite_model_options
-@with_text_options(max_tokens=1024)
 def chat(
+    run: RunOptions,
+    model: ModelOptions,
+    sampler: SamplerOptions,
     messages: Annotated[
         list[str] | None, Option("--message", "-m", metavar="TEXT", help="A message; several are sent in turn.")
     ] = None,
     system: Annotated[str, Option(metavar="TEXT", help="System message, before the conversation.")] = "",
-    hide_thinking: Annotated[bool, Option("--hide-thinking", help="Do not print thoughts.")] = False,
-    *,
-    text: TextOptions,
-    over: dict[str, Any],
-    sampler: SamplerOptions,
+    max_tokens: MaxTokens = 1024,
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     from dg_lsp.canvas.chat import Role, Turn
     from dg_lsp.cli.output import show_text
     from dg_lsp.engine.request import ChatRequest
+    from dg_lsp.models.selection import instruction_advice
 
     is_interactive = not messages and sys.stdin.isatty()
-    settings = loading.configure(text.over(over)).for_rewrites
-    check_decoder(text.decoder, settings)
+    settings = loading.configure(model.tree_of_rewrites).for_rewrites
+    check_decoder(run.decoder, settings)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
-        if not settings.is_remote:
-            _check(engine)
+        if not (settings.is_remote or engine.follows_instructions):
+            problem = "follows no instructions, and dg-lsp generate continues a text with it"
+            advice = instruction_advice(loading.this_machine())
+            raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
-            request = ChatRequest(tuple(turns), name="", sampler=sampler, **text.limits)
+            request = ChatRequest(
+                tuple(turns), name="", max_tokens=max_tokens, seed=run.seed, decoder=run.decoder, sampler=sampler
+            )
             try:
-                code, answer = show_text(engine, request, text, load_ms, hides_thought=hide_thinking)
+                code, answer = show_text(engine, request, run, load_ms)
             except RequestError as error:
                 if not is_interactive:
                     raise
@@ -73,24 +64,13 @@ def chat(
     return 0 if is_interactive else code
 
 
-def _check(engine: "Engine") -> None:
-    """Raises `ModelUnsupportedError` for a model that follows no instructions."""
-    from dg_lsp.models.selection import instruction_advice
-
-    if not engine.follows_instructions:
-        advice = instruction_advice(loading.this_machine())
-        raise ModelUnsupportedError(
-            f"{engine.spec.name} follows no instructions, and dg-lsp generate continues a text with it; {advice}"
-        )
-
-
 def _typed() -> Iterator[str]:
     """The user's lines until Ctrl-D."""
     with suppress(ImportError):  # arrow keys and history, where the system has it
         import readline  # noqa: F401
     while True:
         try:
-            line = input(PROMPT)
+            line = input("> ")
         except EOFError:
             typer.echo("", err=True)
             return
@@ -100,46 +80,42 @@ def _typed() -> Iterator[str]:
 
 def _given(messages: Sequence[str]) -> Iterator[str]:
     """The messages of the command line, or standard input as one."""
-    from dg_lsp.cli.source import read_input
-
-    for message in messages or (read_input(),):
+    for message in messages or (_read_input(),):
         if not message.strip():
             raise UsageError("a message is empty: give --message TEXT, or standard input")
         yield message
 
 
-@with_sampler_options
-@with_model_options
-@with_text_options(max_tokens=256)
+def _read_input() -> str:
+    """All of standard input. Raises InputFileError if it is no text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        problem = f"is not {error.encoding} (byte {error.start}): convert it first"
+        raise InputFileError(f"standard input {problem}") from error
+
+
 def generate(
-    prompt: Annotated[
-        str | None, Argument(metavar="PROMPT", help="The text. Without it: --file, or standard input.")
-    ] = None,
-    file: Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="File with the text.")] = None,
-    even_secret: EvenSecret = False,
-    *,
-    text: TextOptions,
-    over: dict[str, Any],
+    run: RunOptions,
+    model: ModelOptions,
     sampler: SamplerOptions,
+    prompt: Annotated[
+        str | None, Argument(metavar="PROMPT", help="The text. Without it standard input is read.")
+    ] = None,
+    max_tokens: MaxTokens = 256,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
     from dg_lsp.cli.output import show_text
-    from dg_lsp.cli.source import SourceFile, read_input
     from dg_lsp.engine.request import ChatRequest
 
-    if prompt is not None and file is not None:
-        raise UsageError("a prompt and --file exclude each other: give one of them")
-    settings = loading.configure(text.over(over))
-    check_decoder(text.decoder, settings)
-    if file is not None:
-        source = SourceFile.read(file)
-        loading.check_allowed(source, settings, even_secret=even_secret)
-        prompt = source.text
-    if prompt is None:
-        prompt = read_input()
-    if not prompt:
-        raise UsageError("there is no text to continue: give a prompt, --file, or standard input")
-    request = ChatRequest((), name="", text=prompt, sampler=sampler, **text.limits)
+    settings = loading.configure(model.tree)
+    check_decoder(run.decoder, settings)
+    text = _read_input() if prompt is None else prompt
+    if not text:
+        raise UsageError("there is no text to continue: give a prompt, or standard input")
+    request = ChatRequest(
+        (), name="", text=text, max_tokens=max_tokens, seed=run.seed, decoder=run.decoder, sampler=sampler
+    )
     with loading.timed_engine(settings) as (engine, load_ms):
-        code, _ = show_text(engine, request, text, load_ms)
+        code, _ = show_text(engine, request, run, load_ms)
     return code

@@ -2,8 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.printing import print_line
+from dg_lsp.cli.printing import print_line, progress_bar, step_progress
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
-    from dg_lsp.models.packages import ShowStep
 
 
 def convert_model(
@@ -46,7 +44,7 @@ def convert_model(
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
     direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
     convert = partial(quantize, kind=wanted) if wanted and direct == "auto" else None
-    with steps() as show_step:
+    with step_progress() as show_step:
         convert_with_script(source, target, direct, show_step, convert, with_code=trust)
     print_line(target)
     return 0
@@ -70,7 +68,7 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
     smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
-    with byte_progress(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
+    with progress_bar(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
         convert = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
         write_model(parts, target, advance, convert)
     return target
@@ -104,7 +102,7 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
         print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return None
     start = time.monotonic()
-    with steps() as show_step:
+    with step_progress() as show_step:
         if backend is not None or not build_runtime.HAS_OVERLAYS:
             backend = backend or build_runtime.DEFAULT_BACKEND
             build_runtime.compile_wheel(backend, source, partial(supports_bidirectional, LLAMA_CPP_VARIABLE), show_step)
@@ -116,36 +114,9 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
                 return None
             folder, extent = runtime.folder, f"one class, loaded before the library of {PACKAGE} {version}"
     print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent})", err=True)
-    if note := find_runtime().note:
-        print_line(f"it will not be loaded: {note}", err=True)
+    if problem := find_runtime().note:
+        print_line(f"it will not be loaded: {problem}", err=True)
     return folder
-
-
-@contextmanager
-def steps() -> "Iterator[ShowStep]":
-    """A progress bar; yields the function that shows a step in it."""
-    from rich.progress import BarColumn, TimeElapsedColumn
-
-    from dg_lsp.cli.output import progress
-
-    with progress(BarColumn(), TimeElapsedColumn()) as bars:
-        task = bars.add_task("preparing", total=None)
-
-        def show(step: str, fraction: float | None) -> None:
-            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
-
-        yield show
-
-
-@contextmanager
-def byte_progress(description: str, num_bytes: int) -> Iterator[Callable[[float], None]]:
-    """A progress bar of bytes; yields the function that advances it."""
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    from dg_lsp.cli.output import progress
-
-    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
-        yield partial(bars.advance, bars.add_task(description, total=num_bytes))
 
 
 def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bool:

@@ -4,24 +4,21 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.options import Json
-from dg_lsp.cli.printing import plural, print_json, print_line, print_lines
+from dg_lsp.cli.printing import print_facts, print_json, print_line
 from dg_lsp.daemon.client import READY, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError
 
-app = typer.Typer(help="Start, stop or show the daemon, which holds one model for all editors.")
 ExitWhenIdle = Annotated[bool, Option("--exit-when-idle", help="End 10 minutes after the last editor has left.")]
 
 
-@app.command("start", epilog="Example: dg-lsp daemon start --exit-when-idle")
 def start(
     foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
     exit_when_idle: ExitWhenIdle = False,
@@ -29,7 +26,7 @@ def start(
     """Start the daemon. Models are opened when editors request them."""
     from dg_lsp.daemon.server import Daemon
 
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     if foreground:
         daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
@@ -42,7 +39,6 @@ def start(
     return 0
 
 
-@app.command("run", hidden=True)
 def run(exit_when_idle: ExitWhenIdle = False) -> int:
     """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
     from dg_lsp.daemon.server import Daemon
@@ -58,10 +54,9 @@ def run(exit_when_idle: ExitWhenIdle = False) -> int:
         raise
 
 
-@app.command("stop", epilog="Example: dg-lsp daemon stop")
 def stop() -> int:
     """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     versions = {endpoint.version, *(running.version for running in endpoint.all_versions())}
     stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
@@ -96,34 +91,20 @@ def _stop(endpoint: Endpoint) -> bool:
     return is_stopping
 
 
-@app.command("status", epilog="Example: dg-lsp daemon status --json")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    loading.configure_user({})
+    loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     facts = ask(endpoint, "status")
+    tree = {"running": facts is not None, **(facts or {})}
     if as_json:
-        print_json({"running": facts is not None, **(facts or {})})
-    else:
-        print_lines(_lines(endpoint, facts))
+        print_json(tree)
+        return 1 if facts is None else 0
+    if facts is None and (record := endpoint.read()) is not None:
+        tree |= {"crashed_process": record.pid, "log": str(endpoint.log)}
+    versions = {running.version for running in endpoint.all_versions()} - {endpoint.version}
+    print_facts({**tree, "other_versions_running": sorted(versions)})
     return 1 if facts is None else 0
-
-
-def _lines(endpoint: Endpoint, facts: dict[str, Any] | None) -> list[str]:
-    if facts is not None:
-        memory = facts["memory_bytes"] / (1 << 20)
-        lines = [
-            f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
-            f"{plural(facts['sessions'], 'editor')}, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
-        ]
-        models = facts["models"]
-        lines += [f"{model['model']}: {model['state']}, {plural(model['sessions'], 'session')}" for model in models]
-    elif (record := endpoint.read()) is not None:
-        lines = ["no daemon runs", f"process {record.pid} crashed: see {endpoint.log}"]
-    else:
-        lines = ["no daemon runs"]
-    versions = [running.version for running in endpoint.all_versions() if running.version != endpoint.version]
-    return lines + [f"dg-lsp {version} has a daemon too: dg-lsp daemon stop ends both" for version in versions]
 
 
 def _print_address(endpoint: Endpoint, what: str) -> None:

@@ -1,13 +1,12 @@
 """The bundled model that `auto` takes: dg-base where it completes a line fast enough, else dg-mini.
 
 The time of a line follows from the costs that every start measures. It is remembered for the file and this machine, so
-that only the first start may load dg-base in vain; a machine that was too slow is tried again after a week.
+that only the first start may load dg-base in vain. `doctor` and `setup` measure again.
 """
 
 import contextlib
 import json
 import os
-import time
 
 from dg_lsp.models.registry import BASE, MINI, locate
 from dg_lsp.models.selection import Selection
@@ -19,8 +18,6 @@ VARIABLE = "DG_LSP_AUTO_MODEL"
 MAX_LINE_MS = 300.0
 MIN_FREE_BYTES = 10**9
 _RECORD = "line-times.json"
-_SLOW_SECONDS = 7 * 86400.0
-_MAX_RECORDED = 20
 
 
 def default_model(settings: ModelSettings) -> Selection:
@@ -30,25 +27,26 @@ def default_model(settings: ModelSettings) -> Selection:
     if given := os.environ.get(VARIABLE):
         return Selection(given, f"{VARIABLE} names it")
     try:
-        ms, at = _read().get(_key(settings), (0.0, 0.0))
+        ms = _read().get(_key(settings), 0.0)
     except ModelNotFoundError as error:
         return Selection(MINI, str(error))
     if (free := system_free()) < MIN_FREE_BYTES:
         return Selection(MINI, f"{BASE} needs 1 GB of free memory, {free / 1e9:.1f} GB are free")
-    if not ms or (ms > MAX_LINE_MS and time.time() - at > _SLOW_SECONDS):
+    if not ms:
         return Selection(BASE, "how long a line takes is measured at the next start")
     return _by_time(ms)
 
 
 def judged(settings: ModelSettings, line_ms: float) -> Selection:
-    """The same once a start of dg-base has measured its line; a faster one of an earlier start counts instead: the
-    machine was less busy."""
+    """The same once a start of dg-base has measured its line. A faster line of an earlier start counts instead, because
+    the machine was less busy then."""
     if VARIABLE in os.environ:
         return default_model(settings)
-    record, key = _read(), _key(settings)
-    best = min(line_ms, record.pop(key, (line_ms, 0.0))[0])
-    _write(dict([*record.items(), (key, (best, time.time()))][-_MAX_RECORDED:]))
-    return _by_time(best)
+    record = _read()
+    key = _key(settings)
+    record[key] = min(line_ms, record.get(key, line_ms))
+    _write(record)
+    return _by_time(record[key])
 
 
 def _by_time(ms: float) -> Selection:
@@ -70,16 +68,16 @@ def _key(settings: ModelSettings) -> str:
     return " ".join(map(str, (processor_name(), os.cpu_count(), *runtime, stat.st_size, stat.st_mtime_ns)))
 
 
-def _read() -> dict[str, tuple[float, float]]:
-    """Milliseconds and the time of the record, by key; without a readable file all is measured again."""
+def _read() -> dict[str, float]:
+    """Milliseconds by key; without a readable file all is measured again."""
     try:
         tree = json.loads((data_folder() / _RECORD).read_text(encoding="utf-8"))
-        return {str(key): (float(ms), float(at)) for key, (ms, at) in tree.items()}
+        return {str(key): float(ms) for key, ms in tree.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
-def _write(record: dict[str, tuple[float, float]]) -> None:
+def _write(record: dict[str, float]) -> None:
     with contextlib.suppress(OSError):
         data_folder().mkdir(parents=True, exist_ok=True)
         write_private(data_folder() / _RECORD, record)

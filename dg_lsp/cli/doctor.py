@@ -5,7 +5,6 @@ import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import Json, with_model_options
-from dg_lsp.cli.printing import print_facts, print_json, print_line, print_lines, size_text
+from dg_lsp.cli.options import Json, ModelOptions
+from dg_lsp.cli.printing import print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
 _EXTRAS = ("torch", "transformers")
-"""Optional packages, listed if they are installed: checkpoints need them."""
+"""Packages for checkpoints, listed if they are installed."""
 
 
 @dataclass(slots=True)
@@ -50,66 +48,8 @@ class Checkup:
     problems: list[str] = field(default_factory=list)  # one line each, with a solution
 
 
-@with_model_options
-def doctor(
-    as_json: Json = False,
-    *,
-    over: dict[str, Any],
-) -> int:
+def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    checkup = examine(over)
-    if as_json:
-        print_json(dataclasses.asdict(checkup))
-    else:
-        print_facts((*machine_facts(checkup), *_model_facts(checkup)))
-        print_lines(f"warning: {warning}" for warning in checkup.warnings)
-        print_lines(f"problem: {problem}" for problem in checkup.problems)
-        if not checkup.problems:
-            print_line("no problems found")
-    return 3 if checkup.problems else 0
-
-
-def machine_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    """The software, the settings files, and the machine."""
-    for name, version in checkup.software.items():
-        yield name, version or "not installed"
-    yield "settings files", ", ".join(checkup.settings_files) or "none, the defaults are used"
-    for device in checkup.devices:
-        free, total = size_text(device["memory_free"]), size_text(device["memory_total"])
-        memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
-        yield "device", f"{device['name']} ({device['kind']}){memory}"
-    yield from (("GPU", f"{gpu['name']} ({gpu['kind']})") for gpu in checkup.gpus)
-    if (runtime := checkup.runtime) is not None:
-        from dg_lsp.runtime import COMMAND
-
-        place = f"in {runtime['folder']}" if runtime["folder"] else ""
-        needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
-        library = " ".join(filter(None, (runtime["kind"], place)))
-        yield "runtime", "; ".join(filter(None, (library, needs, runtime["note"])))
-
-
-def _model_facts(checkup: Checkup) -> Iterator[tuple[str, object]]:
-    yield from ((f"model {name}", value) for name, value in (checkup.model or {}).items())
-    if (second := checkup.rewrite_model) is not None:
-        yield "rewrites and chats", f"{second['name']}, {size_text(second['memory_bytes'])} of memory"
-    if checkup.threads is not None:
-        yield "threads", checkup.threads
-    for what, passes in (checkup.costs or {}).items():
-        if passes:
-            yield f"{what} pass", ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items()) + " tokens"
-    if checkup.decoders:
-        yield "decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in checkup.decoders.items())
-    if checkup.memory_bytes is not None:
-        yield "memory", f"{size_text(checkup.memory_bytes)} at most in this process"
-    if (fill := checkup.fill) is not None:
-        yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
-        yield "test fill prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
-        yield "test fill steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, by {fill['decoder']}"
-        yield "test fill total", f"{fill['total_ms']:.1f} ms after {fill['load_ms']:.0f} ms of load"
-
-
-def examine(over: Mapping[str, Any]) -> Checkup:
-    """Checks every part that a completion needs; expected errors become problems."""
     from dg_lsp.context.languages import missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
@@ -120,14 +60,22 @@ def examine(over: Mapping[str, Any]) -> Checkup:
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
-        _try_model(checkup, configure(over, checkup.warnings.append))
+        _try_model(checkup, loading.configure(model.tree, checkup.warnings.append))
     except DgLspError as error:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]
     if (grammars := missing_grammars()) and not is_python_only:
         checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
     checkup.memory_bytes = peak_bytes()
-    return checkup
+    tree = dataclasses.asdict(checkup)
+    if as_json:
+        print_json(tree)
+    else:
+        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
+        print_facts({name: value for name, value in tree.items() if value is not None})
+        print_lines(f"warning: {warning}" for warning in messages["warnings"])
+        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
+    return 3 if checkup.problems else 0
 
 
 def _software() -> dict[str, str | None]:
@@ -180,20 +128,18 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
-    other = settings.for_rewrites
-    if other.model_key == settings.model_key:
+    from dg_lsp.models.registry import instruction_model
+
+    if settings.for_rewrites.model_key == settings.model_key:
         return
-    start = time.perf_counter()
-    with closing(loading.open_engine(other)) as engine:
+    with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
         checkup.rewrite_model = {
             "name": engine.spec.name,
             **_memory_of(engine),
             "follows_instructions": engine.follows_instructions,
-            "load_ms": round(1e3 * (time.perf_counter() - start), 3),
+            "load_ms": round(load_ms, 3),
         }
     if not engine.follows_instructions:
-        from dg_lsp.models.registry import instruction_model
-
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 
@@ -208,9 +154,8 @@ def _memory_of(engine: "Engine") -> dict[str, int]:
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.postprocess.validate import Reason
 
-    engine = loading.open_engine(settings)
-    checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
-    with closing(engine):
+    with closing(loading.open_engine(settings)) as engine:
+        checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
     if checkup.fill["rejected"] == Reason.UNFINISHED:
         checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
@@ -221,21 +166,23 @@ def _runtime() -> dict[str, Any]:
     from dg_lsp.backends.llamacpp.library import library
     from dg_lsp.runtime import COMMAND
 
-    found, note = library().runtime, library().note
-    if found and not runs_diffusiongemma():
+    runtime = library().runtime
+    note = library().note
+    if runtime and not runs_diffusiongemma():
         note = f"an earlier version built it: run {COMMAND} again"
     return {
-        "kind": "overlay" if found else "stock",
-        "folder": str(found.folder) if found else None,
+        "kind": "overlay" if runtime else "stock",
+        "folder": str(runtime.folder) if runtime else None,
         "runs_diffusiongemma": runs_diffusiongemma(),
         "note": note,
     }
 
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
+    from dg_lsp.cli.trial import trial_request
     from dg_lsp.engine.request import Priority
 
-    request = dataclasses.replace(loading.trial_request("doctor.py"), priority=Priority.INVOKED)
+    request = dataclasses.replace(trial_request("doctor.py"), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

@@ -1,163 +1,140 @@
-"""`dg-lsp fill`: completes code at one position of a file, or fills the gaps of its lines."""
+"""`dg-lsp fill` completes code at one position of a file, or fills gaps; `dg-lsp why` explains what an editor shows."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Option
 
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import (
-    Deadline,
-    Decoder,
-    EvenSecret,
-    Format,
-    Json,
-    Position,
-    Seed,
-    SuffixLines,
-    Visual,
-    Write,
-    with_model_options,
-    with_sampler_options,
-)
+from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions
 from dg_lsp.cli.printing import print_json, print_line
-from dg_lsp.cli.rewrite import introduce, run_rewrite
+from dg_lsp.cli.rewrite import run_rewrite
+from dg_lsp.errors import RequestError
 from dg_lsp.settings import SamplerOptions
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import FillRequest, FillResult, RewriteRequest
-    from dg_lsp.settings import CompletionSettings, Settings
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.settings import Settings
 
 
-@with_sampler_options
-@with_model_options
 def fill(
     position: Position,
+    file: FileOptions,
+    run: RunOptions,
+    model: ModelOptions,
+    sampler: SamplerOptions,
     gaps: Annotated[
         bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
     ] = False,
-    suffix_lines: SuffixLines = None,
     candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
-    deadline: Deadline = None,
-    decoder: Decoder = None,
-    prompt_format: Format = None,
-    seed: Seed = 0,
-    visual: Visual = False,
-    as_json: Json = False,
-    write: Write = False,
-    even_secret: EvenSecret = False,
-    *,
-    over: dict[str, Any],
-    sampler: SamplerOptions,
 ) -> int:
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
-    import attrs
+    from dg_lsp.cli.source import SourceFile, parse_location
+    from dg_lsp.context.gaps import find_gaps
+    from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 
-    from dg_lsp.cli.source import SourceFile, parse_position, parse_range
-    from dg_lsp.engine.request import FillRequest, Priority
-
-    path, first, second = parse_range(position) if gaps else parse_position(position)
-    source = SourceFile.read(path)
-    if first is None:
-        start, end = 0, len(source.text)
-    elif gaps:
-        start, end = source.offset_at(first, 1), source.offset_at(second or first, None)
-    else:
-        start = end = source.offset_at(first, second)
-    if write:
-        source.check_writable()
-    settings = loading.configure(over)
-    loading.check_allowed(source, settings, even_secret=even_secret)
-    if prompt_format is not None:
-        settings = attrs.evolve(
-            settings, completion=attrs.evolve(settings.completion, prompt_format=prompt_format.value)
-        )
-    common: dict[str, Any] = {"seed": seed, "decoder": decoder, "sampler": sampler}
+    location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
+    source = SourceFile.read(location.path)
+    snapshot = source.snapshot()
     if gaps:
-        request = _gaps_request(source, start, end, math.inf if deadline is None else deadline, common)
-        return run_rewrite(request, source, settings, as_json=as_json, write=write, visual=visual)
-    fill_request = FillRequest(
-        source.snapshot(),
-        start,
+        start, end = source.span_of(location)
+        settings = loading.configure_for(source, model.tree, file)
+        rewrite = RewriteRequest(
+            snapshot,
+            start,
+            end,
+            deadline_ms=math.inf if run.deadline is None else run.deadline,
+            seed=run.seed,
+            gaps=find_gaps(snapshot, start, end),
+            decoder=run.decoder,
+            sampler=sampler,
+        )
+        if not rewrite.gaps:
+            raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
+        return run_rewrite(rewrite, source, settings, run, write=file.write)
+    offset = source.offset_at(location.first, location.column)
+    settings = loading.configure_for(source, model.tree, file)
+    request = FillRequest(
+        snapshot,
+        offset,
         num_candidates=candidates,
         max_lines=settings.completion.max_lines,
-        suffix_lines=suffix_lines,
-        deadline_ms=deadline,
+        deadline_ms=run.deadline,
+        decoder=run.decoder,
+        seed=run.seed,
+        sampler=sampler,
         priority=Priority.INVOKED,
-        **common,
     )
-    return _fill_position(fill_request, source, settings, visual=visual, as_json=as_json, write=write)
-
-
-def _gaps_request(
-    source: "SourceFile", start: int, end: int, deadline_ms: float, common: dict[str, Any]
-) -> "RewriteRequest":
-    """The gaps between two offsets. Raises RequestError if there is none."""
-    from dg_lsp.context.gaps import find_gaps
-    from dg_lsp.engine.request import RewriteRequest
-    from dg_lsp.errors import RequestError
-
-    snapshot = source.snapshot()
-    gaps = find_gaps(snapshot, start, end)
-    if not gaps:
-        raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
-    return RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, gaps=gaps, **common)
+    return _fill_position(request, source, settings, run, write=file.write)
 
 
 def _fill_position(
-    request: "FillRequest", source: "SourceFile", settings: "Settings", *, visual: bool, as_json: bool, write: bool
+    request: "FillRequest", source: "SourceFile", settings: "Settings", run: RunOptions, *, write: bool
 ) -> int:
     """Completes the code at an offset; returns the exit code."""
-    from dg_lsp.cli.output import fill_object, timing_line
-    from dg_lsp.context.eligibility import Eligibility
-    from dg_lsp.server.explanation import Explanation, Visibility, explain
+    from rich.console import Console
 
-    completion = settings.completion
+    from dg_lsp.cli import output
+
+    until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
+    console = Console(highlight=False, stderr=run.as_json)
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
-        result = _run(engine, request, completion, visual=visual, as_json=as_json)
-        problem = engine.spec.language_problem(source.language)
-        eligibility = Eligibility.of_typing(
-            request.snapshot, request.offset, loading.exclusion(settings), completion.trigger, problem
-        )
-        typed = Explanation.of(eligibility) or explain(result.confident(completion.min_confidence), completion, engine)
+        if run.visual:
+            result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+        else:
+            result = engine.fill(request, deadline=until)
     write = write and bool(result.candidates)
     if write:
         source.replace(request.offset, request.offset, result.text)
-    if as_json:
-        print_json(fill_object(result, load_ms))
+    if run.as_json:
+        print_json(output.fill_object(result, load_ms))
     else:
+        output.show_fill(result, request.snapshot, request.offset, console)
         if not result.candidates:
             print_line(f"no completion: the result {result.problem}")
-        elif typed.outcome is not Visibility.SHOWN:
-            print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
         if write:
             print_line(f"wrote {source.path}")
-        print_line(timing_line(result, load_ms))
+        print_line(output.timing_line(result, load_ms))
     return 0 if result.candidates else 1
 
 
-def _run(
-    engine: "Engine", request: "FillRequest", completion: "CompletionSettings", *, visual: bool, as_json: bool
-) -> "FillResult":
-    """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
-    from rich.console import Console
+def why(
+    position: Position,
+    model: ModelOptions,
+    as_json: Json = False,
+) -> int:
+    """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
+    from dg_lsp.cli.output import for_stream
+    from dg_lsp.cli.source import SourceFile, parse_location
+    from dg_lsp.context.eligibility import Eligibility
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.server.explanation import Explanation, Visibility, explain
 
-    from dg_lsp.cli.output import show_fill, watch
-
-    until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
-    console = Console(highlight=False, stderr=as_json)
-    if not visual:
-        result = engine.fill(request, deadline=until)
-    if not as_json:
-        introduce(engine)
-    if visual:
-        result = watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
-        if request.decoder is None and not result.canvas_length and engine.spec.canvas_lengths:
-            reason = ", which is faster here" if completion.decoder == DecoderName.AUTO else ""
-            console.print(f"decoded token by token{reason}: --decoder diffusion shows a canvas", soft_wrap=True)
-    elif not as_json:
-        show_fill(result, request.snapshot, request.offset, console)
-    return result
+    location = parse_location(position, "FILE:LINE[:COL]")
+    source = SourceFile.read(location.path)
+    settings = loading.configure(model.tree)
+    snapshot = source.snapshot()
+    offset = source.offset_at(location.first, location.column)
+    request = FillRequest(snapshot, offset, max_lines=settings.completion.max_lines)
+    exclusion, trigger = loading.exclusion(settings), settings.completion.trigger
+    explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger))
+    if explanation is None:
+        with closing(loading.open_engine(settings)) as engine:
+            deadline = time.monotonic() + settings.completion.deadline_ms / 1e3
+            problem = engine.spec.language_problem(snapshot.language)
+            explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger, problem))
+            if explanation is None:
+                explanation = explain(engine.fill(request, deadline=deadline), settings.completion, engine)
+    if as_json:
+        print_json(asdict(explanation))
+    else:
+        print_line(explanation.sentence)
+        if explanation.text:
+            typer.echo(for_stream(explanation.text, sys.stdout))
+    return 0 if explanation.outcome is Visibility.SHOWN else 1

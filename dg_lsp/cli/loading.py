@@ -20,34 +20,19 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.cli.options import FileOptions
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.engine.engine import Engine, LocalEngine
-    from dg_lsp.engine.request import FillRequest, RewriteRequest
     from dg_lsp.models.selection import Machine, Selection
     from dg_lsp.settings import ModelSettings, Settings
-
-_TEST_BEFORE = "def area(width, height):\n    return "
-_TEST_AFTER = "\n\n\nprint(area(2, 3))\n"
-
-
-def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
-    """A fill that every trained model completes, in a file of this name."""
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
-
-    return FillRequest(Snapshot(name, 0, _TEST_BEFORE + _TEST_AFTER), len(_TEST_BEFORE), deadline_ms=deadline_ms)
-
-
-def configure_user(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, the user's file, then `over`: for servers that any folder may share. Reports as `configure` does."""
-    return configure(over, in_folder=False)
 
 
 def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> "Settings":
     """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 
-    Reports what is ignored of the files. A command that needs no setting calls it for these reports.
+    Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
+    needs no setting calls it for these reports.
     """
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import parse_settings
@@ -64,6 +49,15 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     for message in messages:
         report(message)
     return parse_settings(over, settings)
+
+
+def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileOptions") -> "Settings":
+    """The settings of a command on a file. Raises InputFileError if the file is excluded, or cannot be written."""
+    if options.write:
+        source.check_writable()
+    settings = configure(over)
+    check_allowed(source, settings, even_secret=options.even_secret)
+    return settings
 
 
 def check_allowed(source: "SourceFile", settings: "Settings", *, even_secret: bool | None = None) -> None:
@@ -132,10 +126,9 @@ class LoadedModel:
             return f"{spec.name} {problem}: dg-lsp models list has models that do"
         if spec.prompt_format is not PromptFormat.FIM or fim is None or fim.evidence in ("metadata", "file name"):
             return ""
-        advice = "if its fills ignore the text after the cursor or repeat it, use --prompt-format prefix"
-        if fim.family:
-            return f"{spec.name} has the tokens of {fim.family} models, but not their name: {advice}"
-        return f"{spec.name} has fill-in-the-middle tokens of no known family, so their order is a guess: {advice}"
+        problem = f"has fill-in-the-middle tokens of {fim.family or 'no known family'} without its name"
+        advice = "if its fills ignore the text after the cursor or repeat it, choose another one: dg-lsp models list"
+        return f"{spec.name} {problem}, so their order is a guess: {advice}"
 
     def _suffix_while_typing(self) -> str | None:
         """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
@@ -158,17 +151,22 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     from dg_lsp.backends.threads import physical_cores
     from dg_lsp.models.selection import Device, Machine
 
-    kinds = ("gpu", "igpu") if with_gpu else ()
-    found = llamacpp.devices() if with_gpu else ()
-    gpus = tuple(Device(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
-    cores, free = physical_cores(), system.system_free()
-    return Machine(cores, system.memory_bandwidth(cores), gpus, free, system.free_disk(system.data_folder()))
+    devices = llamacpp.devices() if with_gpu else ()
+    gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
+    cores = physical_cores()
+    return Machine(
+        cores=cores,
+        memory_bandwidth=system.memory_bandwidth(cores),
+        gpus=tuple(Device(gpu.name, gpu.kind, gpu.memory_free) for gpu in gpus),
+        free_memory=system.system_free(),
+        free_disk=system.free_disk(system.data_folder()),
+    )
 
 
-def selection(settings: "Settings", *, advises: bool = False) -> "Selection | None":
+def selection(settings: "Settings") -> "Selection | None":
     """The model that `auto` or `auto-diffusion` stands for here; None for other names.
 
-    The machine is examined where a model was pulled, or where advice is wanted: a better model that could be.
+    The machine is examined only where a model was pulled.
     """
     from dg_lsp.cli.default_model import VARIABLE, default_model
     from dg_lsp.models import registry, selection
@@ -180,24 +178,21 @@ def selection(settings: "Settings", *, advises: bool = False) -> "Selection | No
         return None
     else:
         bundled = default_model(settings.model)
-        if VARIABLE in os.environ or not (advises or any(map(registry.is_tested, registry.PRESETS))):
+        if VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
     return selection.select(machine, registry.is_tested, name, bundled)
 
 
-def with_model_chosen(settings: "Settings", *, advises: bool = False) -> "Settings":
-    """Replaces `auto` and `auto-diffusion` by a model for this machine.
-
-    Prints the reason on standard error, with advice in any case, and otherwise unless the model is the usual one.
-    """
+def with_model_chosen(settings: "Settings") -> "Settings":
+    """Replaces `auto` and `auto-diffusion` by a model for this machine; prints the reason of an unusual choice."""
     from dg_lsp.cli.default_model import VARIABLE
     from dg_lsp.models.registry import BASE
 
-    chosen = selection(settings, advises=advises)
+    chosen = selection(settings)
     if chosen is None:
         return settings
-    if chosen.name != os.environ.get(VARIABLE) and (advises or chosen.name != BASE):
+    if chosen.name not in (os.environ.get(VARIABLE), BASE):
         note(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
     return _with_name(settings, chosen.name)
 
@@ -284,18 +279,14 @@ def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
 
 
 def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser":
-    """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
+    """Opens the model's denoiser. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
         return open_checkpoint(model.weights, model.spec, model.settings, note)
     from dg_lsp.backends.llamacpp import denoiser_for
 
-    try:
-        return denoiser_for(model.weights, model.spec, model.settings)
-    except BaseException:
-        model.weights.close()
-        raise
+    return denoiser_for(model.weights, model.spec, model.settings)
 
 
 def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
@@ -367,12 +358,3 @@ def timed_engine(settings: "Settings", language_id: str | None = None) -> "Itera
         if language_id is not None and (problem := engine.spec.language_problem(language_id)):
             warn(problem)
         yield engine, 1e3 * (time.perf_counter() - start)
-
-
-def show_instruction_note(request: "RewriteRequest", engine: "Engine") -> None:
-    """Prints on standard error what becomes of an instruction that the model does not follow."""
-    from dg_lsp.engine.rewrite import instruction_note
-
-    sentence = instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
-    if sentence:
-        note(sentence)

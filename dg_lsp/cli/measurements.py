@@ -2,14 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import attrs
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import replay as typing
 from dg_lsp.bench import runner
@@ -20,8 +19,7 @@ from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import check_decoder
-from dg_lsp.cli.output import progress
-from dg_lsp.cli.printing import note, print_json, print_lines
+from dg_lsp.cli.printing import note, print_json, print_lines, progress_bar
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import UsageError
@@ -122,14 +120,6 @@ def _open_contender(
     notes = remote_notes(settings.remote) if settings.is_remote else ()
     with closing(opened.engine):
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
-
-
-@contextmanager
-def progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar with the remaining time; yields a function that advances it."""
-    with progress(BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), MofNCompleteColumn()) as bars:
-        task = bars.add_task(description, total=total, completed=done)
-        yield lambda num: bars.advance(task, num)
 
 
 def markdown(tables: Iterable[Table]) -> str:
@@ -240,15 +230,11 @@ def typing_tasks(
 def _play(played: typing.Replay, completer: typing.EngineCompleter) -> tuple[list[typing.Event], bool]:
     """All events, and False after Ctrl-C."""
     events: list[typing.Event] = []
-    num_files = len({task.path for task in played.tasks})
-    total = played.num_keys if played.limit is None else played.limit * num_files
     try:
-        with progress_bar("keys" if played.limit is None else "requests", total) as advance:
+        with progress_bar("keys", played.num_keys) as advance:
             for event in played.run(completer):
                 events.append(event)
-                if isinstance(event, typing.RequestEvent):
-                    advance(int(played.limit is not None))
-                elif played.limit is None and not isinstance(event, typing.TaskEvent):
+                if not isinstance(event, typing.TaskEvent | typing.RequestEvent):
                     advance(event.num_keys if isinstance(event, typing.AcceptEvent) else 1)
     except KeyboardInterrupt:
         return events, False

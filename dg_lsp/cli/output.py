@@ -3,31 +3,26 @@
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.progress import Progress, ProgressColumn, TextColumn
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
-from dg_lsp.cli import INTERRUPTED, STARTED
-from dg_lsp.cli.options import TextOptions
+from dg_lsp.cli import INTERRUPTED
+from dg_lsp.cli.options import RunOptions
 from dg_lsp.cli.printing import plural, print_json, print_line
 from dg_lsp.context.document import LINE_END, Snapshot
-from dg_lsp.engine.decoders.base import Progress as Step
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import Cell, ChatRequest, FillResult, Frame, RewriteResult, Timings
-
-Frames = Generator[Frame, None, FillResult]
 
 MASK, RETURN, END = "·", "↵", "∎"
 _SHOWN_FROM = 0.2
@@ -38,15 +33,6 @@ _NUM_LINES_AROUND = 3
 _MAX_LINE_CHARS = 300
 """Characters of a line shown before and after the completion."""
 _FILL = Style(bgcolor="grey23")
-
-
-@contextmanager
-def progress(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Progress bars on standard error, with a description; a pipe gets nothing."""
-    console = Console(stderr=True)
-    description = TextColumn("{task.description}")
-    with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        yield bars
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
@@ -79,22 +65,20 @@ def timing_line(result: FillResult, load_ms: float) -> str:
     return (
         f"{result.model}: {timings.total:.0f} ms"
         f" (prefill {timings.prefill:.0f}, denoise {timings.denoise:.0f}, postprocess {timings.postprocess:.0f});"
-        f" {start_text(load_ms)}; {decoder}, {plural(result.steps, 'step')},"
+        f" load {load_ms:.0f} ms; {decoder}, {plural(result.steps, 'step')},"
         f" {result.tokens_per_forward:.1f} tokens per step;"
         f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached"
     )
 
 
-def start_text(load_ms: float) -> str:
-    """The time to load the model, and of the whole command up to now."""
-    return f"load {load_ms:.0f} ms, {time.monotonic() - STARTED:.1f} s in all"
+def show_fill(result: FillResult, snapshot: Snapshot, offset: int, console: Console) -> None:
+    """Prints the code around the cursor with the best candidate, if there is one."""
+    fill = Text("\n".join(printable(line) for line in result.text.splitlines()), style="bold")
+    console.print(excerpt(snapshot, offset, fill), soft_wrap=not console.is_terminal)
 
 
-def excerpt(snapshot: Snapshot, offset: int, fill: Text, *, with_carets: bool) -> Text:
-    """The lines around `offset` with `fill` inserted, with line numbers, and `>` at lines of `fill`.
-
-    With carets, `^` under the inserted text marks it without colours.
-    """
+def excerpt(snapshot: Snapshot, offset: int, fill: Text) -> Text:
+    """The lines around `offset` with `fill` inserted, with line numbers, and `>` at lines of `fill`."""
     before, after = LINE_END.split(snapshot.text[:offset]), LINE_END.split(snapshot.text[offset:])
     first_number = max(len(before) - _NUM_LINES_AROUND, 1)
     last, first = slice(-_MAX_LINE_CHARS, None), slice(_MAX_LINE_CHARS)
@@ -106,7 +90,14 @@ def excerpt(snapshot: Snapshot, offset: int, fill: Text, *, with_carets: bool) -
     code.stylize(fill.style, start, end)
     for span in fill.spans:
         code.stylize(span.style, start + span.start, start + span.end)
-    return _numbered(code, start, end, first_number, with_carets=with_carets)
+    lines = code.split("\n", allow_blank=True)
+    filled = range(len(before), len(before) + fill.plain.count("\n") + 1)
+    width = len(str(first_number + len(lines) - 1))
+    rows = [
+        Text.assemble((f"{'>' if number in filled else ' '} {number:>{width}} │ ", "dim"), line)
+        for number, line in enumerate(lines, first_number)
+    ]
+    return Text("\n").join(rows)
 
 
 def highlighted(code: str, language: str) -> Text:
@@ -133,77 +124,34 @@ def _symbol(character: str) -> str:
     return character if character == " " or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
 
 
-def _numbered(code: Text, start: int, end: int, first_number: int, *, with_carets: bool) -> Text:
-    """Adds line numbers; `start` and `end` are offsets into `code`."""
-    lines, at, rows = code.split("\n", allow_blank=True), 0, []
-    width = len(str(first_number + len(lines) - 1))
-    for number, line in enumerate(lines, first_number):
-        left, right = max(start - at, 0), min(end - at, len(line))
-        is_filled = left <= right and start <= at + len(line) and at <= end
-        rows.append(Text.assemble((f"{'>' if is_filled else ' '} {number:>{width}} │ ", "dim"), line))
-        shown = line.plain[left:right] if with_carets and is_filled else ""
-        if shown.strip():
-            indent = cell_len(line.plain[:left]) + len(shown) - len(shown.lstrip())
-            rows.append(Text(f"  {'':>{width}} │ " + " " * indent + "^" * cell_len(shown.strip())))
-        at += len(line) + 1
-    return Text("\n").join(rows)
+# canvases
 
 
-class Screen:
-    """Canvases step by step: on a terminal a drawing and a row for each step, in a pipe only rows."""
+@contextmanager
+def canvas_screen(console: Console, drawn: Callable[[Frame], Text]) -> Iterator[Callable[[Frame], None]]:
+    """Yields the function that shows one more canvas: on a terminal as a drawing, in a pipe as a row."""
+    if not console.is_terminal:
+        yield lambda frame: console.print(plain_row(frame), soft_wrap=True)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
 
-    def __init__(self, console: Console, drawn: Callable[[Frame, int], Text]) -> None:
-        """`drawn` makes the drawing of a frame from the number of lines of the terminal."""
-        self.is_live = console.is_terminal
-        self._console, self._drawn, self._rows = console, drawn, list[Text]()
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        def show(frame: Frame) -> None:
+            lines = drawn(frame).split("\n", allow_blank=True)
+            live.update(Text("\n").join(lines[1 - console.height :]), refresh=True)
 
-    def __enter__(self) -> Self:
-        if self.is_live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.is_live:
-            self._live.stop()
-
-    def add(self, frame: Frame) -> None:
-        """Shows one more pass. If the terminal is too low, the oldest rows are left out."""
-        if not self.is_live:
-            self._console.print(plain_row(frame), soft_wrap=True)
-            return
-        self._rows.append(coloured_row(frame, self._console.width))
-        drawing = self._drawn(frame, self._console.height)
-        free = self._console.height - drawing.plain.count("\n") - 3  # and a line for the cursor
-        self._live.update(Group(drawing, *self._rows[-max(free, 1) :]), refresh=True)
-
-    def print_rows(self) -> None:
-        """The rows again, at the end: with the drawing they went."""
-        for row in self._rows:
-            self._console.print(row)
+        yield show
 
 
-def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> FillResult:
-    """Shows every frame, then the code with the completion."""
-
-    def code(frame: Frame, _height: int) -> Text:
-        return excerpt(snapshot, offset, draft_text(frame), with_carets=not _has_colours(console))
-
-    with Screen(console, code) as screen:
-        result = drain(frames, screen.add)
-    show_fill(result, snapshot, offset, console)
-    screen.print_rows()
-    return result
+def watch(frames: Generator[Frame, None, FillResult], snapshot: Snapshot, offset: int, console: Console) -> FillResult:
+    """Shows every canvas of a fill, on a terminal as code."""
+    with canvas_screen(console, lambda frame: excerpt(snapshot, offset, draft_text(frame))) as show:
+        return drain(frames, show)
 
 
-def watch_gaps(
-    steps: Generator[Step, None, RewriteResult], frame: Callable[[Step], Frame], *, is_json: bool
-) -> RewriteResult:
+def watch_gaps(steps: Generator[Progress, None, RewriteResult], engine: Engine, *, is_json: bool) -> RewriteResult:
     """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured."""
-    with Screen(Console(highlight=False, stderr=is_json), lambda canvas, _height: canvas_code(canvas)) as screen:
-        result = drain(steps, lambda step: screen.add(frame(step)))
-    screen.print_rows()
-    return result
+    with canvas_screen(Console(highlight=False, stderr=is_json), canvas_code) as show:
+        return drain(steps, lambda progress: show(engine.frame(progress)))
 
 
 def canvas_code(frame: Frame) -> Text:
@@ -218,27 +166,9 @@ def canvas_code(frame: Frame) -> Text:
     return code
 
 
-def show_fill(result: FillResult, snapshot: Snapshot, offset: int, console: Console) -> None:
-    """Prints the code around the cursor with the best candidate, if there is one."""
-    fill = Text("\n".join(printable(line) for line in result.text.splitlines()), style="bold")
-    code = excerpt(snapshot, offset, fill, with_carets=not _has_colours(console))
-    console.print(code, soft_wrap=not console.is_terminal)
-
-
 def plain_row(frame: Frame) -> Text:
     """Step number and canvas without colours; tokens that are not committed are masks."""
     return Text(f"{frame.step:>4}  " + "".join(_shape(cell) if cell.is_committed else MASK for cell in frame.cells))
-
-
-def coloured_row(frame: Frame, width: int) -> Text:
-    """Step number and canvas on one line; drafts are dim, committed tokens bold."""
-    row = Text.assemble((f"{frame.step:>4}  ", "dim"), *(_styled(cell) for cell in frame.cells), no_wrap=True)
-    row.truncate(width, overflow="ellipsis")
-    return row
-
-
-def _has_colours(console: Console) -> bool:
-    return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def _shape(cell: Cell) -> str:
@@ -289,30 +219,27 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def show_text(
-    engine: Engine, request: ChatRequest, options: TextOptions, load_ms: float, *, hides_thought: bool = False
-) -> tuple[int, str]:
+def show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: float) -> tuple[int, str]:
     """Runs a request; prints the text on standard output, the thought, the canvas and the costs beside it.
 
     Returns the exit code and the text. After Ctrl-C the text is what is settled.
     """
-    stream = None if options.as_json else TextStream(hides_thought=hides_thought)
-    screen = Screen(Console(stderr=True, highlight=False), _end_of) if options.visual else None
+    console = Console(stderr=True, highlight=False)
+    stream = TextStream()
+    # a drawing is replaced by the text when it is complete
+    is_streamed = not run.as_json and not (run.visual and console.is_terminal)
+    screen = canvas_screen(console, draft_text) if run.visual else nullcontext(lambda _frame: None)
+    with stop_on_interrupt() as stop, screen as show:
 
-    def show(progress: Step) -> None:
-        frame = engine.frame(progress)
-        if screen is not None:
-            screen.add(frame)
-        if stream is not None and not (screen and screen.is_live):  # the text is printed when the screen is gone
-            stream.add(frame)
+        def look(progress: Progress) -> None:
+            frame = engine.frame(progress)
+            show(frame)
+            if is_streamed:
+                stream.add(frame)
 
-    with stop_on_interrupt() as stop, screen or nullcontext():
-        request = replace(request, is_stopped=stop.is_set)
-        result = drain(engine.chat(request, deadline=options.end()), show)
-    if screen is not None:
-        screen.print_rows()
+        result = drain(engine.chat(replace(request, is_stopped=stop.is_set), deadline=run.end()), look)
     ended_by = "interrupted" if stop.is_set() else result.ending.value
-    if stream is None:
+    if run.as_json:
         print_json(_text_object(result, ended_by, load_ms))
     else:
         stream.finish(result)
@@ -323,9 +250,10 @@ def show_text(
 class TextStream:
     """Prints the settled text as it grows, one frame late: the result may leave out a part of the last one."""
 
-    def __init__(self, *, hides_thought: bool) -> None:
-        self._hides_thought = hides_thought
-        self._thought = self._text = self._newest = ""
+    def __init__(self) -> None:
+        self._thought = ""
+        self._text = ""
+        self._newest = ""
 
     def add(self, frame: Frame) -> None:
         """Prints what one more pass has settled."""
@@ -345,10 +273,9 @@ class TextStream:
 
     def _add_thought(self, thought: str) -> None:
         thought = thought.rstrip("\ufffd\n")
-        if self._hides_thought or not thought.startswith(self._thought) or thought == self._thought:
-            return
-        typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
-        self._thought = thought
+        if thought.startswith(self._thought) and thought != self._thought:
+            typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
+            self._thought = thought
 
     def _add_text(self, text: str) -> None:
         if not text.startswith(self._text) or text == self._text:
@@ -363,24 +290,14 @@ class TextStream:
         sys.stdout.flush()
 
 
-def _end_of(frame: Frame, height: int) -> Text:
-    """The last lines of the text that fit."""
-    return Text("\n").join(draft_text(frame).split("\n", allow_blank=True)[-max(1, height // 2) :])
-
-
 def summary_line(result: FillResult, ended_by: str, load_ms: float) -> str:
     """Speed and costs on one line."""
-    seconds, timings = result.timings.denoise / 1e3, result.timings
-    steps = plural(result.steps, "step")
-    canvases = steps
-    if result.num_blocks:
-        blocks = f"{result.num_blocks} canvas{'es' * (result.num_blocks != 1)} of {result.canvas_length} tokens"
-        speed = f"{_rate(result.canvas_tokens, seconds):.0f} canvas tokens/s"
-        canvases = f"{blocks}, {steps}, {result.tokens_per_forward:.1f} tokens per step, {speed}"
+    seconds = result.timings.denoise / 1e3
     return (
         f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
-        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value}, {canvases};"
-        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {timings.prefill:.0f} ms;"
+        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value},"
+        f" {plural(result.steps, 'step')}, {result.tokens_per_forward:.1f} tokens per step;"
+        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {result.timings.prefill:.0f} ms;"
         f" {load_ms:.0f} ms load; ended by {ended_by}"
     )
 

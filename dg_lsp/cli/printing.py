@@ -1,16 +1,23 @@
-"""What commands print: lines, tables, facts, JSON, and notes and warnings with their next step.
+"""What commands print: lines, tables, trees of facts, JSON, progress, and notes and warnings with their next step.
 
 Lines may contain text of files, folders, models and servers, which must not control a terminal.
 """
 
 import json
-import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
 from dg_lsp.errors import escaped
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from dg_lsp.models.packages import ShowStep
 
 
 def print_line(line: object, *, err: bool = False) -> None:
@@ -39,20 +46,29 @@ def print_json(tree: object) -> None:
     typer.echo(json.dumps(tree))
 
 
-def print_facts(pairs: Iterable[tuple[str, object]]) -> None:
-    """Prints names and JSON values in two columns; a name that ends with `_bytes` has a size."""
-    rows = []
-    for name, value in pairs:
-        text = size_text(value) if name.endswith("_bytes") and isinstance(value, int) else _value_text(value)
-        rows.append((name.removesuffix("_bytes").replace("_", " "), text))
-    print_lines(aligned(rows))
+def print_facts(tree: Mapping[str, object]) -> None:
+    """Prints a tree of JSON values in two columns. Numbers of a million and more are bytes."""
+    print_table([row for name, value in tree.items() for row in _fact_rows(name, value)])
 
 
-def _value_text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {inner}" for name, inner in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+def _fact_rows(name: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield f"{name} {key}".replace("_", " "), _fact_text(inner)
+    elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+        for inner in value:
+            yield name, _fact_text(inner)
+    else:
+        yield name.replace("_", " "), _fact_text(value)
+
+
+def _fact_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_fact_text(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_fact_text, value)) or "none"
+    if isinstance(value, int | float) and value >= 1e6:
+        return size_text(value)
     return "none" if value is None else str(value)
 
 
@@ -66,25 +82,11 @@ def plural(num: int, noun: str) -> str:
     return f"{num} {noun}{'s' * (num != 1)}"
 
 
-def print_table(rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> list[str]:
-    """Prints rows with aligned columns; the first one names the columns. Returns the names that are left out.
-
-    On a terminal without room for all, spare columns are left out, the first one named first, and lines are cut.
-    """
-    table, left_out = [list(row) for row in rows], list(spare)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    while left_out[:1] and max(map(len, aligned(table))) > width:
-        column = table[0].index(left_out.pop(0))
-        table = [row[:column] + row[column + 1 :] for row in table]
-    print_lines(line if len(line) <= width else f"{line[: width - 1]}…" for line in aligned(table))
-    return [name for name in rows[0] if name not in table[0]]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows of a table as lines with aligned columns."""
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        print_line("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def agrees(question: str, *, by_default: bool) -> bool:
@@ -92,3 +94,31 @@ def agrees(question: str, *, by_default: bool) -> bool:
     typer.echo(f"{question} [{'Y/n' if by_default else 'y/N'}] ", nl=False, err=True)
     answer = sys.stdin.readline().lower()
     return answer.strip() in ("y", "yes") or (by_default and answer.strip() == "" != answer)
+
+
+def _progress() -> "Progress":
+    """Bars on standard error with the remaining time; a pipe gets nothing."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def progress_bar(description: str, total: float, done: int = 0) -> Iterator[Callable[[float], None]]:
+    """A progress bar; yields the function that advances it."""
+    with _progress() as bars:
+        yield partial(bars.advance, bars.add_task(description, total=total, completed=done))
+
+
+@contextmanager
+def step_progress() -> "Iterator[ShowStep]":
+    """A progress bar; yields the function that shows a step and the fraction of it that is done."""
+    with _progress() as bars:
+        task = bars.add_task("preparing", total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+
+        yield show

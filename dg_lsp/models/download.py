@@ -206,7 +206,7 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str,
         if pattern.endswith(".gguf") and len(fitting) != 1:
             names = ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20])
             count = f"{len(fitting)} files" if fitting else "no file"
-            advice = f"choose one with --file; it has {names}" if names else "it has no GGUF file; name another source"
+            advice = f"it has {names}; update dg-lsp" if names else "it has no GGUF file; name another source"
             raise ModelDownloadError(f"{preset.repository} has {count} {pattern}: {advice}")
         chosen.update((file.path, _pinned(preset, file, expected)) for file in fitting)
     if not any(path.endswith((".gguf", ".safetensors")) for path in chosen):

@@ -59,7 +59,7 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
     assert all(case.prefix + case.reference + case.suffix == GO for case in cases)
     assert {case.snapshot.language for case in cases} == {"go"}
     lines = {kind: [case for case in cases if case.kind == kind] for kind in ("line-end", "whole-line", "block")}
-    assert {kind: len(found) for kind, found in lines.items()} == {"line-end": 10, "whole-line": 10, "block": 10}
+    assert {kind: len(cases) for kind, cases in lines.items()} == {"line-end": 10, "whole-line": 10, "block": 10}
     for case in cases:
         before = case.prefix.rpartition("\n")[2]
         assert bool(before.strip()) == (case.kind == "line-end")

@@ -70,7 +70,7 @@ def test_several_languages_are_reported_one_by_one(dg_lsp, data, model):
     rows[0]["language"], rows[1]["path"] = "go", "src/main.go"
     Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = dg_lsp("bench", "infill", "mixed.jsonl", "--json").json["languages"]
-    assert {language: one["num"] for language, one in tree.items()} == {"go": 2, "python": 3}
+    assert {language: counts["num"] for language, counts in tree.items()} == {"go": 2, "python": 3}
     assert tree["go"]["exact_match_by_kind"] == {"line-end": 1.0, "whole-line": 1.0}
     out = dg_lsp("bench", "infill", "mixed.jsonl").out.replace("\N{NO-BREAK SPACE}", " ")
     assert "By language:" in out

@@ -5,13 +5,11 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import daemon, loading, setup
 from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import overrides
+from dg_lsp.cli.options import ModelOptions
 from dg_lsp.errors import BackendError
 from dg_lsp.server import app
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import workspace_file
-
-NOTHING = overrides(model=None, gpu_layers=None, threads=None)
 
 
 def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
@@ -20,9 +18,9 @@ def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
     monkeypatch.chdir(deep)
     assert workspace_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
-    assert configure(NOTHING).completion.max_tokens == 7
+    assert configure({}).completion.max_tokens == 7
     (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
-    assert configure(NOTHING).completion.max_tokens == 8
+    assert configure({}).completion.max_tokens == 8
 
 
 def test_later_sources_override_earlier_ones(tmp_path, user_settings):
@@ -30,7 +28,7 @@ def test_later_sources_override_earlier_ones(tmp_path, user_settings):
         "[model]\nname = 'a.gguf'\nthreads = 3\ngpu_layers = 4\n[completion]\nmax_tokens = 7\nspeculate = false\n"
     )
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
-    settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
+    settings = configure(ModelOptions(model="b.gguf", threads=0).tree)
     assert (settings.model.name, settings.model.threads, settings.model.gpu_layers) == ("b.gguf", 0, 4)
     assert (settings.completion.max_tokens, settings.completion.speculate) == (8, False)
 
@@ -56,14 +54,14 @@ PROBLEMS = (
 
 def test_every_bad_key_of_a_file_is_reported_and_all_others_count(tmp_path, user_settings, capsys):
     own = user_settings(BAD)
-    settings = configure(NOTHING)
+    settings = configure({})
     assert (settings.completion.lines, settings.model.num_slots, settings.model.threads) == ("single", 2, 0)
     assert capsys.readouterr().err.splitlines() == [
         f"dg-lsp: warning: {own}:{problem} (this key is ignored)" for problem in PROBLEMS
     ]
     own.write_text("[model]\nnum_slots = 3\n")
     (tmp_path / "dg-lsp.toml").write_text(BAD)
-    settings = configure(NOTHING)
+    settings = configure({})
     assert (settings.completion.lines, settings.model.num_slots) == ("single", 3)
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("dg-lsp.toml:")[2].removesuffix(" (this key is ignored)") for line in lines[:-1]] == [
@@ -124,15 +122,6 @@ def test_no_remote_server_is_used_while_files_may_be_excluded_in_vain(dg_lsp, us
     outcome = dg_lsp("fill", "a.py:1", "--remote", "http://127.0.0.1:9")
     assert outcome.code == 2
     assert "remote.url is not used" in outcome.err
-
-
-def test_a_relative_model_path_is_relative_to_the_file(user_settings):
-    path = user_settings("[model]\nname = 'models/a.gguf'\n")
-    assert configure(NOTHING).model.name == str(path.parent / "models/a.gguf")
-    user_settings("[model]\nname = '/models/a.gguf'\n")
-    assert configure(NOTHING).model.name == "/models/a.gguf"
-    user_settings("[model]\nname = 'dg-mini'\n")
-    assert configure(NOTHING).model.name == "dg-mini"
 
 
 def test_a_model_whose_costs_cannot_be_measured_is_closed(monkeypatch):

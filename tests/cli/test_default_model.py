@@ -12,7 +12,6 @@ from dg_lsp.models.registry import BASE, MINI
 from dg_lsp.settings import ModelSettings, Settings
 
 RUNTIME = ModelSettings(threads=1, gpu_layers=0)
-DAY = 86400.0
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +21,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setattr(default_model, "system_free", lambda: 8 * 10**9)
     return tmp_path / "data"
-
-
-@pytest.fixture
-def now(monkeypatch):
-    """`now(days)` moves the clock."""
-
-    def move(days):
-        monkeypatch.setattr(default_model.time, "time", lambda: days * DAY)
-
-    return move
 
 
 @pytest.mark.parametrize(("ms", "name"), [(84, BASE), (300, BASE), (301, MINI)])
@@ -44,24 +33,11 @@ def test_the_measured_time_of_a_line_decides_and_is_remembered(ms, name, folder)
     assert len(json.loads((folder / "line-times.json").read_text())) == 1
 
 
-def test_the_fastest_start_counts(now):
-    now(0)
+def test_the_fastest_start_counts():
     judged(RUNTIME, 120)
     assert judged(RUNTIME, 900).name == BASE, "the machine was busy"
     default_model.forget()
     assert judged(RUNTIME, 900).name == MINI
-
-
-def test_a_machine_that_was_too_slow_is_tried_again_after_a_week(now):
-    now(0)
-    judged(RUNTIME, 900)
-    now(6)
-    assert choose(RUNTIME).name == MINI
-    now(8)
-    assert choose(RUNTIME).name == BASE
-    judged(RUNTIME, 800)
-    now(10)
-    assert choose(RUNTIME).name == MINI
 
 
 def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(monkeypatch):
@@ -78,7 +54,7 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
     assert choose(RUNTIME).name == judged(RUNTIME, 900).name == "other.gguf"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": ["x", 2]}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", '{"a": "x"}', "[" * 100_000])
 def test_a_damaged_record_is_no_record(folder, text):
     folder.mkdir()
     (folder / "line-times.json").write_text(text)

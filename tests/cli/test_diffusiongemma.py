@@ -33,7 +33,7 @@ def model(tiny_repacked, tmp_path):
 
 
 @needs_runtime
-@pytest.mark.parametrize("options", [(), ("--candidates", "2"), ("--prompt-format", "infill")])
+@pytest.mark.parametrize("options", [(), ("--candidates", "2")])
 def test_a_fill_runs_through_and_is_judged(dg_lsp, position, tiny_repacked, options):
     outcome = dg_lsp("fill", position, "--model", tiny_repacked, *QUICK, *options)
     assert outcome.code in (0, 1), outcome.err

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,7 +72,7 @@ def test_a_shell_completes_commands():
 def test_the_bundled_model_completes_a_sample_and_the_same_seed_gives_the_same_completion(tmp_path):
     # the deadline and the fastest decoder would depend on the load of the machine
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nearly_stop_ms = 0\n")
-    options = ("--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000, "--suffix-lines", 20)
+    options = ("--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (dg_lsp("fill", f"{ROOT / 'samples/words.py'}:5", *options, cwd=tmp_path) for _ in range(2))
     assert first.returncode in (0, 1), first.stderr
     assert first.stderr == ""
@@ -114,53 +112,8 @@ def test_an_interrupt_prints_no_traceback():
     assert (process.returncode, process.stderr) == (130, b"")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
-def test_ctrl_c_at_the_question_of_setup_ends_the_line(tmp_path):
-    import pty
-
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_DATA_DIR": str(tmp_path), "TERM": "dumb"}
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    with subprocess.Popen([*COMMAND, "setup"], cwd=ROOT, env=environment, **streams) as process:
-        os.close(theirs)
-        out = b""
-        with suppress(OSError):  # on Linux, when the other end is closed
-            while not out.endswith(b"[Y/n] ") and (chunk := os.read(ours, 65536)):
-                out += chunk
-            # a signal between the question and the first read of the answer is noticed after the answer
-            while process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-            while chunk := os.read(ours, 65536):
-                out += chunk
-    os.close(ours)
-    assert process.returncode == 130, out
-    assert out.endswith(b"[Y/n] \r\n")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
-def test_on_a_terminal_the_canvas_is_shown_live():
-    import pty
-
-    ours, theirs = pty.openpty()
-    command = [*COMMAND, "fill", "samples/inventory.py:13", "--visual"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, env=environment) as process:
-        os.close(theirs)
-        out = b""
-        with suppress(OSError):  # on Linux, when the other end is closed
-            while chunk := os.read(ours, 65536):
-                out += chunk
-    os.close(ours)
-    assert process.returncode in (0, 1)
-    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1, "the cursor is hidden and shown again"
-    assert b"\x1b[2K" in out
-    assert b"prefill" in out
-
-
 def test_visual_frames_are_printed_in_any_encoding():
     process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert process.returncode in (0, 1), process.stderr
-    assert process.stdout.splitlines()[1].startswith("   1  ")
+    assert process.stdout.startswith("   1  ")
     assert process.stderr == ""

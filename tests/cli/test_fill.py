@@ -55,7 +55,7 @@ def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, so
     pairs = json.loads(outcome.out, object_pairs_hook=list)
     assert [key for key, _ in pairs] == KEYS
     assert [key for key, _ in dict(pairs)["timings_ms"]] == TIMES
-    assert [[key for key, _ in one] for one in dict(pairs)["candidates"]] == [["text", "score"]]
+    assert [list(candidate) for candidate in outcome.json["candidates"]] == [["text", "score"]]
     answer = outcome.json
     assert answer["text"] == answer["candidates"][0]["text"] == "self.x"
     assert (answer["model"], answer["rejected"], answer["cached_tokens"]) == ("scripted", None, 0)
@@ -84,53 +84,17 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, sour
     assert outcome.code == 0
     assert outcome.err == ""
     lines = outcome.out.splitlines()
-    assert lines[:7] == [
-        "scripted answers: it knows all languages, and follows no instructions",
+    assert lines[:5] == [
         "  1 │ class A:",
         "  2 │     def f(self, x):",
         "  3 │         self.x = x",
         "> 4 │         return self.x",
-        "    │                ^^^^^^",
         "  5 │ ",
     ]
     assert "\x1b" not in outcome.out
-    assert len(lines) == 8
-    times = r"scripted: \d+ ms \(prefill \d+, denoise \d+, postprocess \d+\); load \d+ ms, \d+\.\d s in all; "
-    assert re.match(rf"{times}diffusion \d+, \d steps", lines[7])
-
-
-def test_the_first_line_names_the_model_and_what_it_knows(dg_lsp, source):
-    known = "it knows python, and follows no instructions\n"
-    assert dg_lsp("fill", f"{source}:4:16").out.startswith(f"dg-mini answers: {known}")
-    source.write_text("def f(x):\n    return ...\n")
-    assert dg_lsp("fill", source, "--gaps").out.startswith(f"dg-mini answers: {known}")
-
-
-@pytest.mark.parametrize(
-    ("place", "settings", "sentence"),
-    [
-        (
-            "4",
-            "min_confidence = 1",
-            r"The completion is hidden: \d+ % probable, below 100 % .completion.min_confidence.\.",
-        ),
-        ("4", 'trigger = "manual"', r"Completions come only on request .completion.trigger is manual.\."),
-        ("3:12", "", r"The cursor is inside a word: nothing is suggested there\."),
-        ("4", "", ""),
-    ],
-)
-def test_what_an_editor_hides_is_reported_with_the_reason(
-    dg_lsp, script, source, user_settings, place, settings, sentence
-):
-    script.fill = "x.y"
-    source.write_text(SOURCE.replace("self.x = x", "some_words = a_word + another_word"))
-    user_settings(f"[completion]\n{settings}\n")
-    outcome = dg_lsp("fill", f"{source}:{place}")
-    assert outcome.code == 0, outcome
-    lines = re.findall("^while you type, an editor shows nothing here. (.*)$", outcome.out, re.MULTILINE)
-    assert re.fullmatch(sentence, "".join(lines)), outcome
-    if sentence:
-        assert dg_lsp("why", f"{source}:{place}").out == lines[0] + "\n"
+    assert len(lines) == 6
+    times = r"scripted: \d+ ms \(prefill \d+, denoise \d+, postprocess \d+\); load \d+ ms; "
+    assert re.match(rf"{times}diffusion \d+, \d steps", lines[5])
 
 
 def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standard_error(dg_lsp, script, source):
@@ -179,11 +143,11 @@ def test_options_are_passed_to_settings_and_request(dg_lsp, script, source, monk
         return run(self, request, **keywords)
 
     monkeypatch.setattr(LocalEngine, "run", spy)
-    request_options = ["--candidates", 3, "--suffix-lines", 2, "--seed", 7]
+    request_options = ["--candidates", 3, "--decoder", "diffusion", "--seed", 7]
     model_options = ["--threads", 1, "--gpu-layers", 0, "--model", "m.gguf"]
     assert dg_lsp("fill", f"{source}:4", *request_options, *model_options).code == 0
     [(request, keywords)] = seen
-    assert (request.num_candidates, request.suffix_lines, request.seed) == (3, 2, 7)
+    assert (request.num_candidates, request.decoder, request.seed) == (3, "diffusion", 7)
     assert request.offset == len(SOURCE) - 1
     assert keywords["deadline"] == float("inf")
     model = script.settings.model
@@ -202,14 +166,12 @@ def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(
     assert source.read_text() == SOURCE
 
 
-def test_the_model_is_closed_also_after_an_error(dg_lsp, script, source, monkeypatch):
+def test_the_model_is_closed_after_an_error(dg_lsp, script, source, monkeypatch):
     from dg_lsp.errors import BackendError
 
     def fail(self, *args):
         raise BackendError("the step failed: try --gpu-layers 0")
 
-    assert dg_lsp("fill", f"{source}:4").code == 0
-    assert script.denoiser.is_closed
     monkeypatch.setattr("dg_lsp.backends.scripted.ScriptedDenoiser.predict", fail)
     outcome = dg_lsp("fill", f"{source}:4")
     assert (outcome.code, outcome.out, outcome.err) == (3, "", "dg-lsp: the step failed: try --gpu-layers 0\n")
@@ -224,9 +186,8 @@ def test_a_file_that_changes_during_the_run_is_not_written(dg_lsp, script, sourc
     script.fill = fill
     outcome = dg_lsp("fill", f"{source}:4", "--write")
     assert outcome.code == 2
-    assert outcome.err.startswith("dg-lsp: ")
     assert "changed while" in outcome.err
-    assert outcome.out == "" or "wrote" not in outcome.out
+    assert "wrote" not in outcome.out
     assert source.read_text() == "another program\n"
 
 
@@ -280,5 +241,4 @@ def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tm
         (("fill", f"{python}:1", "--json"), ""),
     ):
         outcome = dg_lsp(*command)
-        assert (outcome.code in (0, 1), outcome.err) == (True, err)
-        assert outcome.json["model"] == "dg-mini"
+        assert (outcome.err, outcome.json["model"]) == (err, "dg-mini")

@@ -49,10 +49,9 @@ def test_a_text_goes_on_over_several_canvases(dg_lsp, opens, spec):
     opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :], spec=spec))
     outcome = dg_lsp("generate", "a = ")
     assert (outcome.code, outcome.out) == (0, LONG)
-    found = re.match(SUMMARY, outcome.err)
-    assert int(found[2]) == len(LONG) + 1
-    canvases = "autoregressive, 101 steps" if spec is CAUSAL_SPEC else "diffusion, 2 canvases of 64 tokens, "
-    assert canvases in outcome.err
+    summary = re.match(SUMMARY, outcome.err)
+    assert int(summary[2]) == len(LONG) + 1
+    assert ("autoregressive, 101 steps, " if spec is CAUSAL_SPEC else "diffusion, ") in outcome.err
     assert "prompt 4 tokens, 0 cached" in outcome.err
     assert outcome.err.endswith("ended by end\n")
 
@@ -67,29 +66,21 @@ def test_json_is_one_object_with_counted_canvases(dg_lsp, opens):
     assert (tree["canvas_length"], tree["blocks"], tree["canvas_tokens"]) == (32, 3, 96)
 
 
-def test_the_prompt_is_an_argument_a_file_or_standard_input(dg_lsp, opens, monkeypatch, tmp_path):
+def test_the_prompt_is_an_argument_or_standard_input(dg_lsp, opens, monkeypatch):
     seen = []
     opens(ScriptedDenoiser(lambda prefix, _: seen.append(prefix) or "x"))
-    (tmp_path / "prompt.txt").write_text("from a file")
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
     dg_lsp("generate", "an argument", "-n", "4")
-    dg_lsp("generate", "--file", "prompt.txt", "-n", "4")
     dg_lsp("generate", "-n", "4")
-    assert list(dict.fromkeys(seen)) == ["an argument", "from a file", "from a pipe"]
-    assert "exclude each other" in dg_lsp("generate", "a", "--file", "prompt.txt").error(2)
+    assert list(dict.fromkeys(seen)) == ["an argument", "from a pipe"]
     assert "there is no text" in dg_lsp("generate").error(2)
-    assert "no such file" in dg_lsp("generate", "--file", "missing").error(2).lower()
-    (tmp_path / ".env").write_text("KEY=1")
-    assert "--even-secret" in dg_lsp("generate", "--file", ".env").error(2)
 
 
-def test_the_context_ends_a_text_and_the_option_sets_its_length(dg_lsp, opens):
-    opened = opens(ScriptedDenoiser("x" * 1000, context_length=160))
-    outcome = dg_lsp("generate", "a = ", "-n", "500", "--json", "--context-length", "4096")
-    assert (outcome.json["ended_by"], outcome.json["tokens"]) == ("context", 128)
-    assert opened[0].model.context_length == 4096
-    message = dg_lsp("generate", "a" * 97).error(2)
-    assert "the prompt has 97 tokens, scripted takes 96" in message
+def test_the_context_ends_a_text(dg_lsp, opens):
+    opens(ScriptedDenoiser("x" * 1000, context_length=160))
+    tree = dg_lsp("generate", "a = ", "-n", "500", "--json").json
+    assert (tree["ended_by"], tree["tokens"]) == ("context", 128)
+    assert "the prompt has 97 tokens, scripted takes 96" in dg_lsp("generate", "a" * 97).error(2)
 
 
 def test_visual_prints_a_row_for_each_step_beside_the_text(dg_lsp, opens):
@@ -146,10 +137,7 @@ def test_answers_of_several_messages_see_the_ones_before(dg_lsp, opens):
     assert outcome.code == 0
     assert len(outcome.out.splitlines()) == 2
     assert outcome.err.count("ended by end") == 2
-    last = seen[-1]
-    assert [last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")] == sorted(
-        last.index(part) for part in ("Be brief.", "hi", "Answer", "and?")
-    )
+    assert re.search("Be brief.*hi.*Answer.*and", seen[-1], re.DOTALL)
 
 
 def test_standard_input_is_one_message(dg_lsp, opens, monkeypatch):
@@ -165,13 +153,11 @@ def thinker(answer):
     return denoiser
 
 
-def test_a_thought_is_printed_beside_the_answer_or_hidden(dg_lsp, opens):
+def test_a_thought_is_printed_beside_the_answer(dg_lsp, opens):
     opens(thinker("<think>\nWhy not?\n</think>\n\nBecause."))
     outcome = dg_lsp("chat", "-m", "hi", "--thinking")
     assert outcome.out == "Because.\n"
     assert outcome.err.startswith("Why not?\n")
-    outcome = dg_lsp("chat", "-m", "hi", "--thinking", "--hide-thinking")
-    assert (outcome.out, "Why" in outcome.err) == ("Because.\n", False)
     tree = dg_lsp("chat", "-m", "hi", "--thinking", "--json").json
     assert (tree["thought"], tree["text"]) == ("Why not?", "Because.")
 
@@ -227,10 +213,7 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed
     outcome = dg_lsp("chat")
     assert outcome.out == "Yes,\nYes, and more than that.\n"
     assert outcome.code == 0
-    assert [line.rpartition(" ")[2] for line in outcome.err.splitlines() if "ended by" in line] == [
-        "interrupted",
-        "end",
-    ]
+    assert re.findall("ended by (.*)", outcome.err) == ["interrupted", "end"]
 
 
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
@@ -266,17 +249,9 @@ def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, mo
 @pytest.mark.parametrize(
     ("free", "gpu", "advice"),
     [
-        (
-            64,
-            0,
-            "diffusiongemma follows them and fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma (",
-        ),
+        (64, 0, "fits this machine (slow: CPU): run dg-lsp models pull diffusiongemma ("),
         (4, 40, "fits this machine (yes: RTX): run dg-lsp models pull diffusiongemma ("),
-        (
-            4,
-            0,
-            "fits this machine (the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL",
-        ),
+        (4, 0, "(the smallest one, diffusiongemma, needs 18.4 GB, 4.0 GB free): use --remote URL"),
     ],
 )
 def test_chat_recommends_a_model_that_fits_this_machine(dg_lsp, script, monkeypatch, free, gpu, advice):

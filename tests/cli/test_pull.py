@@ -160,7 +160,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     with monkeypatch.context() as broken:
         broken.setattr(packages, "run", lambda *_: "no torch")
         assert stages() == (3, ["download", "convert"])
-    [listed] = [one for one in dg_lsp("models", "list", "--json").json if one["name"] == "tiny-dream"]
+    [listed] = [model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny-dream"]
     assert (listed["path"], listed["is_begun"]) == (None, True)
     (tmp_path / "a.py").write_text("x = \n")
     problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
@@ -182,15 +182,15 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED, ".cache"}
 
 
-def test_time_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch, tmp_path):
+def test_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch, tmp_path):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     preset = dataclasses.replace(TINY, size=8_100_000_000, download_size=15_200_000_000_000_000)
     monkeypatch.setattr(registry, "PRESETS", (preset,))
     outcome = dg_lsp("models", "pull", TINY.name)
     assert (outcome.code, hub.requests) == (3, [])
     lines = outcome.err.splitlines()
-    assert lines[1].startswith("tiny-dream: download 15200000.0 GB (20266667 min at 100 Mbit/s), convert it")
-    assert " of 1 GB or more, fetched once, quantize it to Q8_0, 8.1 GB, test it with one fill" in lines[1]
-    assert lines[2].startswith("disk: 30400001.1 GB at most, 8.1 GB afterwards; ")
-    assert lines[3].startswith("memory: 9.7 GB to use it, 2.5 GB to quantize it; ")
+    assert lines[1].startswith("tiny-dream: download 15200000.0 GB, convert it with Python packages of 1 GB or more")
+    assert lines[1].endswith(", quantize it to Q8_0, 8.1 GB, test it with one fill")
+    assert lines[2].startswith("disk: 30400001.1 GB at most, ")
+    assert "memory: 9.7 GB to use it, " in lines[2]
     assert "MB of free space and has" in lines[-1]

@@ -37,18 +37,12 @@ def test_standard_input_and_output_are_the_default(dg_lsp, language_server, argu
     assert settings == Settings()
 
 
-def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
+def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_lsp, language_server, monkeypatch):
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
-    [(kind, (host, port, token, _, _, _))] = language_server
-    assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
-    assert token == ""
-
-
-def test_the_token_of_tcp_clients_can_be_in_the_environment(dg_lsp, language_server, monkeypatch):
     monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
-    [(_, (_, _, token, _, _, _))] = language_server
-    assert token == "a long secret that nobody guesses"
+    given = [(kind, *arguments[:3]) for kind, arguments in language_server]
+    assert given == [("tcp", "127.0.0.1", 8013, ""), ("tcp", "127.0.0.1", 0, "a long secret that nobody guesses")]
     assert "DG_LSP_TOKEN" not in os.environ
     monkeypatch.setenv("DG_LSP_TOKEN", "short")
     assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)
@@ -125,8 +119,8 @@ def test_the_keys_are_in_the_environment_or_a_file(dg_lsp, http_server, monkeypa
     for content in ("from-file\n", "\nops k-1\n\n alice\tk-2 \n"):
         (tmp_path / "key").write_text(content)
         dg_lsp("serve", "--api-key-file", "key")
-    found = [dict(rules.keys) for *_, rules in http_server]
-    assert found == [{"client": "from-environment"}, {"client": "from-file"}, {"ops": "k-1", "alice": "k-2"}]
+    keys = [dict(rules.keys) for *_, rules in http_server]
+    assert keys == [{"client": "from-environment"}, {"client": "from-file"}, {"ops": "k-1", "alice": "k-2"}]
     assert http_server[-1][-1].operator == "ops"
 
 

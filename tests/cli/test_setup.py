@@ -60,35 +60,33 @@ def hub(monkeypatch):
 def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_lsp):
     outcome = dg_lsp("models", "recommend")
     assert (outcome.code, outcome.err) == (0, "")
-    rows = {line.split()[0]: line for line in outcome.out.splitlines() if line.strip()}
-    assert "20.0 GB/s of weights" in rows["processor"]
-    assert "none found" in rows["GPU"]
-    assert "qwen2.5-coder-0.5b" in rows["autoregressive"]
-    assert rows["autoregressive"].endswith("dg-lsp models pull qwen2.5-coder-0.5b")
-    assert rows["diffusion"].endswith("--model dg-mini")
-    found = dg_lsp("models", "recommend", "--json").json
-    assert list(found) == ["machine", "gpus", "unused_gpu", "autoregressive", "diffusion", "after_setup"]
-    model = found["autoregressive"]
+    assert outcome.facts["machine memory bandwidth"] == "20.0 GB"
+    assert outcome.facts["unused gpu"] == "none"
+    assert outcome.facts["autoregressive command"] == "dg-lsp models pull qwen2.5-coder-0.5b"
+    assert outcome.facts["diffusion command"] == "--model dg-mini"
+    tree = dg_lsp("models", "recommend", "--json").json
+    assert list(tree) == ["machine", "gpus", "unused_gpu", "autoregressive", "diffusion", "after_setup"]
+    model = tree["autoregressive"]
     # a token reads 0.53 GB at 20 GB/s; tokens of the prompt compute 2 operations a weight at 80 GFLOPS
     token_ms, computed_ms = 0.5 + 531e6 / 20e6, 2 * 531e6 * 32 / 34 / 80e6
     assert model["line_ms"] == pytest.approx(0.5 + 4 * computed_ms + 9 * token_ms, abs=0.1)
     assert model["first_line_ms"] == pytest.approx(0.5 + 512 * computed_ms + 9 * token_ms, abs=0.1)
-    assert (model["licence"], model["is_here"], found["after_setup"]) == ("Apache-2.0", False, None)
+    assert (model["licence"], model["is_here"], tree["after_setup"]) == ("Apache-2.0", False, None)
 
 
 def test_recommend_names_a_gpu_that_is_not_used_and_the_models_for_it(dg_lsp, card, machine):
-    found = dg_lsp("models", "recommend", "--json").json
-    assert found["unused_gpu"] == found["gpus"][0] == dataclasses.asdict(CARD)
-    assert found["autoregressive"]["name"] == "qwen2.5-coder-0.5b"
-    assert found["after_setup"]["autoregressive"]["name"] == "qwen3-coder-30b"
-    assert found["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon", "stable-diffcoder"))
+    tree = dg_lsp("models", "recommend", "--json").json
+    assert tree["unused_gpu"] == tree["gpus"][0] == dataclasses.asdict(CARD)
+    assert tree["autoregressive"]["name"] == "qwen2.5-coder-0.5b"
+    assert tree["after_setup"]["autoregressive"]["name"] == "qwen3-coder-30b"
+    assert tree["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon", "stable-diffcoder"))
     assert "RTX 4090 (25.8 GB) IS NOT USED: this llama.cpp was built without cuda; run dg-lsp setup" in (
-        dg_lsp("models", "recommend").out
+        dg_lsp("models", "recommend").err
     )
     machine.update(devices=[CPU, USED], gpu=GPU_SPEED)
-    found = dg_lsp("models", "recommend", "--json").json
-    assert (found["unused_gpu"], found["autoregressive"]["device"]) == (None, "RTX 4090")
-    assert found["machine"]["gpus"][0]["bandwidth"] == 800e9
+    tree = dg_lsp("models", "recommend", "--json").json
+    assert (tree["unused_gpu"], tree["autoregressive"]["device"]) == (None, "RTX 4090")
+    assert tree["machine"]["gpus"][0]["bandwidth"] == 800e9
 
 
 def test_a_model_that_does_not_fit_on_the_disk_is_not_recommended(dg_lsp, monkeypatch, tmp_path):
@@ -148,10 +146,19 @@ def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeyp
     monkeypatch.setattr(Pull, "run", lambda pull: pulled.append(pull.preset.name))
     outcome = dg_lsp("setup", "--yes")
     assert (outcome.code, card) == (0, ["cuda"])
-    assert pulled == [setup.best_model(setup.measure().machine).name]
+    assert pulled == [setup.measure().present.best.name]
     assert pulled[0] != "qwen2.5-coder-0.5b"
     assert "compiled here for cuda" in outcome.out
     assert f'"dg-lsp.model.name": "{pulled[0]}"' in outcome.out
+
+
+def test_a_card_with_room_for_two_models_gets_the_second_for_rewrites(machine):
+    machine.update(devices=[CPU, {**USED, "memory_free": 46 << 30}], gpu=GPU_SPEED)
+    lines = "\n".join(setup.measure().lines())
+    assert "there is room for diffusiongemma-q8 beside it, 28.5 GB, for rewrites and chats" in lines
+    assert 'set rewrite.model = "diffusiongemma-q8"' in lines
+    machine["devices"] = [CPU, {**USED, "memory_free": 20 << 30}]
+    assert "for rewrites" not in "\n".join(setup.measure().lines())
 
 
 @pytest.mark.parametrize(

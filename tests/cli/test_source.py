@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.cli.source import SourceFile, parse_position
-from dg_lsp.errors import InputFileError
+from dg_lsp.cli.source import Location, SourceFile, parse_location
+from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 BOM = b"\xef\xbb\xbf"
 
@@ -93,28 +93,44 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
+POSITION, LINES, FILE = "FILE:LINE[:COL]", "FILE:FIRST-LAST", "FILE[:FIRST-LAST]"
+
+
 @pytest.mark.parametrize(
-    ("text", "path", "line", "column"),
+    ("form", "text", "location"),
     [
-        ("a.py:3", "a.py", 3, None),
-        ("a.py:3:5", "a.py", 3, 5),
-        ("/tmp/x y/ü.py:10:1", "/tmp/x y/ü.py", 10, 1),
-        (r"C:\work\a.py:3", r"C:\work\a.py", 3, None),
-        (r"C:\work\a.py:3:7", r"C:\work\a.py", 3, 7),
-        ("C:a.py:3", "C:a.py", 3, None),
-        ("a:b:3", "a:b", 3, None),
-        ("a:b:3:4", "a:b", 3, 4),
-        ("a:1:2:3", "a:1", 2, 3),
-        ("a.py:007", "a.py", 7, None),
-        ("a\nb.py:2", "a\nb.py", 2, None),
+        (POSITION, "a.py:3", ("a.py", 3, 3, None)),
+        (POSITION, "a.py:3:5", ("a.py", 3, 3, 5)),
+        (POSITION, "/tmp/x y/ü.py:10:1", ("/tmp/x y/ü.py", 10, 10, 1)),
+        (POSITION, r"C:\work\a.py:3:7", (r"C:\work\a.py", 3, 3, 7)),
+        (POSITION, "C:a.py:3", ("C:a.py", 3, 3, None)),
+        (POSITION, "a:1:2:3", ("a:1", 2, 2, 3)),
+        (POSITION, "a.py:007", ("a.py", 7, 7, None)),
+        (POSITION, "a\nb.py:2", ("a\nb.py", 2, 2, None)),
+        (LINES, "a:b:3-4", ("a:b", 3, 4, None)),
+        (LINES, "a.py:3", ("a.py", 3, 3, None)),
+        (FILE, "a.py", ("a.py", 0, 0, None)),
+        (FILE, "a.py:3-4", ("a.py", 3, 4, None)),
     ],
 )
-def test_a_position_is_parsed_from_the_right(text, path, line, column):
-    assert parse_position(text) == (Path(path), line, column)
+def test_a_location_is_read_from_the_right(form, text, location):
+    path, *numbers = location
+    assert parse_location(text, form) == Location(Path(path), *numbers)
 
 
-def test_a_file_name_may_end_in_a_number(tmp_path):
-    (tmp_path / "notes:7").write_text("x")
-    assert parse_position(f"{tmp_path}/notes:7:3") == (tmp_path / "notes:7", 3, None)
-    (tmp_path / "notes").write_text("x")
-    assert parse_position(f"{tmp_path}/notes:7:3") == (tmp_path / "notes", 7, 3)
+@pytest.mark.parametrize(
+    ("form", "text", "error"),
+    [
+        (POSITION, "a.py", UsageError),
+        (POSITION, "a.py:3-4", UsageError),
+        (LINES, "a.py", UsageError),
+        (LINES, "a.py:3:4", UsageError),
+        (FILE, "a.py:3:4", UsageError),
+        (POSITION, "a.py:3:0", PositionError),
+        (LINES, "a.py:3-0", PositionError),
+        (LINES, "a.py:3-2", PositionError),
+    ],
+)
+def test_another_form_or_an_impossible_number_is_refused(form, text, error):
+    with pytest.raises(error):
+        parse_location(text, form)

@@ -76,10 +76,10 @@ def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts,
     scripts.denoisers[0].close = close_late
     share.close()
     assert is_closing.wait(TIMEOUT)
-    other = pool.share(Settings(model=ModelSettings(name="other")))
+    next_model = pool.share(Settings(model=ModelSettings(name="other")))
     assert pool.facts() == [{"model": "other", "state": "loading", "sessions": 1}]
     may_close.set()
-    other.ready.result(TIMEOUT)
+    next_model.ready.result(TIMEOUT)
     assert [denoiser.is_closed for denoiser in scripts.denoisers] == [True, False]
 
 
@@ -110,5 +110,5 @@ def test_models_without_sessions_are_closed_for_one_that_does_not_fit(scripts, m
     assert [facts["model"] for facts in pool.facts()] == ["a", "c"]
     refusal = pool.share(Settings(model=ModelSettings(name="d"))).ready.exception(TIMEOUT)
     assert isinstance(refusal, ModelMemoryError)
-    assert str(refusal) == "d needs more; the daemon also holds a (1 session), c (2 sessions)"
+    assert str(refusal) == "d needs more; dg-lsp daemon status lists the models of the daemon"
     assert {facts["model"]: facts["state"] for facts in pool.facts()} == {"a": "ready", "c": "ready", "d": "failed"}

@@ -45,7 +45,7 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
         client.wait_log("reviser for rewrites ready")
     models = [(Path(model["model"]).name, model["state"], model["sessions"]) for model in shared.status()["models"]]
     assert models == [("auto", "ready", 2), ("reviser", "ready", 2)]
-    assert "reviser: ready, 2 sessions" in shared.dg_lsp("daemon", "status").stdout
+    assert "model reviser, state ready, sessions 2" in shared.dg_lsp("daemon", "status").stdout
 
 
 def test_each_editor_has_its_own_settings(shared):
@@ -105,7 +105,7 @@ def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
     assert [ask(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
     assert sorted(shared.daemons()) == sorted(pids)
     assert text_in(before) == "typed\n"
-    assert f"dg-lsp {OLD} has a daemon too" in shared.dg_lsp("daemon", "status").stdout
+    assert f"other versions running  {OLD}" in shared.dg_lsp("daemon", "status").stdout
     assert before.leave() == 0
     wait_until(lambda: is_gone(pids[0]))
     assert text_in(after) == "\n"

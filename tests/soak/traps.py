@@ -27,14 +27,13 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
-import typer
 from e2e.conftest import Launcher
 from hostile import SECRETS, executed, make_hostile, module_names
 from http_server import Starter
 from language_client import PATIENT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.app import app
+from dg_lsp.cli.app import command_tree
 from dg_lsp.models.registry import BUNDLED
 
 ROOT = Path(__file__).parents[2]
@@ -313,7 +312,7 @@ def commands():
         for name, child in (inner or {}).items():
             yield from walk(child, (*words, name))
 
-    return dict(walk(typer.main.get_command(app), ()))
+    return dict(walk(command_tree(), ()))
 
 
 def arguments_of(words, params):

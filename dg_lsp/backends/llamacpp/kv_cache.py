@@ -198,7 +198,6 @@ class KvCache:
         num_missing = self.num_used + num_tokens - self._context.num_cells
         if num_missing <= 0:
             return
-        needed = {slot, *beside}
         try:
             self._context.grow(num_missing, list(self._ids))
         except ModelMemoryError:
