@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
+from typer.core import TyperOption
 
 from dg_lsp.cli import bench, conversion, daemon, models
 from dg_lsp.cli.chat import chat, generate
@@ -61,6 +62,9 @@ _COMMANDS: tuple[tuple[str, Command, str], ...] = (
 """Names, functions, and arguments for the examples of help pages."""
 
 
+_CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
+
 def _print_version(value: bool | None) -> None:
     if value:
         from dg_lsp import __version__
@@ -89,7 +93,7 @@ def command_tree() -> Any:
         name="dg-lsp",
         epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=_CONTEXT,
     )
     app.callback(invoke_without_command=True)(root)
     groups = {name: typer.Typer(help=text) for name, text in _GROUPS.items()}
@@ -100,4 +104,16 @@ def command_tree() -> Any:
         parent.command(name, epilog=example, hidden=words == "daemon run")(with_groups(command))
     for name, group_app in groups.items():
         app.add_typer(group_app, name=name)
-    return typer.main.get_command(app)
+    tree = typer.main.get_command(app)
+    _hide_flag_types(tree)
+    return tree
+
+
+def _hide_flag_types(command: Any) -> None:
+    """Help pages name no type at options without a value."""
+    help_option = command.get_help_option(typer.Context(command, **_CONTEXT))
+    for parameter in (*command.params, help_option):
+        if isinstance(parameter, TyperOption) and parameter.is_flag:
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _hide_flag_types(inner)

@@ -13,7 +13,7 @@ from typer import Option
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions
 from dg_lsp.cli.printing import print_json, print_line
-from dg_lsp.cli.rewrite import run_rewrite
+from dg_lsp.cli.rewrite import introduce, run_rewrite
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import SamplerOptions
 
@@ -81,7 +81,10 @@ def _fill_position(
     from rich.console import Console
 
     from dg_lsp.cli import output
+    from dg_lsp.context.eligibility import Eligibility
+    from dg_lsp.server.explanation import Explanation, Visibility, explain
 
+    completion = settings.completion
     until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
     console = Console(highlight=False, stderr=run.as_json)
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
@@ -89,6 +92,13 @@ def _fill_position(
             result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
         else:
             result = engine.fill(request, deadline=until)
+        problem = engine.spec.language_problem(source.language)
+        eligibility = Eligibility.of_typing(
+            request.snapshot, request.offset, loading.exclusion(settings), completion.trigger, problem
+        )
+        typed = Explanation.of(eligibility) or explain(result.confident(completion.min_confidence), completion, engine)
+        if not run.as_json:
+            introduce(engine)
     write = write and bool(result.candidates)
     if write:
         source.replace(request.offset, request.offset, result.text)
@@ -98,6 +108,8 @@ def _fill_position(
         output.show_fill(result, request.snapshot, request.offset, console)
         if not result.candidates:
             print_line(f"no completion: the result {result.problem}")
+        elif typed.outcome is not Visibility.SHOWN:
+            print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
         if write:
             print_line(f"wrote {source.path}")
         print_line(output.timing_line(result, load_ms))

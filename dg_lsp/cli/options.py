@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
@@ -105,12 +106,23 @@ _SAMPLER_HELP: dict[str, tuple[type, str | None, str]] = {
 
 
 def _sampler_option(name: str) -> inspect.Parameter:
+    """An option that only `--help-all` shows."""
     kind, metavar, text = _SAMPLER_HELP[name]
     least, most = SAMPLER_BOUNDS.get(name, (None, None))
     # the two names of a switch would leave too little room for the others on 80 columns
     panel = "Models that can think" if kind is bool else "Sampler (default: the model's own)"
-    option = Option(min=least, max=most, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+    option = Option(
+        min=least, max=most, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, hidden=True
+    )
     return _parameter(name, Annotated[kind | None, option], None)
+
+
+def _show_all(context: typer.Context, value: bool) -> None:
+    if value:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -122,6 +134,14 @@ _GROUPS: dict[type, list[inspect.Parameter]] = {
     for group in (ModelOptions, FileOptions, RunOptions)
 }
 _GROUPS[SamplerOptions] = [_sampler_option(name) for name in _SAMPLER_HELP]
+_HELP_ALL = _parameter(
+    "help_all",
+    Annotated[
+        bool,
+        Option("--help-all", is_eager=True, callback=_show_all, help="Show the options of the sampler too, and exit."),
+    ],
+    False,
+)
 
 
 def with_groups(command: Command) -> Command:
@@ -133,9 +153,12 @@ def with_groups(command: Command) -> Command:
     groups = {name: parameter.annotation for name, parameter in given.items() if parameter.annotation in _GROUPS}
     own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for name, parameter in given.items() if name not in groups]
     options = [option for group in groups.values() for option in _GROUPS[group]]
+    if SamplerOptions in groups.values():
+        options.append(_HELP_ALL)
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
+        values.pop("help_all", None)
         for name, group in groups.items():
             parts = {option.name: values.pop(option.name) for option in _GROUPS[group]}
             try:

@@ -14,6 +14,7 @@ from dg_lsp.cli.printing import note, plural, print_json, print_line
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
+    from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import FilledGap, RewriteRequest, RewriteResult
     from dg_lsp.settings import Settings
 
@@ -59,6 +60,8 @@ def run_rewrite(
             note(sentence)
         steps = engine.rewrite(request)
         result = watch_gaps(steps, engine, is_json=run.as_json) if run.visual else drain(steps)
+        if request.gaps and not run.as_json:
+            introduce(engine)
     write = write and not result.rejection
     if write:
         source.replace(result.start, result.end, result.text)
@@ -72,6 +75,13 @@ def run_rewrite(
         times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
         print_line(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
     return 1 if result.rejection else 0
+
+
+def introduce(engine: "Engine") -> None:
+    """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
+    languages = ", ".join(engine.spec.languages) or "all languages"
+    follows = "instructions" if engine.follows_instructions else "no instructions"
+    print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
 
 def _object(result: "RewriteResult", request: "RewriteRequest", source: "SourceFile", load_ms: float) -> dict[str, Any]:

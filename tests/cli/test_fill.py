@@ -242,3 +242,37 @@ def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tm
     ):
         outcome = dg_lsp(*command)
         assert (outcome.err, outcome.json["model"]) == (err, "dg-mini")
+
+
+def test_the_first_line_names_the_model_and_what_it_knows(dg_lsp, source):
+    known = "it knows python, and follows no instructions\n"
+    assert dg_lsp("fill", f"{source}:4:16").out.startswith(f"dg-mini answers: {known}")
+    source.write_text("def f(x):\n    return ...\n")
+    assert dg_lsp("fill", source, "--gaps").out.startswith(f"dg-mini answers: {known}")
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "sentence"),
+    [
+        (
+            "4",
+            "min_confidence = 1",
+            r"The completion is hidden: \d+ % probable, below 100 % .completion.min_confidence.\.",
+        ),
+        ("4", 'trigger = "manual"', r"Completions come only on request .completion.trigger is manual.\."),
+        ("3:12", "", r"The cursor is inside a word: nothing is suggested there\."),
+        ("4", "", ""),
+    ],
+)
+def test_what_an_editor_hides_is_reported_with_the_reason(
+    dg_lsp, script, source, user_settings, place, settings, sentence
+):
+    script.fill = "x.y"
+    source.write_text(SOURCE.replace("self.x = x", "some_words = a_word + another_word"))
+    user_settings(f"[completion]\n{settings}\n")
+    outcome = dg_lsp("fill", f"{source}:{place}")
+    assert outcome.code == 0, outcome
+    lines = re.findall("^while you type, an editor shows nothing here. (.*)$", outcome.out, re.MULTILINE)
+    assert re.fullmatch(sentence, "".join(lines)), outcome
+    if sentence:
+        assert dg_lsp("why", f"{source}:{place}").out == lines[0] + "\n"

@@ -25,7 +25,7 @@ from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
 
 needs_runtime = pytest.mark.skipif(
-    not runtime_check.supports_bidirectional(),
+    not runtime_check.runs_diffusiongemma(),
     reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
 )
 

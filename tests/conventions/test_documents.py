@@ -71,7 +71,7 @@ def test_the_synopsis_has_every_option_of_each_command(dg_lsp_help):
     for words, options in listed.items():
         shown = re.findall(r"^│ \*? *(--[a-z-]+)(.*)", dg_lsp_help(*words.split()), re.MULTILINE)
         long = {name for name, rest in shown if not re.match(r" +-[no]\b", rest)}  # others have a short name
-        assert long - options <= {"--help"}, words
+        assert long - options <= {"--help", "--help-all"}, words
 
 
 @pytest.fixture
@@ -82,7 +82,11 @@ def dg_lsp_help(capsys, monkeypatch):
 
     def call(*command):
         assert run([*command, "--help"]) == 0, f"no command {command}"
-        return capsys.readouterr().out
+        page = capsys.readouterr().out
+        if "--help-all" in page:
+            assert run([*command, "--help-all"]) == 0
+            page = capsys.readouterr().out
+        return page
 
     return call
 

@@ -175,7 +175,7 @@ def test_step_that_the_installed_llama_cpp_computes_is_an_error(open_with, monke
     native = denoiser._reduction._native
     monkeypatch.setattr(denoiser._reduction, "_native", native)
     monkeypatch.setattr(native, "dg_reduction_read", lambda *_: 0)
-    with pytest.raises(BackendError, match="--whole"):
+    with pytest.raises(BackendError, match="--backend cpu"):
         denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))
 
 

@@ -118,7 +118,7 @@ class GraphReduction:
         arguments = (self._context.native, which, values.ctypes.data, rows.start, count, width)
         if self._native.dg_reduction_read(*arguments) != count:
             raise BackendError(
-                f"the installed llama.cpp computed the step, not the changed one; run: {COMMAND} --whole"
+                f"the installed llama.cpp computed the step, not the changed one; run: {COMMAND} --backend cpu"
             )
         return values
 
