@@ -1,4 +1,4 @@
-"""Next edits cut out of the history of a repository, and how often the next one is proposed.
+"""`dg-lsp bench next-edit`: next edits are cut out of the history of a repository, and proposals compared with them.
 
 The edits that a commit makes in one file are taken from top to bottom: the first ones are the history, any of the
 remaining ones is right. `docs/benchmarks.md` has the method.
@@ -6,15 +6,19 @@ remaining ones is right. `docs/benchmarks.md` has the method.
 
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.context.languages import language_id_of, language_of
-from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of
+from dg_lsp.context.languages import grammar_of, language_id_of, language_of
+from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, repetitions
+from dg_lsp.engine.ttfue import quantile, share
 from dg_lsp.errors import InputFileError
 
 MAX_EDITS = 12
@@ -188,3 +192,88 @@ def _line_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[LineEdit]:
             yield from (LineEdit(start + n, start + n + 1, after) for n, (_, after) in enumerate(pairs))
         else:
             yield LineEdit(start, end, "".join(new[new_start:new_end]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The first proposal for one case."""
+
+    language: str
+    milliseconds: float
+    is_shown: bool = False
+    is_in_place: bool = False
+    is_right: bool = False
+    is_reversal: bool = False  # it takes an edit of the history back
+    breaks_syntax: bool = False  # the file has a syntax error only with it
+
+
+def measure(case: NextEditCase, language: str) -> Outcome:
+    """Proposes the next edit of a case, and compares it with the remaining edits."""
+    text = "".join(case.lines)
+    began = time.perf_counter()
+    lines = LineIndex.of(text)
+    proposal = next(iter(repetitions(lines, case.history)), None)
+    spent = 1e3 * (time.perf_counter() - began)
+    if proposal is None:
+        return Outcome(language, spent)
+    start, end = lines.span(lines.line_at(proposal.start))
+    proposed = text[start : proposal.start] + proposal.text + text[proposal.end : end]
+    return Outcome(
+        language,
+        spent,
+        is_shown=True,
+        is_in_place=case.is_in_place(proposal),
+        is_right=case.is_right(proposal),
+        is_reversal=any(proposed == edit.old.rstrip("\n") for edit in case.history),
+        breaks_syntax=_breaks_syntax(text, text[:start] + proposed + text[end:], language),
+    )
+
+
+def _breaks_syntax(before: str, after: str, language: str) -> bool:
+    grammar = grammar_of(language_of(language).grammar)
+    if grammar is None:
+        return False
+    parser = LimitedParser(grammar)
+    return not parser.has_error(before) and parser.has_error(after)
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Shares of all cases, or of the shown proposals, from 0 to 1, and milliseconds."""
+    shown = [outcome for outcome in outcomes if outcome.is_shown]
+    times = sorted(outcome.milliseconds for outcome in outcomes)
+    return {
+        "num": len(outcomes),
+        "shown": share(len(shown), len(outcomes)),
+        "right": share(sum(outcome.is_right for outcome in shown), len(outcomes)),
+        "right_of_shown": share(sum(outcome.is_right for outcome in shown), len(shown)),
+        "in_place_of_shown": share(sum(outcome.is_in_place for outcome in shown), len(shown)),
+        "reversals_of_shown": share(sum(outcome.is_reversal for outcome in shown), len(shown)),
+        "syntax_errors_of_shown": share(sum(outcome.breaks_syntax for outcome in shown), len(shown)),
+        "ms_p50": quantile(times, 0.5),
+        "ms_p90": quantile(times, 0.9),
+    }
+
+
+_COLUMNS = {
+    "right": "right",
+    "shown": "shown",
+    "right_of_shown": "right of shown",
+    "in_place_of_shown": "place right",
+    "reversals_of_shown": "reversals",
+    "syntax_errors_of_shown": "new syntax errors",
+}
+
+
+def table(outcomes: Iterable[Outcome]) -> Table:
+    """One row for each language and one for all."""
+    listed = list(outcomes)
+    groups: Mapping[str, list[Outcome]] = {"all": listed, **grouped(listed, lambda outcome: outcome.language)}
+    rows = []
+    for language, members in groups.items():
+        numbers = summary(members)
+        shares = [percent(numbers[name]) for name in _COLUMNS]
+        times = [milliseconds(numbers[name]) for name in ("ms_p50", "ms_p90")]
+        rows.append((language, number(len(members)), *shares, *times))
+    columns = ("language", "cases", *_COLUMNS.values(), "median", "90th percentile")
+    note = "Right: the proposal is one of the remaining edits. The last four shares are of what is shown."
+    return Table("Next edits", columns, {"": rows}, note)

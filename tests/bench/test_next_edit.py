@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from dg_lsp.bench.next_edit import LineEdit, cases_of, cut_history
+from dg_lsp.bench.next_edit import LineEdit, cases_of, cut_history, measure, summary, table
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.errors import InputFileError
 
@@ -61,3 +61,15 @@ def test_growth_is_counted_in_lines():
 def test_a_folder_without_a_history_is_reported(tmp_path):
     with pytest.raises(InputFileError, match="git cannot read"):
         list(cut_history(tmp_path, 1))
+
+
+def test_the_first_proposal_of_a_case_is_measured(repository):
+    [change] = cut_history(repository, 10)
+    outcome, last = [measure(case, change.language) for case in cases_of(change)]
+    assert (outcome.is_shown, outcome.is_right, outcome.is_in_place) == (True, True, True)
+    assert not (outcome.is_reversal or outcome.breaks_syntax)
+    assert not last.is_shown
+    numbers = summary([outcome, last])
+    assert (numbers["shown"], numbers["right"], numbers["right_of_shown"]) == (0.5, 0.5, 1.0)
+    listed = table([outcome, last])
+    assert [row[:2] for row in listed.groups[""]] == [("all", "2"), ("python", "2")]
