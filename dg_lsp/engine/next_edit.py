@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from itertools import islice
 
-from dg_lsp.context.document import LineIndex
+from dg_lsp.context.document import LineIndex, is_word
 from dg_lsp.context.edit_history import Edit
 
 NUM_EDITS = 4
@@ -29,10 +29,10 @@ MAX_OLD = 8
 """Tokens that a change replaces."""
 MAX_NEW = 12
 """Tokens that a change inserts."""
-MAX_SITES = 300
+MAX_SITES = 100
 """A change with more sites is not repeated."""
-MAX_NEARBY = 200
-"""Characters on each side of a site that its context is read from."""
+MAX_NEARBY = 80
+"""Characters before a site that its context is read from."""
 MIN_CONFIDENCE = 0.6
 """On histories that the weights were not fitted to, 55 % of the first proposals are right (docs/log.md)."""
 _TOKEN = re.compile(
@@ -189,8 +189,8 @@ def changes_of(edit: Edit) -> list[TokenChange]:
     """The changes of tokens that an edit consists of; none if the edit is no pattern."""
     old, new = _tokens(edit.old), _tokens(edit.new)
     old_words, new_words = [token.text for token in old], [token.text for token in new]
-    before = [token.text for token in _tokens(edit.before)]
-    after = [token.text for token in _tokens(edit.after)]
+    before = _TOKEN.findall(edit.before)
+    after = _TOKEN.findall(edit.after)
     matcher = SequenceMatcher(None, old_words, new_words, autojunk=False)
     opcodes = [opcode for opcode in matcher.get_opcodes() if opcode[0] != "equal"]
     if len(opcodes) > MAX_CHANGES or matcher.ratio() < MIN_SIMILARITY:
@@ -219,15 +219,14 @@ def changes_of(edit: Edit) -> list[TokenChange]:
 def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> Iterator[Site]:
     """The sites of changes with the same tokens."""
     change = changes[0]
-    pattern = _pattern(change)
-    matches = list(islice(re.finditer(pattern, text), MAX_SITES + 1)) if pattern else []
+    matches = list(islice(_matches(text, change), MAX_SITES + 1))
     if len(matches) > MAX_SITES:
         return
-    num_new = len(re.findall(_spelled(change.new[:1]), text)) if change.new else 0
+    num_new = text.count(change.new[0]) if change.new else 0
     for match in matches:
         start, end = match.span()
-        before = [token.text for token in _tokens(text[max(0, start - MAX_NEARBY) : start])][-CONTEXT:]
-        after = [token.text for token in _tokens(text[end : end + MAX_NEARBY])][:CONTEXT]
+        before = _TOKEN.findall(text, max(0, start - MAX_NEARBY), start)[-CONTEXT:]
+        after = [token[0] for token in islice(_TOKEN.finditer(text, end), CONTEXT)]
         if not change.old and tuple(before[-len(change.new) :]) == change.new:
             continue  # the tokens are there already
         yield Site(
@@ -243,6 +242,16 @@ def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> It
         )
 
 
+def _matches(text: str, change: TokenChange) -> Iterator[re.Match[str]]:
+    """The places of what a change replaces. The search for a literal is fast, so its beginning is compared afterwards."""
+    pattern = _pattern(change)
+    for match in re.finditer(pattern, text) if pattern else ():
+        start = match.start()
+        is_inside_name = start and is_word(text[start - 1]) and is_word(text[start : start + 1])
+        if not is_inside_name:
+            yield match
+
+
 def _pattern(change: TokenChange) -> str:
     """An expression that matches what a change replaces; empty where nothing says where to insert."""
     if change.old and change.new:
@@ -255,9 +264,8 @@ def _pattern(change: TokenChange) -> str:
 
 def _spelled(tokens: Sequence[str]) -> str:
     """An expression for tokens with any blanks between them."""
-    start = r"\b" if tokens and _NAME.match(tokens[0]) else ""
     end = r"\b" if tokens and _NAME.fullmatch(tokens[-1]) else ""
-    return start + _BLANKS.join(map(re.escape, tokens)) + end
+    return _BLANKS.join(map(re.escape, tokens)) + end
 
 
 @dataclass(frozen=True, slots=True)
