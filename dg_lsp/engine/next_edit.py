@@ -243,7 +243,7 @@ def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> It
 
 
 def _matches(text: str, change: TokenChange) -> Iterator[re.Match[str]]:
-    """The places of what a change replaces. The search for a literal is fast, so its beginning is compared afterwards."""
+    """The places of what a change replaces. A search for a literal is fast, so the text before it is compared later."""
     pattern = _pattern(change)
     for match in re.finditer(pattern, text) if pattern else ():
         start = match.start()
