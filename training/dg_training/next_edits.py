@@ -1,10 +1,11 @@
 """Fits the weights of repeated edits, `dg_lsp/engine/next_edit.toml`, to the histories of repositories."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from dg_lsp.bench.next_edit import NextEditCase
+from dg_lsp.bench.next_edit import NextEditCase, cases_of, cut_history
 from dg_lsp.context.document import LineIndex
 from dg_lsp.engine.next_edit import sites_of
 
@@ -41,3 +42,20 @@ def fit(features: list[list[str]], labels: list[bool]) -> dict[str, float]:
         curvature = (matrix * (probability * (1 - probability))[:, None]).T @ matrix
         weights -= np.linalg.solve(curvature + PENALTY * np.eye(len(names)), slope)
     return {name: round(float(weight), 2) for name, weight in zip(names, weights, strict=True)}
+
+
+def fit_repositories(repositories: Sequence[Path], num_files: int) -> tuple[dict[str, float], int]:
+    """The weights of the histories of repositories, and the number of examples."""
+    changes = [change for repository in repositories for change in cut_history(repository, num_files)]
+    features, labels = examples(case for change in changes for case in cases_of(change))
+    return fit(features, labels), len(labels)
+
+
+def write_weights(path: Path, weights: Mapping[str, float]) -> None:
+    """Writes the table that `dg_lsp.engine.next_edit` reads."""
+    lines = [f'"{name}" = {weight}\n' for name, weight in weights.items()]
+    path.write_text(
+        "# Weights of logistic regression, by feature; python -m dg_training next-edits writes them.\n"
+        "[weights]\n" + "".join(lines),
+        encoding="utf-8",
+    )
