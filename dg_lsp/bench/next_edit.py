@@ -17,7 +17,7 @@ from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser
-from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, repetitions
+from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, next_edits
 from dg_lsp.engine.ttfue import quantile, share
 from dg_lsp.errors import InputFileError
 
@@ -212,7 +212,7 @@ def measure(case: NextEditCase, language: str) -> Outcome:
     text = "".join(case.lines)
     began = time.perf_counter()
     lines = LineIndex.of(text)
-    proposal = next(iter(repetitions(lines, case.history)), None)
+    proposal = next(iter(next_edits(lines, case.history, language)), None)
     spent = 1e3 * (time.perf_counter() - began)
     if proposal is None:
         return Outcome(language, spent)
@@ -225,7 +225,7 @@ def measure(case: NextEditCase, language: str) -> Outcome:
         is_in_place=case.is_in_place(proposal),
         is_right=case.is_right(proposal),
         is_reversal=any(proposed == edit.old.rstrip("\n") for edit in case.history),
-        breaks_syntax=_breaks_syntax(text, text[:start] + proposed + text[end:], language),
+        breaks_syntax=_breaks_syntax(text, proposal.applied(text), language),
     )
 
 

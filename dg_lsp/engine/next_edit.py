@@ -16,6 +16,8 @@ from itertools import islice
 
 from dg_lsp.context.document import LineIndex, is_word
 from dg_lsp.context.edit_history import Edit
+from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.syntax_tree import LimitedParser
 
 NUM_EDITS = 4
 """The newest edits are repeated, so many of them."""
@@ -33,6 +35,7 @@ MAX_SITES = 100
 """A change with more sites is not repeated."""
 MAX_NEARBY = 80
 """Characters before a site that its context is read from."""
+MAX_PROPOSALS = 20
 MIN_CONFIDENCE = 0.6
 """On histories that the weights were not fitted to, 55 % of the first proposals are right (docs/log.md)."""
 _TOKEN = re.compile(
@@ -52,6 +55,10 @@ class Proposal:
     end: int
     text: str
     confidence: float
+
+    def applied(self, text: str) -> str:
+        """The text with the edit."""
+        return text[: self.start] + self.text + text[self.end :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,19 @@ def probability(features: Sequence[str]) -> float:
 def _weights() -> Mapping[str, float]:
     table = (resources.files(__package__) / "next_edit.toml").read_text(encoding="utf-8")
     return dict(tomllib.loads(table)["weights"])
+
+
+def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> list[Proposal]:
+    """The first repetitions of the last edits that add no syntax error, see `repetitions`."""
+    proposals = repetitions(lines, edits)[:MAX_PROPOSALS]
+    grammar = grammar_of(language_of(language_id).grammar) if proposals else None
+    if grammar is None:
+        return proposals
+    parser = LimitedParser(grammar)
+    root = parser.root(lines.text)
+    if root is None or root.has_error:  # the user is in the middle of a change
+        return proposals
+    return [proposal for proposal in proposals if not parser.has_error(proposal.applied(lines.text))]
 
 
 def repetitions(lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dg_lsp.context.edit_history import Edit, EditHistory
 from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.next_edit import Proposal, repetitions
+from dg_lsp.engine.next_edit import Proposal, next_edits
 from dg_lsp.server.documents import Change, Document, DocumentStore
 
 PAUSE_SECONDS = 0.3
@@ -89,7 +89,7 @@ def changed_line(document: Document, proposal: Proposal) -> tuple[str, str]:
 
 
 def _proposals(document: Document, edits: Sequence[Edit], past: _Past) -> NextEdits:
-    proposals = repetitions(document.lines, edits)
+    proposals = next_edits(document.lines, edits, document.language)
     if not proposals:
         return NextEdits(reason="no recent edit is likely to be repeated elsewhere")
     left = [proposal for proposal in proposals if changed_line(document, proposal) not in past.dismissed]
