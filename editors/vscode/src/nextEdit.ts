@@ -20,9 +20,6 @@ interface Shown {
   range: vscode.Range;
 }
 
-/** For key bindings: an edit is shown in the active editor. */
-const CONTEXT = "dg-lsp.isNextEditShown";
-
 export class NextEdits implements vscode.Disposable {
   private shown: Shown | undefined;
   private readonly decoration = vscode.window.createTextEditorDecorationType({
@@ -99,7 +96,7 @@ export class NextEdits implements vscode.Disposable {
     editor.revealRange(range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
     editor.setDecorations(this.decoration, [{ range: line.range, renderOptions: { after: { contentText } } }]);
     this.shown = { document: editor.document, version: editor.document.version, edit, range };
-    void vscode.commands.executeCommand("setContext", CONTEXT, true);
+    void vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", true);
     this.session.notify("textDocument/didShowInlineEdit", { item: edit });
     if (numPlaces > 1) {
       vscode.window.setStatusBarMessage(`dg-lsp: one of ${numPlaces} places; Tab makes this edit`, 5000);
@@ -109,7 +106,7 @@ export class NextEdits implements vscode.Disposable {
   private hide(): void {
     if (this.shown !== undefined) {
       this.shown = undefined;
-      void vscode.commands.executeCommand("setContext", CONTEXT, false);
+      void vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", false);
       vscode.window.visibleTextEditors.forEach((editor) => editor.setDecorations(this.decoration, []));
     }
   }
