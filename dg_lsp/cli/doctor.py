@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions
-from dg_lsp.cli.printing import print_facts, print_json, print_lines
+from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
 
 if TYPE_CHECKING:
@@ -71,11 +71,16 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     if as_json:
         print_json(tree)
     else:
-        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
-        print_facts({name: value for name, value in tree.items() if value is not None})
-        print_lines(f"warning: {warning}" for warning in messages["warnings"])
-        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
+        costs = {kind: _cost_text(passes) for kind, passes in (checkup.costs or {}).items()}
+        shown = tree | {"costs": costs, "warnings": None, "problems": None}
+        print_facts({name: value for name, value in shown.items() if value is not None})
+        print_lines(f"warning: {warning}" for warning in checkup.warnings)
+        print_lines([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"])
     return 3 if checkup.problems else 0
+
+
+def _cost_text(passes: dict[int, float]) -> str:
+    return ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
 
 
 def _software() -> dict[str, str | None]:
@@ -133,12 +138,8 @@ def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
     if settings.for_rewrites.model_key == settings.model_key:
         return
     with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
-        checkup.rewrite_model = {
-            "name": engine.spec.name,
-            **_memory_of(engine),
-            "follows_instructions": engine.follows_instructions,
-            "load_ms": round(load_ms, 3),
-        }
+        checkup.rewrite_model = {"name": engine.spec.name} | _memory_of(engine)
+        checkup.rewrite_model |= {"follows_instructions": engine.follows_instructions, "load_ms": round(load_ms, 3)}
     if not engine.follows_instructions:
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")

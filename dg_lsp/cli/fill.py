@@ -147,6 +147,6 @@ def why(
         print_json(asdict(explanation))
     else:
         print_line(explanation.sentence)
-        if explanation.text:
+        if explanation.text.strip():
             typer.echo(for_stream(explanation.text, sys.stdout))
     return 0 if explanation.outcome is Visibility.SHOWN else 1

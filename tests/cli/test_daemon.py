@@ -52,7 +52,7 @@ def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
     facts = dg_lsp("daemon", "status", "--json").json
     assert (facts["running"], facts["version"], facts["pid"]) == (True, __version__, os.getpid())
     shown = dg_lsp("daemon", "status").facts
-    assert (shown["running"], shown["pid"], shown["sessions"]) == ("True", str(os.getpid()), "0")
+    assert (shown["running"], shown["pid"], shown["sessions"]) == ("yes", str(os.getpid()), "0")
     again = dg_lsp("daemon", "start")
     assert (again.code, again.out) == (0, "")
     assert "runs already" in again.err
@@ -67,7 +67,7 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
     endpoint.write(record_of(endpoint))
     outcome = dg_lsp("daemon", "status")
     assert outcome.code == 1
-    assert outcome.facts.items() >= {"running": "False", "crashed process": "7", "log": str(endpoint.log)}.items()
+    assert outcome.facts.items() >= {"running": "no", "crashed process": "7", "log": str(endpoint.log)}.items()
     assert dg_lsp("daemon", "stop").code == 1
     assert endpoint.read() is None
 
