@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import attrs
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
@@ -16,7 +17,7 @@ from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed, check_decoder
 from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.settings import SamplerOptions
+from dg_lsp.settings import RemoteSettings, SamplerOptions, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.bench.contenders import Contender, LengthHint, RequestOptions
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dg_lsp.bench.runner import Run, RunHeader
     from dg_lsp.bench.sandbox import Sandbox
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.settings import RemoteSettings, Settings
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 REMOTE = "remote"
@@ -48,8 +48,6 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    import attrs
-
     from dg_lsp.bench.cut import case_middles, read_sources, write_cases
     from dg_lsp.bench.metrics import count
     from dg_lsp.context.exclusion import Exclusion
@@ -195,7 +193,7 @@ class BenchModel:
     threads: int | None
 
 
-def open_model(settings: "Settings") -> BenchModel:
+def open_model(settings: Settings) -> BenchModel:
     """Loads the model of the settings and measures its costs, as a server does."""
     if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
@@ -217,7 +215,7 @@ class Cases:
     def run(
         self,
         command: str,
-        settings: "Settings",
+        settings: Settings,
         options: "RequestOptions",
         opening: "AbstractContextManager[tuple[BenchModel, list[Contender]]]",
         listed: dict[str, Any],
@@ -239,7 +237,7 @@ class Cases:
 
 @contextmanager
 def _open_contender(
-    settings: "Settings", decoder: DecoderName | None, options: "RequestOptions"
+    settings: Settings, decoder: DecoderName | None, options: "RequestOptions"
 ) -> "Iterator[tuple[BenchModel, list[Contender]]]":
     from dg_lsp.bench.contenders import EngineContender
 
@@ -280,11 +278,9 @@ def _language_shares(attempts: "Sequence[Attempt]") -> dict[str, Any]:
 
 
 def _header(
-    command: str, opened: BenchModel, settings: "Settings", data: dict[str, Path], options: dict[str, Any]
+    command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
 ) -> "RunHeader":
     """What was measured, by which model, on which machine; without secrets of a remote server."""
-    import attrs
-
     from dg_lsp.bench.runner import Machine, RunHeader, file_sha256
 
     options = options | {"settings": attrs.asdict(settings.completion)}
@@ -302,7 +298,7 @@ def _header(
     )
 
 
-def remote_notes(settings: "RemoteSettings", name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
+def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
     """Sentences for a reader of the numbers of a remote server."""
     return (
         f"{name} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
@@ -327,7 +323,7 @@ def _print_tables(tables: "Iterable[Table]") -> None:
 
 
 def typing_tasks(
-    files: Iterable[Path], region: str | None, start: int | None, settings: "Settings"
+    files: Iterable[Path], region: str | None, start: int | None, settings: Settings
 ) -> "list[TypingTask]":
     """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
     from dg_lsp.bench.replay import typing_task

@@ -15,10 +15,10 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
+from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.settings import Settings
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -96,7 +96,7 @@ def _software() -> dict[str, str | None]:
     return versions
 
 
-def _try_model(checkup: Checkup, settings: "Settings") -> None:
+def _try_model(checkup: Checkup, settings: Settings) -> None:
     if settings.is_remote:
         _try_remote(checkup, settings)
         return
@@ -132,7 +132,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
 
 
-def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
+def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
     from dg_lsp.models.registry import instruction_model
 
     if settings.for_rewrites.model_key == settings.model_key:
@@ -152,7 +152,7 @@ def _memory_of(engine: "Engine") -> dict[str, int]:
     return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held}
 
 
-def _try_remote(checkup: Checkup, settings: "Settings") -> None:
+def _try_remote(checkup: Checkup, settings: Settings) -> None:
     from dg_lsp.postprocess.validate import Reason
 
     with closing(loading.open_engine(settings)) as engine:

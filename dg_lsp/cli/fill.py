@@ -15,12 +15,11 @@ from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOpt
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import SamplerOptions
+from dg_lsp.settings import SamplerOptions, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.settings import Settings
 
 
 def fill(
@@ -75,7 +74,7 @@ def fill(
 
 
 def _fill_position(
-    request: "FillRequest", source: "SourceFile", settings: "Settings", run: RunOptions, *, write: bool
+    request: "FillRequest", source: "SourceFile", settings: Settings, run: RunOptions, *, write: bool
 ) -> int:
     """Completes the code at an offset; returns the exit code."""
     from rich.console import Console

@@ -164,7 +164,7 @@ def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
 
 
 def set_up(*, is_agreed: bool) -> None:
-    """Shows the plan, asks unless the user agreed already, and does it."""
+    """Shows the plan, puts one question unless the user agreed already, and carries the plan out."""
     loading.configure({})
     plan = measure()
     print_facts(plan.tree)
