@@ -49,13 +49,14 @@ class ModelOptions:
         if self.remote is not None:
             tree |= {"remote": {"url": self.remote, "model": self.model}, "rewrite": {"model": ""}}
         elif self.model is not None:
-            tree |= {"model": {**tree["model"], "name": self.model}, "remote": {"url": ""}}
+            tree["model"]["name"] = self.model
+            tree["remote"] = {"url": ""}
         return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
 
     @property
     def tree_of_rewrites(self) -> dict[str, Any]:
         """The same for commands that take `rewrite.model`: a model that is named replaces that one too."""
-        return self.tree if self.model is None else {**self.tree, "rewrite": {"model": ""}}
+        return self.tree if self.model is None else self.tree | {"rewrite": {"model": ""}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

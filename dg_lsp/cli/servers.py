@@ -84,7 +84,7 @@ def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | No
         return
     tree = _located(settings)
     if "name" in over.get("model", {}):
-        over = {**over, "model": {**over["model"], "name": tree["model"]["name"]}}
+        over = dict(over) | {"model": over["model"] | {"name": tree["model"]["name"]}}
     try:
         connection = client.open_session(endpoint, {"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
     except DaemonError as error:
@@ -129,7 +129,7 @@ def serve(
     over = model.tree
     if gpu is not None:
         pin_gpu(gpu)
-        over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
+        over["model"]["device"] = "gpu"  # an error instead of the processor
     settings = configure(over)
     rules = AccessRules(
         keys=_read_keys(api_key_file),
