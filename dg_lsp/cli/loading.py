@@ -316,7 +316,7 @@ def open_measured(settings: Settings) -> "tuple[LoadedModel, LocalEngine, int | 
 
 
 def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> "LocalEngine":
-    """An engine that knows the costs of its model."""
+    """An engine with the measured costs of its model."""
     from dg_lsp.engine.decoder_selection import measure_costs
     from dg_lsp.engine.engine import LocalEngine
 

@@ -40,7 +40,7 @@ def open_session(endpoint: Endpoint, settings: Mapping[str, Any], command: Seque
     return answered[0]
 
 
-def ask(endpoint: Endpoint, wanted: str) -> dict[str, Any] | None:
+def query(endpoint: Endpoint, wanted: str) -> dict[str, Any] | None:
     """The daemon's answer to `status` or `stop`; None if no daemon runs. Raises as `call` does."""
     if (answered := call(endpoint, {"want": wanted})) is None:
         return None

@@ -10,7 +10,7 @@ from shared_daemon import TIMEOUT, wait_until
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
@@ -78,7 +78,7 @@ def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     thread.start()
     wait_until(endpoint.read)
-    assert "stopping" in ask(endpoint, "stop")
+    assert "stopping" in query(endpoint, "stop")
     thread.join(TIMEOUT)
     assert outcomes[0].code == 0
     assert f"the daemon listens at {endpoint.socket_path} (process {os.getpid()})\n" in outcomes[0].err
