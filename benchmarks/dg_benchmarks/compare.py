@@ -23,7 +23,7 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, 
 from dg_lsp.bench.runner import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.measurements import REMOTE, BenchModel, Cases, finish, remote_notes
+from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes
 from dg_lsp.cli.options import ModelOptions
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from dg_lsp.bench import replay
+from dg_lsp.cli.bench import typing_tasks
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.cli.measurements import typing_tasks
 from dg_lsp.settings import Settings
 
 NUM_BEFORE = 6
