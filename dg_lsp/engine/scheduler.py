@@ -76,7 +76,7 @@ class Job:
     @property
     def deadline(self) -> float:
         """In `time.monotonic` seconds."""
-        return self.arrival + (self.request.deadline_ms or self.settings.deadline_ms) / 1e3
+        return self.request.deadline_from(self.arrival, self.settings)
 
     @property
     def key(self) -> Key:
