@@ -75,9 +75,6 @@ class Reciter:
         self.calls.append(("prefill", len(prompt_ids), ()))
         return len(prompt_ids) - common_prefix_length(held, prompt_ids)
 
-    def drift(self, _slot):
-        return 0
-
     def predict(self, slot, canvases, temperature, rng, lanes=()):
         del temperature, rng
         self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))

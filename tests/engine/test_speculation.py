@@ -104,9 +104,6 @@ class Drifting(ScriptedDenoiser):
         self.drifts = []  # at each step of a fill
         self.is_inside, self.go_on = threading.Event(), threading.Event()
 
-    def drift(self, slot):
-        return 0 if slot else self.num_passes
-
     def refresh(self, slot):
         if slot or not self.num_passes:
             return 0
