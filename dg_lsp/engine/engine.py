@@ -27,6 +27,7 @@ from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
     ChatRequest,
+    Ending,
     EngineRequest,
     FillRequest,
     FillResult,
@@ -368,8 +369,8 @@ class LocalEngine(Engine):
         verdict = request.judge(stop.shown_bytes(draft), draft.score, self.settings)
         if isinstance(verdict, Rejection):
             return verdict
-        is_cut = stop.ending(draft, run.task.costs.num_passes).is_cut
-        return replace(verdict, confidence=run.confidence(draft), is_cut=is_cut)
+        ending = stop.ending(draft, run.task.costs.num_passes) or Ending.CONTEXT
+        return replace(verdict, confidence=run.confidence(draft), is_cut=ending.is_cut)
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, ahead: int = 0) -> Layout:
