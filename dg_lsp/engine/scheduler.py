@@ -34,7 +34,7 @@ from dg_lsp.settings import CompletionSettings, Settings
 Result = TypeVar("Result")
 Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
-OnStep = Callable[[Progress], None]
+OnFrame = Callable[[Frame], None]
 
 DEADLINE_GRACE = 0.03
 """Seconds after its deadline in which a request may return what it has."""
@@ -67,7 +67,7 @@ class Job:
 
     request: EngineRequest[Any]
     settings: CompletionSettings
-    on_step: OnStep | None = None
+    on_frame: OnFrame | None = None
     arrival: float = field(default_factory=time.monotonic)
     future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
@@ -226,7 +226,7 @@ class Scheduler:
     def submit(
         self,
         request: EngineRequest[Result],
-        on_step: OnStep | None = None,
+        on_frame: OnFrame | None = None,
         settings: CompletionSettings | None = None,
         listeners: tuple[SchedulerListener, ...] | None = None,
     ) -> Future[Result]:
@@ -234,10 +234,10 @@ class Scheduler:
 
         An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
         now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
-        `on_step` is called by the model thread after each forward pass. `settings` and `listeners` replace the
+        `on_frame` is called by the model thread with each canvas. `settings` and `listeners` replace the
         scheduler's.
         """
-        job = Job(request, settings or self._settings, on_step)
+        job = Job(request, settings or self._settings, on_frame)
         for listener in self.listeners if listeners is None else listeners:
             job.future.add_done_callback(partial(_report, listener, job))
         if isinstance(request, FillRequest) and job.settings.type_through:
@@ -291,10 +291,6 @@ class Scheduler:
         """See `Engine.slots`; none while the model is closed."""
         engine = self._engine
         return engine.slots if engine is not None else ()
-
-    def frame(self, progress: Progress) -> Frame:
-        """See `Engine.frame`; for callbacks on the model thread."""
-        return self._open().frame(progress)
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
@@ -407,8 +403,8 @@ class Scheduler:
                         continue
                     progress = next(job.steps)
                     job.num_passes = progress.number
-                    if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
-                        job.on_step(progress)
+                    if job.on_frame is not None and len(progress.ids):  # not between pieces of a prompt
+                        job.on_frame(self._open().frame(progress))
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request

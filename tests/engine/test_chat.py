@@ -100,4 +100,4 @@ def test_newer_request_of_a_conversation_replaces_the_older(scheduler_of):
     denoiser.allowed.release(20)
     assert (other.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
     assert denoiser.num_steps <= 1 + 4 + 4
-    assert [progress.number for progress in seen] == [1, 2, 3, 4]
+    assert [frame.step for frame in seen] == [1, 2, 3, 4]
