@@ -81,11 +81,11 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
     chunks = (
         Snippet(SnippetSource.OPEN_FILES, "large.py", "x" * 1900),
         Snippet(SnippetSource.OPEN_FILES, "small.py", "x" * 100),
-        Snippet(SnippetSource.EDITS, "d.py", "x" * 100),
+        Snippet(SnippetSource.EDITS, "d", "x" * 100),
     )
     model = FakeModel("width * height")
     fill(model, snippets=Snippets(chunks, share=0.25))
-    assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d.py"]
+    assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d"]
 
 
 @pytest.mark.parametrize(
