@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dg_lsp.canvas.gaps import GapsLayout, gaps_layout
-from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.prompt_format import in_format, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import Snapshot, TextStyle
@@ -189,14 +188,12 @@ class GapsFill(RangeTask):
         end_ids = frozenset(model.spec.end_ids)
         scores = [[0.0] * layout.num_gaps for _ in steps]
         if not limits.is_over():
-            joined = [_joined(layout, step, end_ids) for step in steps]
-            scores = join_scores(task, [ids for ids, _ in joined], [ends for _, ends in joined])
-            costs.num_passes += 1
+            scores = join_scores(task, steps, lambda step: layout.gaps(step.frozen))
             yield _shown(layout, steps, costs.num_passes)
         with costs.stage("postprocess"):
             for number in range(layout.num_gaps):
                 drafts = [
-                    replace(_draft(layout, step, number, end_ids), join=joins[number])
+                    replace(_draft(step, layout.gaps(step.frozen)[number], end_ids), join=joins[number])
                     for step, joins in zip(steps, scores, strict=True)
                 ]
                 drafts.sort(key=lambda draft: -draft.score)
@@ -232,8 +229,8 @@ class GapsFill(RangeTask):
 def _shown(layout: GapsLayout, steps: Sequence[Step], number: int) -> Progress:
     """The most probable canvas from the first gap to the last one."""
     step = max(steps, key=_mean_confidence)
-    where = slice(layout.gap(0, step.frozen).start, layout.gap(layout.num_gaps - 1, step.frozen).stop)
-    part = step.take(where)
+    gaps = layout.gaps(step.frozen)
+    part = step.take(slice(gaps[0].start, gaps[-1].stop))
     return Progress(0, number, EMPTY, part.draft_ids, part.confidence, part.committed, part.frozen)
 
 
@@ -242,21 +239,7 @@ def _mean_confidence(step: Step) -> float:
     return float(np.log(np.maximum(free, 1e-9)).mean()) if len(free) else 0.0
 
 
-def _draft(layout: GapsLayout, step: Step, number: int, end_ids: frozenset[int]) -> Draft:
+def _draft(step: Step, gap: slice, end_ids: frozenset[int]) -> Draft:
     """The fill of a gap; it has ended if all of it is settled."""
-    where = layout.gap(number, step.frozen)
-    draft = EMPTY.grow(step.draft_ids[where], step.confidence[where], end_ids)
-    return replace(draft, is_ended=bool(step.committed[where].all()))
-
-
-def _joined(layout: GapsLayout, step: Step, end_ids: frozenset[int]) -> tuple[TokenIds, list[int]]:
-    """The canvas with the fill of each gap up to its end, and where the fills end in it."""
-    parts: list[TokenIds] = []
-    ends: list[int] = []
-    at = 0
-    for number in range(layout.num_gaps):
-        where = layout.gap(number, step.frozen)
-        parts += [step.canvas_ids[at : where.start], _draft(layout, step, number, end_ids).ids]
-        ends.append(sum(map(len, parts)))
-        at = where.stop
-    return np.concatenate([*parts, step.canvas_ids[at:]]), ends
+    draft = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], end_ids)
+    return replace(draft, is_ended=bool(step.committed[gap].all()))
