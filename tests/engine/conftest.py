@@ -32,9 +32,9 @@ def engine_of():
 def ask():
     """A request at the `|` in the text."""
 
-    def make(text, **more):
+    def make(text, **options):
         offset = text.index("|")
-        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1)), offset, **more)
+        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1)), offset, **options)
 
     return make
 
@@ -106,8 +106,8 @@ class Reciter:
 def reciting():
     """(engine, denoiser) of a text that the model predicts everywhere."""
 
-    def make(text, spec, settings=None, **more):
-        denoiser = Reciter(text, spec, **more)
+    def make(text, spec, settings=None, **options):
+        denoiser = Reciter(text, spec, **options)
         return LocalEngine(denoiser, denoiser.tokenizer, settings or NO_HURRY), denoiser
 
     return make
@@ -118,12 +118,12 @@ def scheduler_of():
     """A scheduler over a denoiser; `before` runs each time the model is opened."""
     schedulers = []
 
-    def make(denoiser, settings=LONG, before=lambda: None, **more):
+    def make(denoiser, settings=LONG, before=lambda: None, **options):
         def open_engine():
             before()
             return LocalEngine(denoiser, denoiser.tokenizer, settings)
 
-        schedulers.append(Scheduler(open_engine, settings, **more))
+        schedulers.append(Scheduler(open_engine, settings, **options))
         return schedulers[-1]
 
     yield make

@@ -95,9 +95,9 @@ def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     ended = threading.Event()
 
     class Noting(LocalEngine):
-        def rewrite(self, request, **more):
+        def rewrite(self, request, **options):
             try:
-                return (yield from super().rewrite(request, **more))
+                return (yield from super().rewrite(request, **options))
             finally:
                 ended.set()
 
