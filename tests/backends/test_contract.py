@@ -173,10 +173,9 @@ def test_prefill_decodes_only_new_tokens(denoiser):
 
 def test_exact_slot_has_nothing_to_refresh(denoiser):
     denoiser.prefill(0, encoded(denoiser))
-    assert (denoiser.drift(0), denoiser.refresh(0)) == (0, 0)
-    for method in (denoiser.drift, denoiser.refresh):
-        with pytest.raises(RequestError):
-            method(4)
+    assert denoiser.refresh(0) == 0
+    with pytest.raises(RequestError):
+        denoiser.refresh(4)
 
 
 def test_reused_prefix_predicts_the_same(denoiser):

@@ -75,7 +75,7 @@ def test_a_gap_is_found_again_after_its_canvas_was_resized():
     layout, spec = layout_in(PromptFormat.FIM)
     canvas = canvas_of(layout, spec)
     kept = np.delete(np.arange(len(canvas.frozen)), [1, *np.flatnonzero(~canvas.frozen)[2:4]])
-    gaps = [layout.gap(number, canvas.frozen[kept]) for number in range(3)]
+    gaps = layout.gaps(canvas.frozen[kept])
     assert [gap.stop - gap.start for gap in gaps] == [1, 0, 2]
     assert gaps[1].start == 1 + len("\n    y = ")
 

@@ -139,11 +139,6 @@ class ContextDenoiser(ABC):
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
 
-    def drift(self, slot: int) -> int:
-        """See `Denoiser.drift`; always exact."""
-        check_slot(slot, self.num_slots)
-        return 0
-
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
         check_slot(slot, self.num_slots)
@@ -235,11 +230,6 @@ class LlamaDenoiser(ContextDenoiser):
             _log.warning(self._warning)
             self._warning = ""
         return self._cache.prefill(slot, prompt, most)
-
-    def drift(self, slot: int) -> int:
-        """See `Denoiser.drift`."""
-        check_slot(slot, self.num_slots)
-        return self._cache.drift(slot)
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`."""

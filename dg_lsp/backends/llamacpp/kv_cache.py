@@ -85,7 +85,7 @@ class KvCache:
         return num_decoded + len(ids) - kept
 
     def drift(self, slot: int) -> int:
-        """See `Denoiser.drift`."""
+        """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
         return self._drifts[slot].num_edits if slot in self._drifts else 0
 
     def refresh(self, slot: int) -> int:
