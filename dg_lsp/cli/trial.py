@@ -97,7 +97,7 @@ def _test(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
         identities = _identities(path)
         size = sum(part.stat().st_size for part in identities)
     passed = _read_record()
-    key = hashlib.sha256("\n".join((*identities.values(), runtime)).encode()).hexdigest()
+    key = hashlib.sha256("\n".join((*identities.values(), runtime, settings.prompt_attention)).encode()).hexdigest()
     if key not in passed:
         read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
         if size >= _ANNOUNCED_BYTES:

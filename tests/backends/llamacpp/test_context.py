@@ -14,7 +14,7 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
 LARGE = 2048
-KINDS = ("cached", "conditioned", "exact")
+KINDS = ("cached", "conditioned", "per_request", "exact")
 rng = np.random.default_rng(3)
 PROMPTS = [token_ids(rng.integers(110, 250, size)) for size in (300, 200, 310, 120)]
 LONG = token_ids(rng.integers(110, 250, 700))
@@ -35,7 +35,7 @@ def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
         if kind == "cached":
             return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
         if kind != "conditioned":
-            return open_masked(masked_model("dream")[1], spec=changes, **settings)
+            return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
         settings = ModelSettings(threads=1, gpu_layers=0, **settings)
         model = LlamaModel.load(tiny_repacked, settings)
         spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
