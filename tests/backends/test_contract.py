@@ -97,9 +97,9 @@ def test_samples_follow_the_seed(denoiser):
     for seed in (1, 1, 2):
         predict_fresh(denoiser, masks(1))
         samples.append(predict(denoiser, masks(32), temperature=2.0, seed=seed)[0])
-    first, again, other = samples
-    assert np.array_equal(first.sampled_ids, again.sampled_ids)
-    assert not np.array_equal(first.sampled_ids, other.sampled_ids)
+    first, repeated, reseeded = samples
+    assert np.array_equal(first.sampled_ids, repeated.sampled_ids)
+    assert not np.array_equal(first.sampled_ids, reseeded.sampled_ids)
     for prediction in samples:
         is_best = prediction.sampled_ids == prediction.argmax_ids
         assert np.allclose(prediction.sampled_confidence[is_best], prediction.confidence[is_best])
@@ -282,8 +282,8 @@ def test_extension_predicts_what_follows_each_token(denoiser):
     assert np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
     assert not np.isin(prediction.argmax_ids, denoiser.spec.banned_ids).any()
     for number in range(len(after)):
-        one = slice(number, number + 1)
-        check_close(denoiser.extend(1, after[one]), take(prediction, one), ATOL)
+        position = slice(number, number + 1)
+        check_close(denoiser.extend(1, after[position]), take(prediction, position), ATOL)
 
 
 @only_causal
@@ -342,9 +342,10 @@ def difference(left, right):
 
 @only_conditioned
 def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(denoiser):
-    [first], [again] = conditioned(denoiser, ([0], ())), conditioned(denoiser, ([0], ()))
+    [first] = conditioned(denoiser, ([0], ()))
+    [repeated] = conditioned(denoiser, ([0], ()))
     [second] = conditioned(denoiser, ([0], ()), ([0], ()))
-    check_close(first, again, 1e-4)
+    check_close(first, repeated, 1e-4)
     assert difference(first, second) > 0.2
 
 
@@ -352,9 +353,9 @@ def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(den
 def test_canvas_is_conditioned_on_its_own_lane(denoiser):
     [alone] = conditioned(denoiser, ([1], ()), ([1], ()))
     [raced] = conditioned(denoiser, ([0, 1, 2], ()), ([0], [0]), ([1], [1]))
-    [other] = conditioned(denoiser, ([0, 1, 2], ()), ([1], [2]))
+    [mismatched] = conditioned(denoiser, ([0, 1, 2], ()), ([1], [2]))
     check_close(alone, raced, ATOL)
-    assert difference(alone, other) > 0.2
+    assert difference(alone, mismatched) > 0.2
 
 
 @only_conditioned

@@ -208,5 +208,7 @@ def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, nu
     monkeypatch.setattr(device_graph.functions(), "backend_dev_get", lambda index: index)
     monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
     device = GraphDevice.open(GPU_KINDS, number)
-    facts = None if device is None else (device.native, device.memory_free)
-    assert facts == (None if opened_device is None else (opened_device, 100 + opened_device))
+    if opened_device is None:
+        assert device is None
+    else:
+        assert (device.native, device.memory_free) == (opened_device, 100 + opened_device)

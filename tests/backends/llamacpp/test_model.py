@@ -133,9 +133,8 @@ def test_damaged_vocabulary_is_an_error(tiny_path, tmp_path, opened):
 
 
 def test_cpu_is_a_device():
-    found = devices()
-    assert any(device.kind == "cpu" and device.memory_total > 0 for device in found)
-    assert all(device.name and device.memory_free <= device.memory_total for device in found)
+    assert any(device.kind == "cpu" and device.memory_total > 0 for device in devices())
+    assert all(device.name and device.memory_free <= device.memory_total for device in devices())
 
 
 @pytest.mark.parametrize(("features", "is_used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX512 = 1 | ", True)])
