@@ -68,10 +68,10 @@ def test_broken_file_is_one_line_with_advice(tiny_path, tmp_path, damage):
     assert re.search("[;:,].* (download|name|use) ", str(caught.value))
 
 
-def test_missing_file_and_directory_are_refused(tmp_path):
-    for path, problem in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "directory")):
-        with pytest.raises(ModelNotFoundError, match=problem):
-            LlamaModel.load(path, CPU)
+@pytest.mark.parametrize(("name", "problem"), [("none.gguf", "does not exist"), ("", "directory")])
+def test_missing_file_and_directory_are_refused(tmp_path, name, problem):
+    with pytest.raises(ModelNotFoundError, match=problem):
+        LlamaModel.load(tmp_path / name, CPU)
 
 
 @pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])

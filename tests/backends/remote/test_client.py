@@ -145,6 +145,7 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (chunked(event("w * "), end=b""), "broke the connection"),
         (b"\x16\x03\x01\x02\x00\x01", "broke the connection"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "response",
 )
 def test_invalid_response_is_an_error_that_does_not_quote_it(serve, model_of, response, message):
     server = serve(response)
