@@ -179,7 +179,7 @@ def _describe_masked(
     metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens
 ) -> ModelSpec | None:
     """The spec of a masked diffusion model of a known family; None for every other model."""
-    architecture = metadata.get("general.architecture", "")
+    architecture = metadata.get("general.relabelled_from") or metadata.get("general.architecture", "")
     family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None
