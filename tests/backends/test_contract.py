@@ -241,7 +241,6 @@ def test_unknown_slots_are_refused(denoiser, slot):
     for request_ in (
         lambda: denoiser.prefill(slot, encoded(denoiser)),
         lambda: predict(denoiser, masks(8), slot=slot),
-        lambda: denoiser.drift(slot),
         lambda: denoiser.refresh(slot),
     ):
         with pytest.raises(RequestError):
