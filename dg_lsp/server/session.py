@@ -22,7 +22,7 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import ModelTime, OnStep, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
@@ -226,8 +226,8 @@ class Server(LanguageServer):
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
-        on_step = self._canvas_sender(request.snapshot.uri) if request.gaps else None
-        result = await asyncio.wrap_future(scheduler.submit(request, on_step))
+        on_frame = self._canvas_sender(request.snapshot.uri) if request.gaps else None
+        result = await asyncio.wrap_future(scheduler.submit(request, on_frame))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -401,11 +401,9 @@ class Server(LanguageServer):
             self.update_status()
             self.log(types.MessageType.Info, "the server answers again")
 
-    def _canvas_sender(self, uri: str) -> OnStep | None:
+    def _canvas_sender(self, uri: str) -> OnFrame | None:
         """A function that sends the canvases of completions; None if the client has not requested them."""
-        if self._models is None or not self.sends_canvases:
-            return None
-        return canvas_sender(self.protocol.notify, self._models.completion.frame, uri)
+        return canvas_sender(self.protocol.notify, uri) if self.sends_canvases else None
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:
