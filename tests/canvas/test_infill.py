@@ -65,15 +65,25 @@ def test_gap_lengths_leave_room_for_the_suffix(layout, length, spec, gaps):
     assert gap_lengths(layout, length, spec) == gaps
 
 
-def test_all_canvases_fit_into_one_pass():
-    assert [shared_length(LONG, length, num) for length, num in ((64, 4), (128, 4), (128, 1))] == [64, 64, 128]
+@pytest.mark.parametrize(("length", "num_canvases", "shared"), [(64, 4, 64), (128, 4, 64), (128, 1, 128)])
+def test_all_canvases_fit_into_one_pass(length, num_canvases, shared):
+    assert shared_length(LONG, length, num_canvases) == shared
 
 
-def test_a_gap_doubles_as_far_as_it_fits():
-    sizes = [grown(gap, LONG, SPEC, most) for gap, most in ((8, 64), (32, 64), (32, 40), (48, 64))]
-    assert sizes == [16, 48, 40, None]
-    assert grown(32, LAST, SPEC, 64) == 56
+@pytest.mark.parametrize(
+    ("layout", "gap", "most", "doubled"),
+    [
+        pytest.param(LONG, 8, 64, 16, id="twice as long"),
+        pytest.param(LONG, 32, 64, 48, id="up to the longest canvas"),
+        pytest.param(LONG, 32, 40, 40, id="up to the limit"),
+        pytest.param(LONG, 48, 64, None, id="no room"),
+        pytest.param(LAST, 32, 64, 56, id="no suffix"),
+    ],
+)
+def test_a_gap_doubles_as_far_as_it_fits(layout, gap, most, doubled):
+    assert grown(gap, layout, SPEC, most) == doubled
 
 
-def test_the_shortest_canvas_for_a_gap():
-    assert [canvas_of(gap, LONG, SPEC) for gap in (16, 17, 60)] == [32, 64, 64]
+@pytest.mark.parametrize(("gap", "length"), [(16, 32), (17, 64), (60, 64)])
+def test_a_gap_is_filled_in_the_shortest_canvas_that_has_room_for_it(gap, length):
+    assert canvas_of(gap, LONG, SPEC) == length

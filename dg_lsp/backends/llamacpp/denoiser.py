@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.kv_cache import KvCache
@@ -223,21 +224,21 @@ class LlamaDenoiser(ContextDenoiser):
         self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
+    @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`."""
         prompt = self._checked_prompt(slot, prompt_ids)
         if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
             _log.warning(self._warning)
             self._warning = ""
         return self._cache.prefill(slot, prompt, most)
 
+    @override
     def refresh(self, slot: int) -> int:
-        """See `Denoiser.refresh`."""
         check_slot(slot, self.num_slots)
         return self._cache.refresh(slot)
 
+    @override
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`."""
         if self.spec.block_length or self.spec.is_bidirectional:
             return super().extend(slot, ids)
         check_slot(slot, self.num_slots)
@@ -260,6 +261,7 @@ class LlamaDenoiser(ContextDenoiser):
         self._cache.set_ids(slot, token_ids(np.concatenate([old, ids])))
         return prediction
 
+    @override
     def _num_used(self) -> int:
         return self._cache.num_used
 
@@ -267,6 +269,7 @@ class LlamaDenoiser(ContextDenoiser):
         """The end of the prompt that is not in the cache; every step decodes it before each canvas."""
         return NOTHING
 
+    @override
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         num_ahead = len(self._ahead(slot))
         limit = self._budget.canvas_tokens - num_ahead * min(len(canvases), MAX_CANVASES)
@@ -284,6 +287,7 @@ class LlamaDenoiser(ContextDenoiser):
                 f"all slots together {limit_of_all}; raise context_length"
             )
 
+    @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
         self._decode_canvases(slot, query.ids, query.lengths, query.outputs)

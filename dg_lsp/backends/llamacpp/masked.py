@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from typing_extensions import override
 
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce
 from dg_lsp.backends.llamacpp.library import decode_error
@@ -32,14 +33,15 @@ class ShiftedDenoiser(LlamaDenoiser):
         self._next: dict[int, tuple[TokenIds, Floats]] = {}
         """By slot: all its tokens, and the logits after the last one, shape (1, V)."""
 
+    @override
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`."""
         self._next.pop(slot, None)
         prediction = super().extend(slot, ids, allowed)
         if not allowed:  # otherwise the logits lack the other tokens
             self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
         return prediction
 
+    @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         prompt = self._cache.ids(slot)
         if not len(prompt):
@@ -69,8 +71,9 @@ class BlockDenoiser(LlamaDenoiser):
         self._next: dict[int, tuple[TokenIds, Prediction]] = {}
         """By slot: whole blocks of a prompt, and the prediction of the token after them, shape (1,)."""
 
+    @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; the tokens after the last whole block are not counted."""
+        """The tokens after the last whole block are not counted."""
         prompt = self._checked_prompt(slot, prompt_ids)
         num_whole = len(prompt) - len(prompt) % self.spec.block_length
         blocks, rest = prompt[:num_whole], prompt[num_whole:]
@@ -91,9 +94,11 @@ class BlockDenoiser(LlamaDenoiser):
         self._next[slot] = blocks, self._append(slot, last, is_last, reduce, causal=False)
         return num_decoded + len(last)
 
+    @override
     def _ahead(self, slot: int) -> TokenIds:
         return self._rest.get(slot, NOTHING)
 
+    @override
     def _predict(
         self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
     ) -> list[Prediction]:
@@ -121,8 +126,9 @@ class PerRequestDenoiser(LlamaDenoiser):
         self._prompts: dict[int, TokenIds] = {}
         """By slot, computed or not."""
 
+    @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; the next step decodes the whole prompt."""
+        """The next step decodes the whole prompt."""
         del most
         prompt = self._checked_prompt(slot, prompt_ids)
         self._cache.clear(slot)
@@ -134,6 +140,7 @@ class PerRequestDenoiser(LlamaDenoiser):
         prompt = self._prompts.get(slot, NOTHING)
         return prompt[:-1] if self.spec.is_shifted else prompt
 
+    @override
     def _ahead(self, slot: int) -> TokenIds:
         return self._prompts.get(slot, NOTHING)[len(self._cached(slot)) :]
 
@@ -141,10 +148,12 @@ class PerRequestDenoiser(LlamaDenoiser):
         """Prompt tokens that the next step computes: all of the cached part, or none."""
         return len(self._cached(slot)) - len(self._cache.ids(slot))
 
+    @override
     def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
         longest, *shorter = sorted(lengths, reverse=True)
         super()._check_room(slot, [self._num_missing(slot) + longest, *shorter])
 
+    @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         if not self._num_missing(slot):
             return super()._predict_open(slot, canvases, reduce)
@@ -165,13 +174,15 @@ class ExactDenoiser(ContextDenoiser):
         super().__init__(model, spec, settings)
         self._prompts: dict[int, TokenIds] = {}
 
+    @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; every step decodes the whole prompt."""
+        """Every step decodes the whole prompt."""
         del most
         prompt = self._checked_prompt(slot, prompt_ids)
         self._prompts[slot] = prompt
         return len(prompt)
 
+    @override
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         check_slot(slot, self.num_slots)
         limit, num_prompt = self._budget.slot_limit, len(self._prompts.get(slot, NOTHING))
@@ -186,6 +197,7 @@ class ExactDenoiser(ContextDenoiser):
             )
         return checked
 
+    @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         """Decodes as many canvases together as fit."""
         prompt = self._prompts.get(slot, NOTHING)

@@ -1,10 +1,11 @@
 """Chat templates of published models: their prompts are what transformers makes of them, token by token.
 
-Each case is a tiny GGUF file with the template and the special tokens of a model. The templates are verbatim; the
-expected texts were computed by transformers 5.23 (`apply_chat_template`).
+Each case is a tiny GGUF file with the template and the special tokens of a model. The templates, in the folder
+`chat_templates`, are verbatim; the expected texts were computed by transformers 5.23 (`apply_chat_template`).
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tiny_vocabulary import Model, opener
@@ -14,61 +15,15 @@ from dg_lsp.canvas.chat_template import MAX_SOURCE
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
-QWEN = (
-    "{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n    {%- if messages[0]['role'] == 'system' %}\n        "
-    "{{- messages[0]['content'] }}\n    {%- else %}\n        {{- 'You are Qwen, created by Alibaba Cloud. You are a"
-    " helpful assistant.' }}\n    {%- endif %}\n    {{- \"\\n\\n# Tools\\n\\nYou may call one or more functions to "
-    "assist with the user query.\\n\\nYou are provided with function signatures within <tools></tools> XML "
-    'tags:\\n<tools>" }}\n    {%- for tool in tools %}\n        {{- "\\n" }}\n        {{- tool | tojson }}\n    {%-'
-    ' endfor %}\n    {{- "\\n</tools>\\n\\nFor each function call, return a json object with function name and '
-    'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{\\"name\\": <function-name>, '
-    '\\"arguments\\": <args-json-object>}\\n</tool_call><|im_end|>\\n" }}\n{%- else %}\n    {%- if '
-    "messages[0]['role'] == 'system' %}\n        {{- '<|im_start|>system\\n' + messages[0]['content'] + "
-    "'<|im_end|>\\n' }}\n    {%- else %}\n        {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud."
-    " You are a helpful assistant.<|im_end|>\\n' }}\n    {%- endif %}\n{%- endif %}\n{%- for message in messages %}"
-    '\n    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == '
-    "\"assistant\" and not message.tool_calls) %}\n        {{- '<|im_start|>' + message.role + '\\n' + "
-    "message.content + '<|im_end|>' + '\\n' }}\n    {%- elif message.role == \"assistant\" %}\n        {{- "
-    "'<|im_start|>' + message.role }}\n        {%- if message.content %}\n            {{- '\\n' + message.content "
-    "}}\n        {%- endif %}\n        {%- for tool_call in message.tool_calls %}\n            {%- if "
-    "tool_call.function is defined %}\n                {%- set tool_call = tool_call.function %}\n            {%- "
-    'endif %}\n            {{- \'\\n<tool_call>\\n{"name": "\' }}\n            {{- tool_call.name }}\n            '
-    '{{- \'", "arguments": \' }}\n            {{- tool_call.arguments | tojson }}\n            {{- '
-    "'}\\n</tool_call>' }}\n        {%- endfor %}\n        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == "
-    '"tool" %}\n        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}\n            {{-'
-    " '<|im_start|>user' }}\n        {%- endif %}\n        {{- '\\n<tool_response>\\n' }}\n        {{- "
-    "message.content }}\n        {{- '\\n</tool_response>' }}\n        {%- if loop.last or (messages[loop.index0 + "
-    "1].role != \"tool\") %}\n            {{- '<|im_end|>\\n' }}\n        {%- endif %}\n    {%- endif %}\n{%- "
-    "endfor %}\n{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}"
-)
-LLAMA3 = (
-    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
-    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
-    "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
-    "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% "
-    "endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
-    "raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if "
-    "(message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif "
-    "%}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}{% if "
-    "add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
-)
-MISTRAL = (
-    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
-    "raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if "
-    "message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == "
-    "'assistant' %}{{ message['content'] + eos_token}}{% else %}{{ raise_exception('Only user and assistant roles "
-    "are supported!') }}{% endif %}{% endfor %}"
-)
-DEEPSEEK = (
-    "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}{{ bos_token "
-    "}}{% for message in messages %}{% if message['role'] == 'user' %}{{ 'User: ' + message['content'] + '\n\n' "
-    "}}{% elif message['role'] == 'assistant' %}{{ 'Assistant: ' + message['content'] + eos_token }}{% elif "
-    "message['role'] == 'system' %}{{ message['content'] + '\n\n' }}{% endif %}{% endfor %}{% if "
-    "add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
+
+def published(name):
+    """The chat template of a model as it was published."""
+    path = Path(__file__).parent / "chat_templates" / f"{name}.jinja"
+    return path.read_text(encoding="utf-8").removesuffix("\n")
+
+
+QWEN = published("qwen")
+GEMMA = published("gemma")
 
 
 @dataclass(frozen=True)
@@ -97,7 +52,7 @@ CASES = (
             start="<|begin_of_text|>",
             end="<|eot_id|>",
         ),
-        LLAMA3,
+        published("llama3"),
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nIs it 4?<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
@@ -113,7 +68,7 @@ CASES = (
     ),
     Case(
         Model(("<s>", "</s>"), "Mistral 7B Instruct v0.2", start="<s>", end="</s>"),
-        MISTRAL,
+        published("mistral"),
         "<s>[INST] Is it 4?  [/INST] Yes.\n</s>[INST] And a*b? [/INST]",
     ),
     Case(
@@ -123,7 +78,7 @@ CASES = (
             start="<｜begin▁of▁sentence｜>",
             end="<｜end▁of▁sentence｜>",
         ),
-        DEEPSEEK,
+        published("deepseek"),
         "<｜begin▁of▁sentence｜>Be brief.\n\nUser: Is it 4? \n\nAssistant:  Yes.\n<｜end▁of▁sentence｜>"
         "User: And a*b?\n\nAssistant:",
         system="Be brief.",

@@ -201,6 +201,7 @@ def test_step_that_the_installed_llama_cpp_computes_is_an_error(open_with, monke
         (["gpu", "cpu"], 1, None),
         (["cpu"], 0, None),
     ],
+    ids=["first card", "second card", "GPU of the processor", "no second GPU", "no GPU"],
 )
 def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, opened_device):
     made = [Device(f"device {index}", kind, 100 + index, 1000) for index, kind in enumerate(listed)]

@@ -46,6 +46,7 @@ def test_log_of_a_failed_load_is_mapped(line, kind):
         (["llama_init_from_model: failed to allocate compute pp buffers"], ModelMemoryError),
         (["failed to initialize the context: quantized V cache was requested"], ModelUnsupportedError),
     ],
+    ids=["nothing logged", "no memory", "impossible context"],
 )
 def test_log_of_a_failed_context_is_mapped(lines, kind):
     assert type(context_error(lines)) is kind

@@ -145,6 +145,7 @@ def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, fr
     ("cells", "flash", "compute", "cache"),
     # what llama.cpp reports for dg-mini: its compute buffer, and its cache
     [(1024, False, 13.14, 2), (1024, True, 8.76, 2), (4096, False, 43.43, 8)],
+    ids=["short context", "flash attention", "long context"],
 )
 def test_estimate_is_more_than_llama_cpp_allocates_and_not_twice_that(cells, flash, compute, cache):
     host = estimate_context(SIZES, BUDGET, cells, gpu_share=0, flash=flash).host

@@ -19,14 +19,14 @@ PAIR = (Device("RTX 3060", "gpu", 10 * GB, 12 * GB), Device("RTX 4090", "gpu", 3
 @pytest.mark.parametrize(
     ("wanted", "needed", "gpus"),
     [
-        ("auto", 5 * GB, (1,)),
-        ("auto", 29.5 * GB, (0, 1)),  # no room for prompts that grow
-        ("auto", 35 * GB, (0, 1)),
-        ("gpu", 5 * GB, (1,)),
-        ("gpu:0", 5 * GB, (0,)),
-        ("cuda:0", 35 * GB, (0,)),
-        ("gpu:1,0,1", 5 * GB, (1, 0)),
-        ("cpu", 5 * GB, ()),
+        pytest.param("auto", 5 * GB, (1,), id="into the larger GPU"),
+        pytest.param("auto", 29.5 * GB, (0, 1), id="no room for prompts that grow"),
+        pytest.param("auto", 35 * GB, (0, 1), id="too large for one GPU"),
+        pytest.param("gpu", 5 * GB, (1,), id="any GPU"),
+        pytest.param("gpu:0", 5 * GB, (0,), id="a GPU by its number"),
+        pytest.param("cuda:0", 35 * GB, (0,), id="a GPU of CUDA, even if it is too small"),
+        pytest.param("gpu:1,0,1", 5 * GB, (1, 0), id="GPUs in their order, each once"),
+        pytest.param("cpu", 5 * GB, (), id="no GPU"),
     ],
 )
 def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, needed, gpus):
@@ -40,7 +40,11 @@ def test_a_single_gpu_is_used_whatever_it_reports():
     assert choose_placement("auto", (), 5 * GB) == CPU
 
 
-@pytest.mark.parametrize(("wanted", "listed"), [("gpu:2", PAIR), ("gpu:0,7", PAIR), ("gpu", ()), ("cuda:0", ())])
+@pytest.mark.parametrize(
+    ("wanted", "listed"),
+    [("gpu:2", PAIR), ("gpu:0,7", PAIR), ("gpu", ()), ("cuda:0", ())],
+    ids=["number too high", "one of two numbers too high", "no GPU", "no GPU of CUDA"],
+)
 def test_a_gpu_that_is_not_there_is_an_error(wanted, listed):
     with pytest.raises(SettingsError, match=f"{wanted}, but llama.cpp lists {len(listed)} GPUs"):
         choose_placement(wanted, listed, GB)

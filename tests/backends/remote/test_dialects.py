@@ -88,6 +88,7 @@ def test_chat_messages_and_their_answer_are_not_changed():
         ({"delta": {"content": "x"}, "finish_reason": "stop"}, TextPiece(0, "x", "stop")),
         ({"message": {"content": "x"}, "finish_reason": "length"}, TextPiece(0, "x", "length")),
     ],
+    ids=["delta without text", "last delta", "message"],
 )
 def test_chat_reads_deltas_and_messages(choice, piece):
     assert list(CHAT.pieces({"choices": [choice]})) == [piece]
@@ -96,14 +97,16 @@ def test_chat_reads_deltas_and_messages(choice, piece):
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        ("", ("", False)),
-        ("``", ("", False)),
-        ("```python\n", ("", False)),
-        ("```python\nx = 1", ("x = 1", False)),
-        ("```python\nx = 1\n```", ("x = 1", True)),
-        ("Here:\n\n```py\nx = 1\n\ny = 2\n```\nBye.\n```\nz\n```", ("x = 1\n\ny = 2", True)),
-        ("````\n```\n````", ("```", True)),
-        ("x = 1", ("x = 1", False)),
+        pytest.param("", ("", False), id="nothing"),
+        pytest.param("``", ("", False), id="begun fence"),
+        pytest.param("```python\n", ("", False), id="fence"),
+        pytest.param("```python\nx = 1", ("x = 1", False), id="open fence"),
+        pytest.param("```python\nx = 1\n```", ("x = 1", True), id="closed fence"),
+        pytest.param(
+            "Here:\n\n```py\nx = 1\n\ny = 2\n```\nBye.\n```\nz\n```", ("x = 1\n\ny = 2", True), id="prose around it"
+        ),
+        pytest.param("````\n```\n````", ("```", True), id="fence in a longer one"),
+        pytest.param("x = 1", ("x = 1", False), id="no fence"),
     ],
 )
 def test_code_is_the_content_of_the_first_fence(answer, code):
@@ -113,15 +116,15 @@ def test_code_is_the_content_of_the_first_fence(answer, code):
 @pytest.mark.parametrize(
     ("code", "line", "rest"),
     [
-        ("a + 1", "    return ", "a + 1"),
-        ("    return a + 1", "    return ", "a + 1"),
-        ("return a + 1", "    return ", "a + 1"),
-        ("  return a + 1", "    return ", "a + 1"),
-        ("  ret", "    return ", ""),
-        ("    ret", "    return ", ""),
-        ("    x = 1\n    y", "    ", "x = 1\n    y"),
-        ("x = 1", "    ", "x = 1"),
-        ("x = 1", "", "x = 1"),
+        pytest.param("a + 1", "    return ", "a + 1", id="not repeated"),
+        pytest.param("    return a + 1", "    return ", "a + 1", id="whole"),
+        pytest.param("return a + 1", "    return ", "a + 1", id="without its indentation"),
+        pytest.param("  return a + 1", "    return ", "a + 1", id="with another indentation"),
+        pytest.param("  ret", "    return ", "", id="begun, with another indentation"),
+        pytest.param("    ret", "    return ", "", id="begun"),
+        pytest.param("    x = 1\n    y", "    ", "x = 1\n    y", id="indentation"),
+        pytest.param("x = 1", "    ", "x = 1", id="indentation that is not repeated"),
+        pytest.param("x = 1", "", "x = 1", id="empty line"),
     ],
 )
 def test_repeated_line_start_is_removed(code, line, rest):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
@@ -102,26 +103,29 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         embedded = self._table.rows(ids) * self._table.scale
         return prediction, reduction.feedback.condition(embedded, reduction.record(slice(0, length)))
 
+    @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`; forgets the slot's predictions."""
+        """Forgets the slot's predictions."""
         self._records.pop(slot, None)
         return super().prefill(slot, prompt_ids, most)
 
+    @override
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`; forgets the slot's predictions."""
+        """Forgets the slot's predictions."""
         self._records.pop(slot, None)
         return super().extend(slot, ids, allowed)
 
+    @override
     def close(self) -> None:
-        """Frees everything. Idempotent."""
         self._reduction.feedback.close()
         self._table.close()
         super().close()
 
+    @override
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
-        """See `Denoiser.predict`. Predicts all positions; the lanes must be one for each canvas."""
+        """Predicts all positions; the lanes must be one for each canvas."""
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
         chosen = list(lanes) or list(range(len(checked)))
@@ -148,8 +152,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         return self._reduction.feedback.condition(embedded, record)
 
     @property
+    @override
     def footprint(self) -> Footprint:
-        """See `Denoiser.footprint`."""
         shared, feedback = super().footprint, self._reduction.feedback
         if not isinstance(feedback, DeviceFeedback):
             return shared
