@@ -240,8 +240,10 @@ def load_file(
     """
     from dg_lsp.canvas.chat import with_thoughts
     from dg_lsp.models.metadata import describe, read_folder
+    from dg_lsp.models.registry import known_names
 
-    name = _name_of(path, settings)
+    is_known = settings.model.name in known_names()
+    name = settings.model.name if is_known else escaped(path.stem)
     if path.is_dir():
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
@@ -257,13 +259,6 @@ def load_file(
         weights.close()
         raise
     return LoadedModel(path, weights, spec, settings.model)
-
-
-def _name_of(path: Path, settings: Settings) -> str:
-    """The name of a model; for one that is given by its path, that of the file."""
-    from dg_lsp.models.registry import known_names
-
-    return settings.model.name if settings.model.name in known_names() else escaped(path.stem)
 
 
 def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
