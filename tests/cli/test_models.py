@@ -182,11 +182,9 @@ def test_terms_have_to_be_accepted_before_a_download(dg_lsp, hub, known, monkeyp
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
-def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch, answer, code):
+def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, terminal, answer, code):
     known(dataclasses.replace(TINY, terms="https://example.org/terms"))
-    terminal = io.StringIO(answer)
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
+    terminal(answer)
     outcome = dg_lsp("models", "pull", "tiny")
     assert outcome.code == code
     assert "Do you accept the terms at https://example.org/terms?" in outcome.err

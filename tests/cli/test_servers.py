@@ -1,7 +1,6 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +20,9 @@ def language_server(monkeypatch):
     return calls
 
 
-def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, monkeypatch):
+def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, terminal):
     assert dg_lsp("lsp").err == ""
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    terminal()
     outcome = dg_lsp("lsp")
     assert outcome.out == ""
     assert outcome.err.startswith("dg-lsp: waits for LSP messages of an editor on standard input; dg-lsp setup prints")
