@@ -109,7 +109,6 @@ class LoadedModel:
             "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
             "suffix_while_typing": self._suffix_while_typing(),
             "chat_template": spec.template or ("of the file" if spec.chat_template else None),
-            "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
             "sampler": {
