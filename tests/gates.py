@@ -13,8 +13,8 @@ TIMEOUT = 90
 """Seconds after which a test fails; far more than a busy machine needs."""
 
 
-def ask(uri="file:///a.py", text="a = ", **more):
-    return FillRequest(Snapshot(uri, 1, text), len(text), **more)
+def ask(uri="file:///a.py", text="a = ", **options):
+    return FillRequest(Snapshot(uri, 1, text), len(text), **options)
 
 
 def wait_until(happened, complaint="timeout", *, seconds=TIMEOUT, pause=0.002):
@@ -49,10 +49,30 @@ class Gate(ScriptedDenoiser):
 class Stepping(ScriptedDenoiser):
     """Makes as many steps as `allowed` permits."""
 
-    def __init__(self, *args, **more):
-        super().__init__(*args, **more)
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
         self.allowed = threading.Semaphore(0)
 
-    def predict(self, *args, **more):
+    def predict(self, *args, **options):
         assert self.allowed.acquire(timeout=TIMEOUT)
-        return super().predict(*args, **more)
+        return super().predict(*args, **options)
+
+
+class Slow(ScriptedDenoiser):
+    """A token of a prompt takes 10 ms of its clock. After `num_free` pieces, each waits until `allowed` permits it."""
+
+    def __init__(self, fill="alpha", num_free=10**6, **script):
+        super().__init__(fill, **script)
+        self.seconds = 0.0
+        self.pieces = []
+        self.allowed = threading.Semaphore(num_free)
+        self.is_waiting = threading.Event()
+
+    def prefill(self, slot, prompt_ids, *most):
+        if not self.allowed.acquire(blocking=False):
+            self.is_waiting.set()
+            assert self.allowed.acquire(timeout=TIMEOUT)
+        num_decoded = super().prefill(slot, prompt_ids, *most)
+        self.pieces.append(num_decoded)
+        self.seconds += 0.01 * num_decoded
+        return num_decoded

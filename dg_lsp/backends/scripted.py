@@ -108,11 +108,6 @@ class ScriptedDenoiser:
         self._num_prompts += num_decoded > 0
         return num_decoded
 
-    def drift(self, slot: int) -> int:
-        """See `Denoiser.drift`; always exact."""
-        denoiser.check_slot(slot, self.num_slots)
-        return 0
-
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
         denoiser.check_slot(slot, self.num_slots)

@@ -76,14 +76,13 @@ class GapsLayout:
             flags.append(np.repeat([False, True], [size, len(known)]))
         return Canvas(self.layout.prompt_ids, token_ids(np.concatenate(parts)), np.concatenate(flags))
 
-    def gap(self, number: int, frozen: Flags) -> slice:
-        """The positions of a gap in a canvas that may have been resized, by the frozen tokens before it."""
-        before = len(self.layout.head_ids) + sum(map(len, self.between[:number]))
-        where = np.flatnonzero(~frozen & (np.cumsum(frozen) == before))
-        if len(where):
-            return slice(int(where[0]), int(where[-1]) + 1)
-        at = int(np.flatnonzero(frozen)[before - 1]) + 1 if before else 0
-        return slice(at, at)
+    def gaps(self, frozen: Flags) -> list[slice]:
+        """The positions of the gaps in a canvas that may have been resized, by the frozen tokens before them."""
+        num_before = np.cumsum([len(self.layout.head_ids), *map(len, self.between)])
+        num_frozen = np.cumsum(frozen)
+        starts = np.searchsorted(num_frozen, num_before, side="left") + (num_before > 0)
+        ends = np.searchsorted(num_frozen, num_before, side="right")
+        return [slice(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
 def gaps_layout(prompt: Prompt, between: tuple[str, ...], tokenizer: Tokenizer, spec: ModelSpec) -> GapsLayout:

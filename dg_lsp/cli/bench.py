@@ -166,6 +166,30 @@ def replay(
     )
 
 
+def next_edit(
+    repository: Annotated[Path, Argument(metavar="GIT_DIR", help="The folder of a git repository.")],
+    num: Annotated[
+        int, Option("--number", min=1, metavar="N", help="Changed files, of commits drawn at random.")
+    ] = 300,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Propose the next edits of a history: how often they are shown, right, and how fast. No model takes part."""
+    from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
+
+    loading.configure({})
+    outcomes = [
+        measure(case, change.language) for change in cut_history(repository, num, seed) for case in cases_of(change)
+    ]
+    if not outcomes:
+        raise InputFileError(f"no commit of {repository} changes a file in 2 to 12 places")
+    if as_json:
+        print_json(summary(outcomes))
+    else:
+        _print_tables([table(outcomes)])
+    return 0
+
+
 def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
 ) -> int:

@@ -217,11 +217,15 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | Tran
 @contextmanager
 def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
     """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
+    import attrs
+
     from dg_lsp.cli.trial import tested
     from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
+    if attention := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
+        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=attention))
     with ExitStack() as on_failure:
         with tested(path, settings.model) as source:
             model = load_file(path, settings, source=source)

@@ -16,7 +16,7 @@ from dg_lsp.settings import Settings
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import FilledGap, RewriteRequest, RewriteResult
+    from dg_lsp.engine.request import Replacement, RewriteRequest, RewriteResult
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -110,7 +110,7 @@ def _object(result: "RewriteResult", request: "RewriteRequest", source: "SourceF
     }
 
 
-def _gap_object(gap: "FilledGap", source: "SourceFile") -> dict[str, Any]:
+def _gap_object(gap: "Replacement", source: "SourceFile") -> dict[str, Any]:
     return {
         "line": source.line_of(gap.start),
         "placeholder": source.text[gap.start : gap.end],

@@ -97,7 +97,7 @@ def _test(path: Path, settings: ModelSettings) -> Identities:
         return {}
     identities = _identities(path)
     passed = _read_record()
-    key = hashlib.sha256("\n".join((*identities.values(), runtime)).encode()).hexdigest()
+    key = hashlib.sha256("\n".join((*identities.values(), runtime, settings.prompt_attention)).encode()).hexdigest()
     if key not in passed:
         read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
         with map_file_errors(path):

@@ -76,7 +76,7 @@ class Passes(Protocol):
 
         Returns the number of tokens that were decoded; see `is_whole`. The longest common prefix with the slot's
         previous content is kept. Where the suffix follows the prefix, a runtime may also keep the suffix's states when
-        the prefix changes; see `Denoiser.drift`.
+        the prefix changes; see `Denoiser.refresh`.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
@@ -136,14 +136,11 @@ class Denoiser(Passes, Protocol):
         """Memory that the model holds. Thread-safe."""
         ...
 
-    def drift(self, slot: int) -> int:
-        """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
-        ...
-
     def refresh(self, slot: int) -> int:
-        """One short pass that decodes kept states again; returns the number of tokens, 0 if nothing is left.
+        """One short pass that decodes again kept states that have not seen an edit of the prefix.
 
-        The slot may lose what follows its suffix. `drift` is 0 when all passes are done. Raises as `prefill` does.
+        Returns the number of tokens, 0 if the slot is exact. The slot may lose what follows its suffix. Raises as
+        `prefill` does.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Finished fills that stay valid while the user types them. Works on texts, without the model."""
 
+import threading
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -28,10 +29,11 @@ class _Entry:
 
 
 class CompletionCache:
-    """A bounded store of fills. Not thread-safe: the scheduler guards it."""
+    """A bounded store of fills. Any thread may call."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._entries: deque[_Entry] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
         """Stores a fill that has candidates, shown or hidden."""
@@ -39,17 +41,17 @@ class CompletionCache:
             return
         text = request.snapshot.text
         offset = request.offset
-        self._entries.append(
-            _Entry(
-                _key(request),
-                offset,
-                before=text[max(0, offset - CONTEXT_CHARS) : offset],
-                after=text[offset : offset + CONTEXT_CHARS],
-                num_candidates=request.num_candidates,
-                priority=request.priority,
-                result=result,
-            )
+        entry = _Entry(
+            _key(request),
+            offset,
+            before=text[max(0, offset - CONTEXT_CHARS) : offset],
+            after=text[offset : offset + CONTEXT_CHARS],
+            num_candidates=request.num_candidates,
+            priority=request.priority,
+            result=result,
         )
+        with self._lock:
+            self._entries.append(entry)
 
     def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -58,7 +60,9 @@ class CompletionCache:
         times are 0, since nothing is computed.
         """
         key = _key(request)
-        for entry in reversed(self._entries):
+        with self._lock:
+            entries = list(self._entries)
+        for entry in reversed(entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
             if request.priority is Priority.INVOKED and entry.priority is not Priority.INVOKED:

@@ -37,7 +37,7 @@ from dg_lsp.engine.decoders.base import (
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
 from dg_lsp.engine.repetition import BufferTokens, Repetition
-from dg_lsp.engine.request import FillResult
+from dg_lsp.engine.request import Ending, FillResult
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
 
@@ -393,11 +393,14 @@ class DecodeRun:
         """The result of a fill or an answer, and the costs of the request so far."""
         num_prompt = len(self.task.layout.prompt_ids)
         costs = self._costs
+        limits = self.task.limits
+        is_late = costs.num_passes >= limits.early_stop_passes or limits.is_over()
+        interruption = Ending.DEADLINE if is_late else Ending.CONTEXT
         return FillResult(
             model=self._model.spec.name,
             candidates=candidates,
             rejections=rejections,
-            canvas_length=self.task.limits.canvas_length,
+            canvas_length=limits.canvas_length,
             steps=costs.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=num_prompt,
@@ -405,7 +408,7 @@ class DecodeRun:
             timings=costs.timings(),
             decoder=self._name,
             slot=self.task.slot,
-            ending=self.task.stop.ending(best, costs.num_passes),
+            ending=self.task.stop.ending(best, costs.num_passes) or interruption,
             num_blocks=costs.num_blocks,
             canvas_tokens=costs.canvas_tokens,
             num_decodes=costs.num_decodes,

@@ -27,17 +27,18 @@ from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
     ChatRequest,
+    Ending,
     EngineRequest,
     FillRequest,
     FillResult,
     Frame,
-    Priority,
     RewriteRequest,
     RewriteResult,
+    Verdict,
 )
 from dg_lsp.engine.rewrite import Rewrite
 from dg_lsp.errors import OptionError
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, merge, rank
 from dg_lsp.settings import CompletionSettings
 
 AHEAD_SHARE = 16
@@ -147,19 +148,6 @@ class Engine(ABC):
     def close(self) -> None:
         """Frees the model's memory, or closes the connections."""
 
-    def _judge_fill(self, text: bytes, request: FillRequest, limits: Limits, score: float) -> Candidate | Rejection:
-        """See `judge`."""
-        return judge(
-            text,
-            snapshot=request.snapshot,
-            offset=request.offset,
-            cursor=request.cursor,
-            max_lines=limits.max_lines,
-            score=score,
-            check_syntax=self.settings.check_syntax,
-            must_parse=request.priority is Priority.INVOKED,  # a rewrite is checked as a whole
-        )
-
 
 class LocalEngine(Engine):
     """A denoiser, its KV cache and how requests use them."""
@@ -209,8 +197,8 @@ class LocalEngine(Engine):
             layout = _fill_layout(request, model)
             selection = self._selection(request, model, layout)
             if deadline is None:
-                deadline = time.monotonic() + (request.deadline_ms or self.settings.deadline_ms) / 1e3
-        attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
+                deadline = request.deadline_from(time.monotonic(), self.settings)
+        attempts: list[tuple[DecodeRun, Draft, Verdict]] = []
         rankings: list[tuple[Candidate, ...]] = []
         rejections: list[Rejection] = []
         for decoder in selection.decoders(wanted):
@@ -295,10 +283,11 @@ class LocalEngine(Engine):
         check_for_code(request.sampler)
         model, decoder = self._resolved(request, request.decoder or DecoderName.AUTO)
         request = replace(request, decoder=None if decoder is DecoderName.AUTO else decoder)
-        end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if deadline is None:
+            deadline = request.deadline_from(time.monotonic(), self.settings)
         if request.gaps:
-            return GapsFill(request, self.spec.name, self.settings, end, self.run, model).run()
-        return Rewrite(model, request, end, self.run, self.settings).run()
+            return GapsFill(self, request, deadline, model).run()
+        return Rewrite(self, model, request, deadline).run()
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
@@ -372,16 +361,16 @@ class LocalEngine(Engine):
     def close(self) -> None:
         self._model.denoiser.close()
 
-    def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
+    def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Verdict:
         stop = run.task.stop
         is_begun = not draft.is_empty and stop.is_spelled(draft.ids)
         if not (is_begun or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
-        verdict = self._judge_fill(stop.shown_bytes(draft), request, run.task.limits, draft.score)
+        verdict = request.judge(stop.shown_bytes(draft), draft.score, self.settings)
         if isinstance(verdict, Rejection):
             return verdict
-        is_cut = stop.ending(draft, run.task.costs.num_passes).is_cut
-        return replace(verdict, confidence=run.confidence(draft), is_cut=is_cut)
+        ending = stop.ending(draft, run.task.costs.num_passes) or Ending.CONTEXT
+        return replace(verdict, confidence=run.confidence(draft), is_cut=ending.is_cut)
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, ahead: int = 0) -> Layout:

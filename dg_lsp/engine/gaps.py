@@ -4,29 +4,30 @@ Every fill is judged like a completion at its gap, and the buffer must not break
 stays as it was.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dg_lsp.canvas.gaps import GapsLayout, gaps_layout
-from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.prompt_format import in_format, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.gaps import STAND_IN, Gap
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel
-from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, RequestCosts, mapped
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import join_scores
-from dg_lsp.engine.request import FilledGap, FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, breakage, judge
+from dg_lsp.engine.request import FillRequest, Priority, Replacement, RewriteRequest, RewriteResult, Verdict
+from dg_lsp.engine.rewrite import RangeTask
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, breakage
 from dg_lsp.settings import CompletionSettings
 
-Fill = Callable[..., Generator[Progress, None, FillResult]]
-Verdict = Candidate | Rejection
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
 
 
 def _fills_together(spec: ModelSpec, decoder: DecoderName) -> bool:
@@ -103,30 +104,19 @@ class GapsText:
         return "".join(self._parts[2 * number + 2 :])
 
 
-class GapsFill:
-    """One request at work."""
+class GapsFill(RangeTask):
+    """See `Engine.rewrite`; of a request with gaps."""
 
     def __init__(
-        self,
-        request: RewriteRequest,
-        name: str,
-        settings: CompletionSettings,
-        deadline: float,
-        fill: Fill,
-        model: EngineModel | None = None,
+        self, engine: "Engine", request: RewriteRequest, deadline: float, model: EngineModel | None = None
     ) -> None:
-        """`deadline` is in `time.monotonic` seconds, `fill` is `Engine.run`; without a model nothing is joined."""
-        self._request = request
-        self._name = name
-        self._settings = settings
-        self._deadline = deadline
-        self._fill = fill
-        wanted = request.decoder or DecoderName(settings.decoder)
+        """`deadline` is in `time.monotonic` seconds; without a model nothing is joined."""
+        super().__init__(engine, request, deadline)
+        wanted = request.decoder or DecoderName(engine.settings.decoder)
         self._model = model if model is not None and _fills_together(model.spec, wanted) else None
         if self._model is not None and self._model.spec.prompt_format is PromptFormat.PREFIX:
             self._model = replace(self._model, spec=in_format(self._model.spec, PromptFormat.INFILL))
         self._text = GapsText(request.snapshot, request.gaps)
-        self._costs = RequestCosts()
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
@@ -165,15 +155,11 @@ class GapsFill:
 
     def _fill_one(self, number: int) -> Generator[Progress, None, None]:
         """A completion where the gap is."""
-        request = self._request
         snapshot, offset = self._text.opened(number, number)
-        decoder = None if self._model is not None else request.decoder
-        fill = request.fill_at(snapshot, offset, seed=request.seed, max_lines=None, decoder=decoder)
-        before = self._costs.num_passes
-        steps = self._fill(replace(fill, priority=Priority.INVOKED), deadline=self._deadline)
-        steps = mapped(steps, lambda progress: replace(progress, number=before + progress.number))
-        result = yield from self._costs.relay(steps)
-        self._costs.num_passes += result.steps
+        decoder = None if self._model is not None else self._request.decoder
+        seed = self._request.seed
+        steps = self._complete(snapshot, offset, Priority.INVOKED, seed=seed, max_lines=None, decoder=decoder)
+        result = yield from steps
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
         self._take_best(number, result.candidates or rejections)
 
@@ -202,14 +188,12 @@ class GapsFill:
         end_ids = frozenset(model.spec.end_ids)
         scores = [[0.0] * layout.num_gaps for _ in steps]
         if not limits.is_over():
-            joined = [_joined(layout, step, end_ids) for step in steps]
-            scores = join_scores(task, [ids for ids, _ in joined], [ends for _, ends in joined])
-            costs.num_passes += 1
+            scores = join_scores(task, steps, lambda step: layout.gaps(step.frozen))
             yield _shown(layout, steps, costs.num_passes)
         with costs.stage("postprocess"):
             for number in range(layout.num_gaps):
                 drafts = [
-                    replace(_draft(layout, step, number, end_ids), join=joins[number])
+                    replace(_draft(step, layout.gaps(step.frozen)[number], end_ids), join=joins[number])
                     for step, joins in zip(steps, scores, strict=True)
                 ]
                 drafts.sort(key=lambda draft: -draft.score)
@@ -218,49 +202,35 @@ class GapsFill:
     def _judge(self, run: DecodeRun, draft: Draft, number: int) -> Verdict:
         if not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
-        snapshot, offset = self._text.opened(number, number)
-        fill = FillRequest(snapshot, offset)
-        verdict = judge(
-            run.task.stop.decode(draft.ids),
-            snapshot=snapshot,
-            offset=offset,
-            cursor=fill.cursor,
-            max_lines=fill.line_limit,
-            score=draft.score,
-            check_syntax=self._settings.check_syntax,
-        )
+        fill = FillRequest(*self._text.opened(number, number))
+        verdict = fill.judge(run.task.stop.decode(draft.ids), draft.score, self._settings)
         return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self) -> RewriteResult:
-        gaps = self._request.gaps
-        filled_gaps = [
-            FilledGap(gap.start, gap.end, verdict.text, None, verdict.confidence)
-            if isinstance(verdict, Candidate)
-            else FilledGap(gap.start, gap.end, "", verdict, 0.0)
-            for gap, verdict in zip(gaps, self._text.verdicts, strict=True)
-        ]
+        pairs = zip(self._request.gaps, self._text.verdicts, strict=True)
+        gaps = tuple(Replacement(gap.start, gap.end, verdict) for gap, verdict in pairs)
         filled = [verdict for verdict in self._text.verdicts if isinstance(verdict, Candidate)]
-        refused = [verdict for verdict in self._text.verdicts if isinstance(verdict, Rejection)]
+        whole = self._text.verdicts[0]
+        if filled:
+            score = fmean(candidate.score for candidate in filled)
+            confidence = min(candidate.confidence for candidate in filled)
+            whole = Candidate(self._text.result_text(), score, confidence)
         return RewriteResult(
-            self._name,
             gaps[0].start,
             gaps[-1].end,
-            self._text.result_text() if filled else "",
-            None if filled else refused[0],
-            fmean(candidate.score for candidate in filled) if filled else 0.0,
-            min((candidate.confidence for candidate in filled), default=0.0),
-            True,  # there is no instruction
-            self._costs.num_passes,
-            self._costs.timings(),
-            tuple(filled_gaps),
+            whole,
+            model=self._engine.spec.name,
+            steps=self._costs.num_passes,
+            timings=self._costs.timings(),
+            gaps=gaps,
         )
 
 
 def _shown(layout: GapsLayout, steps: Sequence[Step], number: int) -> Progress:
     """The most probable canvas from the first gap to the last one."""
     step = max(steps, key=_mean_confidence)
-    where = slice(layout.gap(0, step.frozen).start, layout.gap(layout.num_gaps - 1, step.frozen).stop)
-    part = step.take(where)
+    gaps = layout.gaps(step.frozen)
+    part = step.take(slice(gaps[0].start, gaps[-1].stop))
     return Progress(0, number, EMPTY, part.draft_ids, part.confidence, part.committed, part.frozen)
 
 
@@ -269,21 +239,7 @@ def _mean_confidence(step: Step) -> float:
     return float(np.log(np.maximum(free, 1e-9)).mean()) if len(free) else 0.0
 
 
-def _draft(layout: GapsLayout, step: Step, number: int, end_ids: frozenset[int]) -> Draft:
+def _draft(step: Step, gap: slice, end_ids: frozenset[int]) -> Draft:
     """The fill of a gap; it has ended if all of it is settled."""
-    where = layout.gap(number, step.frozen)
-    draft = EMPTY.grow(step.draft_ids[where], step.confidence[where], end_ids)
-    return replace(draft, is_ended=bool(step.committed[where].all()))
-
-
-def _joined(layout: GapsLayout, step: Step, end_ids: frozenset[int]) -> tuple[TokenIds, list[int]]:
-    """The canvas with the fill of each gap up to its end, and where the fills end in it."""
-    parts: list[TokenIds] = []
-    ends: list[int] = []
-    at = 0
-    for number in range(layout.num_gaps):
-        where = layout.gap(number, step.frozen)
-        parts += [step.canvas_ids[at : where.start], _draft(layout, step, number, end_ids).ids]
-        ends.append(sum(map(len, parts)))
-        at = where.stop
-    return np.concatenate([*parts, step.canvas_ids[at:]]), ends
+    draft = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], end_ids)
+    return replace(draft, is_ended=bool(step.committed[gap].all()))

@@ -34,8 +34,9 @@ from dg_lsp.engine.request import (
     Priority,
     RewriteRequest,
     RewriteResult,
+    Verdict,
 )
-from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
+from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, rewrite_prompt
 from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -139,15 +140,16 @@ class RemoteEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         _check_sampler(request)
         watch = RequestCosts()
-        end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if deadline is None:
+            deadline = request.deadline_from(time.monotonic(), self.settings)
         if request.gaps:
-            return (yield from GapsFill(request, self.spec.name, self.settings, end, self.run).run())
+            return (yield from GapsFill(self, request, deadline).run())
         with watch.stage("prompt"):
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
             request = checked_request(request, self.spec, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
             max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
-            limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
+            limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=deadline)
             size = self.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
             task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
@@ -155,12 +157,18 @@ class RemoteEngine(Engine):
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             has_all = limits.max_lines is not None and meets_stop_criteria(answer.text, limits, is_early=False)
-            verdict: Candidate | Rejection = Rejection(Reason.UNFINISHED)
+            verdict: Verdict = Rejection(Reason.UNFINISHED)
             if answer.is_finished or has_all:
                 shown = cut_lines(answer.text, limits.max_lines).encode("utf-8", "surrogatepass")
-                verdict = judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
-        return rewrite_result(
-            request, verdict, self._model_of(answer), self.follows_instructions, answer.steps, watch.timings()
+                verdict = request.judge(shown, 0.0, self.settings)
+        return RewriteResult(
+            request.start,
+            request.end,
+            verdict,
+            model=self._model_of(answer),
+            steps=answer.steps,
+            timings=watch.timings(),
+            follows_instructions=self.follows_instructions,
         )
 
     @override
@@ -196,9 +204,7 @@ class RemoteEngine(Engine):
             self.spec = replace(self.spec, languages=self._model.languages)
         return answer
 
-    def _judge_text(
-        self, text: str, answer: RemoteAnswer, request: FillRequest, limits: Limits
-    ) -> Candidate | Rejection:
+    def _judge_text(self, text: str, answer: RemoteAnswer, request: FillRequest, limits: Limits) -> Verdict:
         """A last line that is not finished is dropped if complete lines precede it."""
         if not text.strip() and not answer.is_finished:
             return Rejection(Reason.UNFINISHED)
@@ -206,7 +212,7 @@ class RemoteEngine(Engine):
         lines = text[: text.rfind("\n") + 1]
         if not answer.is_finished and lines.strip():
             text = lines
-        verdict = self._judge_fill(text.encode("utf-8", "surrogatepass"), request, limits, 0.0)
+        verdict = request.judge(text.encode("utf-8", "surrogatepass"), 0.0, self.settings)
         return verdict if isinstance(verdict, Rejection) else replace(verdict, is_cut=is_cut)
 
     def _model_of(self, answer: RemoteAnswer) -> str:

@@ -14,7 +14,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.gaps import Gap
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite
 from dg_lsp.settings import NO_OPTIONS, CompletionSettings, SamplerOptions
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
 CHAT_DEADLINE_MS = 60_000.0
 Result_co = TypeVar("Result_co", covariant=True)
+Verdict = Candidate | Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +122,47 @@ class FillResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledGap:
-    """A gap and its fill, or the reason why it stays as it is."""
+class Replacement:
+    """New text for a range of the buffer or for a gap, or the reason why there is none."""
 
     start: int
-    end: int  # offsets of the placeholder
-    text: str  # empty where rejected
-    rejection: Rejection | None
-    confidence: float  # estimated probability that the first line is right; 0 where rejected
+    end: int  # offsets of the text to replace: an instruction covers whole lines
+    verdict: Verdict
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """Why there is no new text; None with one."""
+        return self.verdict if isinstance(self.verdict, Rejection) else None
+
+    @property
+    def text(self) -> str:
+        """In the buffer's own line ends and indentation; empty where rejected."""
+        return self.verdict.text if isinstance(self.verdict, Candidate) else ""
+
+    @property
+    def score(self) -> float:
+        """Mean log probability per token, in nats; 0 where rejected."""
+        return self.verdict.score if isinstance(self.verdict, Candidate) else 0.0
+
+    @property
+    def confidence(self) -> float:
+        """Estimated probability that the first line is right; 0 where rejected."""
+        return self.verdict.confidence if isinstance(self.verdict, Candidate) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteResult:
-    """The new text of a range, or the reason why there is none."""
+class RewriteResult(Replacement):
+    """The new text of a range, and its cost."""
 
     model: str
-    start: int
-    end: int  # offsets of the text to replace: an instruction covers whole lines
-    text: str  # in the buffer's own line ends and indentation; empty where rejected
-    rejection: Rejection | None
-    score: float  # mean log probability per token, in nats; 0 where rejected
-    confidence: float  # estimated probability that the first line is right; 0 where rejected
-    follows_instructions: bool  # False where the model saw the instruction as a comment at most
     steps: int
     timings: Timings
-    gaps: tuple[FilledGap, ...] = ()  # the gaps of the range, if only they were filled
+    follows_instructions: bool = True  # False where the model saw the instruction as a comment at most
+    gaps: tuple[Replacement, ...] = ()  # the gaps of the range, if only they were filled
 
     @property
     def reason(self) -> Reason | None:
-        """Why there is no new text; None with one."""
+        """See `rejection`."""
         return self.rejection.reason if self.rejection else None
 
 
@@ -212,6 +225,10 @@ class EngineRequest(ABC, Generic[Result_co]):
     def deadline_ms(self) -> float | None:
         """Milliseconds from submission, after which the result is what is settled; None takes the setting."""
 
+    def deadline_from(self, arrival: float, settings: CompletionSettings) -> float:
+        """The deadline of a request that arrived then, both in `time.monotonic` seconds."""
+        return arrival + (self.deadline_ms or settings.deadline_ms) / 1e3
+
     @abstractmethod
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, Result_co]":
         """The engine's work for the request, see `Engine`. `deadline` is in `time.monotonic` seconds."""
@@ -258,6 +275,19 @@ class FillRequest(EngineRequest[FillResult]):
         is_guess = self.priority is Priority.TYPED or not self.snapshot.text.strip()
         return settings.min_confidence if is_guess else None
 
+    def judge(self, fill: bytes, score: float, settings: CompletionSettings) -> Verdict:
+        """See `postprocess.validate.judge`."""
+        return judge(
+            fill,
+            snapshot=self.snapshot,
+            offset=self.offset,
+            cursor=self.cursor,
+            max_lines=self.line_limit,
+            score=score,
+            check_syntax=settings.check_syntax,
+            must_parse=self.priority is Priority.INVOKED,  # a rewrite is checked as a whole
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest(EngineRequest[RewriteResult]):
@@ -286,21 +316,17 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
         return engine.rewrite(self, deadline=deadline)
 
-    def fill_at(
-        self, snapshot: Snapshot, offset: int, *, seed: int, max_lines: int | None, decoder: DecoderName | None
-    ) -> FillRequest:
-        """A fill in place of the range or of a gap."""
-        return FillRequest(
-            snapshot,
-            offset,
-            max_lines=max_lines,
-            early_stop_ms=0.0,
-            decoder=decoder,
-            seed=seed,
-            snippets=self.snippets,
-            priority=Priority.REWRITE,
-            client=self.client,
-            sampler=self.sampler,
+    def judge(self, answer: bytes, score: float, settings: CompletionSettings) -> Verdict:
+        """See `judge_rewrite`."""
+        return judge_rewrite(
+            answer,
+            snapshot=self.snapshot,
+            start=self.start,
+            end=self.end,
+            score=score,
+            check_syntax=settings.check_syntax,
+            must_fix_errors=self.must_fix_errors,
+            instruction=self.instruction,
         )
 
 

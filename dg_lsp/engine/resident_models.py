@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
-from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerListener, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnFrame, Scheduler, SchedulerListener, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
@@ -22,7 +22,6 @@ class SchedulerSession:
 
     def __init__(self, scheduler: Scheduler, settings: CompletionSettings, on_close: Callable[[], None]) -> None:
         self.ready = scheduler.ready
-        self.frame = scheduler.frame
         self.listeners: tuple[SchedulerListener, ...] = ()
         self._scheduler = scheduler
         self._settings = settings
@@ -36,10 +35,10 @@ class SchedulerSession:
         """See `Scheduler.model_time`; of all sessions."""
         return self._scheduler.model_time
 
-    def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
+    def submit(self, request: EngineRequest[Result], on_frame: OnFrame | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
         request = replace(request, client=self._number)
-        future = self._scheduler.submit(request, on_step, self._settings, self.listeners)
+        future = self._scheduler.submit(request, on_frame, self._settings, self.listeners)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future

@@ -1,7 +1,8 @@
 """Rewrites a range of a buffer: by an instruction, from partly kept tokens, or from nothing."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dg_lsp.canvas.chat import has_template, rewrite_layout
 from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
@@ -12,12 +13,14 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel
-from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of
-from dg_lsp.engine.request import FillResult, RewriteRequest, RewriteResult, Timings
+from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
 
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
@@ -31,7 +34,6 @@ RETRY_REASONS = (
     Reason.EMPTY,
     Reason.LOW_CONFIDENCE,
 )
-Fill = Callable[..., Generator[Progress, None, FillResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +49,57 @@ class RewriteAttempt:
 UNFINISHED = RewriteAttempt(b"", 0.0, 0.0, is_whole=False)
 
 
-class Rewrite:
-    """One request at work."""
+class RangeTask:
+    """One rewrite at work."""
 
-    def __init__(
-        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, settings: CompletionSettings
-    ) -> None:
-        """`deadline` is in `time.monotonic` seconds; `fill` is `Engine.run`.
-
-        Raises:
-            RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
-        """
-        self._is_instructed = bool(request.instruction.strip()) and has_template(model.spec)
-        self._model = model
-        self._request = checked_request(request, model.spec, is_instructed=self._is_instructed)
+    def __init__(self, engine: "Engine", request: RewriteRequest, deadline: float) -> None:
+        """`deadline` is in `time.monotonic` seconds."""
+        self._engine = engine
+        self._settings = engine.settings
+        self._request = request
         self._deadline = deadline
-        self._fill = fill
-        self._settings = settings
         self._costs = RequestCosts()
+
+    def _complete(
+        self,
+        snapshot: Snapshot,
+        offset: int,
+        priority: Priority,
+        *,
+        seed: int,
+        max_lines: int | None,
+        decoder: DecoderName | None,
+    ) -> Generator[Progress, None, FillResult]:
+        """A completion in place of the range or of a gap. Its passes are counted with those before it."""
+        request = FillRequest(
+            snapshot,
+            offset,
+            max_lines=max_lines,
+            early_stop_ms=0.0,
+            decoder=decoder,
+            seed=seed,
+            snippets=self._request.snippets,
+            priority=priority,
+            client=self._request.client,
+            sampler=self._request.sampler,
+        )
+        num_before = self._costs.num_passes
+        steps = self._engine.run(request, deadline=self._deadline)
+        numbered = mapped(steps, lambda progress: replace(progress, number=num_before + progress.number))
+        result = yield from self._costs.relay(numbered)
+        self._costs.num_passes += result.steps
+        return result
+
+
+class Rewrite(RangeTask):
+    """See `Engine.rewrite`; on a local model."""
+
+    def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
+        """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
+        self._is_instructed = bool(request.instruction.strip()) and has_template(model.spec)
+        request = checked_request(request, model.spec, is_instructed=self._is_instructed)
+        super().__init__(engine, request, deadline)
+        self._model = model
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
@@ -76,18 +111,23 @@ class Rewrite:
                 verdict = self._judge(attempt)
             if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
                 break
-        spec = self._model.spec
-        steps = self._costs.num_passes
-        return rewrite_result(request, verdict, spec.name, has_template(spec), steps, self._costs.timings())
+        return RewriteResult(
+            request.start,
+            request.end,
+            verdict,
+            model=self._model.spec.name,
+            steps=self._costs.num_passes,
+            timings=self._costs.timings(),
+            follows_instructions=has_template(self._model.spec),
+        )
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         """A fill of at most as many lines where the range was."""
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
-        fill = request.fill_at(snapshot, offset, seed=seed, max_lines=max_lines, decoder=None)
-        result = yield from self._costs.relay(self._fill(fill, deadline=self._deadline))
-        self._costs.num_passes += result.steps
+        steps = self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines, decoder=None)
+        result = yield from steps
         if not result.candidates:
             return UNFINISHED if result.reason in (None, Reason.UNFINISHED) else replace(UNFINISHED, is_whole=True)
         best = result.candidates[0]
@@ -157,11 +197,10 @@ class Rewrite:
         text = selection[:num_frozen].encode() + model.tokenizer.decode(renoise.result_ids)
         return RewriteAttempt(text, draft.score, run.confidence(draft))
 
-    def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
+    def _judge(self, attempt: RewriteAttempt) -> Verdict:
         if not attempt.is_whole:
             return Rejection(Reason.UNFINISHED)
-        check_syntax = self._settings.check_syntax
-        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=check_syntax)
+        verdict = self._request.judge(attempt.text, attempt.score, self._settings)
         if isinstance(verdict, Rejection):
             return verdict
         if attempt.confidence < self._settings.min_confidence:
@@ -173,7 +212,7 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
     """The request for whole lines under an instruction, else without the blanks around the range's text.
 
     Raises:
-        RequestError: see `Rewrite`.
+        RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
     """
     text = request.snapshot.text
     start = request.start
@@ -245,41 +284,3 @@ def rewrite_prompt(
     text = request.snapshot.text
     selection = TextStyle.of(text, request.start).to_model(text[request.start : request.end])
     return replace(prompt, selection=selection, instruction=request.instruction.strip())
-
-
-def judge_attempt(answer: bytes, request: RewriteRequest, score: float, *, check_syntax: bool) -> Candidate | Rejection:
-    """See `judge_rewrite`."""
-    return judge_rewrite(
-        answer,
-        snapshot=request.snapshot,
-        start=request.start,
-        end=request.end,
-        score=score,
-        check_syntax=check_syntax,
-        must_fix_errors=request.must_fix_errors,
-        instruction=request.instruction,
-    )
-
-
-def rewrite_result(
-    request: RewriteRequest,
-    verdict: Candidate | Rejection,
-    model: str,
-    follows_instructions: bool,
-    steps: int,
-    timings: Timings,
-) -> RewriteResult:
-    """The result of a request, whose range has been checked."""
-    shown = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
-    return RewriteResult(
-        model,
-        request.start,
-        request.end,
-        text=shown.text,
-        rejection=None if isinstance(verdict, Candidate) else verdict,
-        score=shown.score,
-        confidence=shown.confidence,
-        follows_instructions=follows_instructions,
-        steps=steps,
-        timings=timings,
-    )

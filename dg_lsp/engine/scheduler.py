@@ -34,7 +34,7 @@ from dg_lsp.settings import CompletionSettings, Settings
 Result = TypeVar("Result")
 Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
-OnStep = Callable[[Progress], None]
+OnFrame = Callable[[Frame], None]
 
 DEADLINE_GRACE = 0.03
 """Seconds after its deadline in which a request may return what it has."""
@@ -67,7 +67,7 @@ class Job:
 
     request: EngineRequest[Any]
     settings: CompletionSettings
-    on_step: OnStep | None = None
+    on_frame: OnFrame | None = None
     arrival: float = field(default_factory=time.monotonic)
     future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
@@ -76,7 +76,7 @@ class Job:
     @property
     def deadline(self) -> float:
         """In `time.monotonic` seconds."""
-        return self.arrival + (self.request.deadline_ms or self.settings.deadline_ms) / 1e3
+        return self.request.deadline_from(self.arrival, self.settings)
 
     @property
     def key(self) -> Key:
@@ -93,6 +93,11 @@ class Job:
         """No client has requested it yet."""
         return self.request.priority is Priority.SPECULATION
 
+    def close(self) -> None:
+        """Releases what its work holds, such as the connection to a server."""
+        if self.steps is not None:
+            self.steps.close()
+
 
 class RequestQueue:
     """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
@@ -100,15 +105,11 @@ class RequestQueue:
     Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
     """
 
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = list(jobs)
 
     def __bool__(self) -> bool:
         return bool(self.jobs)
-
-    def add(self, job: Job) -> None:
-        """Lets the job wait."""
-        self.jobs.append(job)
 
     def pop(self) -> Job:
         """The next one; the queue must not be empty."""
@@ -225,7 +226,7 @@ class Scheduler:
     def submit(
         self,
         request: EngineRequest[Result],
-        on_step: OnStep | None = None,
+        on_frame: OnFrame | None = None,
         settings: CompletionSettings | None = None,
         listeners: tuple[SchedulerListener, ...] | None = None,
     ) -> Future[Result]:
@@ -233,23 +234,20 @@ class Scheduler:
 
         An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
         now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
-        `on_step` is called by the model thread after each forward pass. `settings` and `listeners` replace the
+        `on_frame` is called by the model thread with each canvas. `settings` and `listeners` replace the
         scheduler's.
         """
-        job = Job(request, settings or self._settings, on_step)
+        job = Job(request, settings or self._settings, on_frame)
         for listener in self.listeners if listeners is None else listeners:
             job.future.add_done_callback(partial(_report, listener, job))
-        cached: FillResult | None = None
-        queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
-            with self._changed:
-                cached = self._cache.find(request, request.min_confidence(job.settings))
-                if cached is not None:
-                    queued = self._next_fill(job, request, cached)
-        self._enqueue(job, queued)
-        if cached is not None:
-            _settle(job.future, cached)
-        elif not isinstance(request, RewriteRequest):
+            cached = self._cache.find(request, request.min_confidence(job.settings))
+            if cached is not None:
+                self._replace(job, self._next_fill(job.settings, request, cached))
+                _settle(job.future, cached)
+                return job.future
+        self._replace(job, job)
+        if not isinstance(request, RewriteRequest):
             self._settle_at_deadline(job)
         return job.future
 
@@ -267,7 +265,7 @@ class Scheduler:
             for job in active:
                 job.future.cancel()
             self._queue.clear()
-            self._queue.add(warm_up)
+            self._queue.jobs.append(warm_up)
             self._changed.notify()
 
     def configure(self, settings: CompletionSettings) -> None:
@@ -294,10 +292,6 @@ class Scheduler:
         engine = self._engine
         return engine.slots if engine is not None else ()
 
-    def frame(self, progress: Progress) -> Frame:
-        """See `Engine.frame`; for callbacks on the model thread."""
-        return self._open().frame(progress)
-
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
 
@@ -314,8 +308,8 @@ class Scheduler:
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _enqueue(self, job: Job, queued: Job | None) -> None:
-        """Cancels what the job replaces, and queues it or another one."""
+    def _replace(self, job: Job, queued: Job | None) -> None:
+        """Cancels the jobs that are stale after this one has come, and queues it or another one."""
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
@@ -325,7 +319,7 @@ class Scheduler:
             if active is not None and (active.is_speculative or active.key == job.key):
                 stale.append(active)
             if queued is not None:
-                self._queue.add(queued)
+                self._queue.jobs.append(queued)
                 self._changed.notify()
         self._device.wake()
         for stale_job in stale:
@@ -409,8 +403,8 @@ class Scheduler:
                         continue
                     progress = next(job.steps)
                     job.num_passes = progress.number
-                    if job.on_step is not None and len(progress.ids):  # not between pieces of a prompt
-                        job.on_step(progress)
+                    if job.on_frame is not None and len(progress.ids):  # not between pieces of a prompt
+                        job.on_frame(self._open().frame(progress))
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
@@ -418,49 +412,41 @@ class Scheduler:
         finally:
             self._count(job, time.monotonic() - began)
         if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
-            with self._changed:
-                self._cache.keep(job.request, outcome)
+            self._cache.keep(job.request, outcome)
         _settle(job.future, outcome)
         return True
 
     def _end(self, job: Job) -> None:
-        """Closes what a job has opened, and queues what may be needed after it."""
-        if job.steps is not None:
-            job.steps.close()
-        request = job.request
+        """Closes a job, and queues what may be needed after it."""
+        job.close()
         is_answered = not job.future.cancelled() and job.future.exception() is None
-        if is_answered and isinstance(request, FillRequest):
-            following = self._idle_jobs(job, request, job.future.result())
+        if is_answered and isinstance(job.request, FillRequest):
+            idle_jobs = self._idle_jobs(job.settings, job.request, job.future.result())
             with self._changed:
-                for idle_job in () if self._queue else following:
-                    self._queue.add(idle_job)
+                if not self._queue:
+                    self._queue.jobs += idle_jobs
 
-    def _idle_jobs(self, job: Job, request: FillRequest, result: FillResult) -> list[Job]:
+    def _idle_jobs(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> list[Job]:
         """What idle time computes after a fill, the most useful first."""
-        idle_jobs: list[Job] = []
-        following: Job | None = None
-        if job.settings.speculate and not job.is_speculative:
-            if not result.is_unfinished:
-                idle_jobs.append(_warm_up_job(request, job.settings))  # the next key needs it
-                following = self._next_fill(job, request, result)
-            elif job.settings.type_through:  # it is known then if the cursor stays there
-                again = replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf)
-                following = Job(again, job.settings)
-        if following is not None:
-            idle_jobs.append(following)
-        else:
-            idle_jobs.append(Job(IdleRequest(), job.settings))
-        return idle_jobs
+        refresh = Job(IdleRequest(), settings)
+        if not settings.speculate or request.priority is Priority.SPECULATION:
+            return [refresh]
+        if not result.is_unfinished:  # the next key needs the warm prompt
+            return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
+        if not settings.type_through:
+            return [refresh]
+        # the fill is cached then, if the cursor stays where it is
+        return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]
 
-    def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
+    def _next_fill(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
-        if not (job.settings.speculate and job.settings.type_through and result.candidates):
+        if not (settings.speculate and settings.type_through and result.candidates):
             return None
         before = request.snapshot.text[: request.offset]
         accepted = before + result.candidates[0].text
         snapshot = replace(request.snapshot, text=accepted + request.snapshot.text[request.offset :])
         following = replace(request, snapshot=snapshot, offset=len(accepted), priority=Priority.SPECULATION)
-        return Job(following, job.settings) if self._cache.find(following) is None else None
+        return Job(following, settings) if self._cache.find(following) is None else None
 
     def _is_interrupted(self, job: Job) -> bool:
         """Pauses the job where a more urgent one waits."""
@@ -470,17 +456,16 @@ class Scheduler:
         with self._changed:
             is_outranked = self._queue.outranks(job)
             if is_outranked:
-                self._queue.add(job)
+                self._queue.jobs.append(job)
                 self._active = None
         return is_outranked
 
     def _close_done(self) -> None:
-        """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
+        """Closes interrupted jobs that were cancelled."""
         with self._changed:
             done = self._queue.pop_done()
         for job in done:
-            if job.steps is not None:
-                job.steps.close()
+            job.close()
 
     def _count(self, job: Job, seconds: float) -> None:
         is_stale = job.future.cancelled() and not job.is_speculative

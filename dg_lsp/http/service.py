@@ -29,11 +29,10 @@ from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import OnFrame, Scheduler
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
@@ -43,7 +42,6 @@ LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-OnStep = Callable[[Progress], None]
 ResultFuture = asyncio.Future[FillResult]
 
 
@@ -200,14 +198,12 @@ class Service:
         """
         loop = asyncio.get_running_loop()
         frames = asyncio.Queue[Frame | None]()
-        scheduler = self.models.scheduler_for(request)
 
-        def on_step(progress: Progress) -> None:  # on the model's thread
-            frame = scheduler.frame(progress)
+        def on_frame(frame: Frame) -> None:  # on the model's thread
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
-        outcome = self._start(request, http, on_step if has_frames else None)
+        outcome = self._start(request, http, on_frame if has_frames else None)
         outcome.add_done_callback(lambda _: frames.put_nowait(None))
         try:
             while (frame := await frames.get()) is not None:
@@ -221,7 +217,9 @@ class Service:
         self._is_closed = True
         self.models.close()
 
-    def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> ResultFuture:
+    def _start(
+        self, request: FillRequest | ChatRequest, http: Request, on_frame: OnFrame | None = None
+    ) -> ResultFuture:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
         http.state.headers = language_header(spec)
@@ -237,7 +235,7 @@ class Service:
             raise ApiError(429, f"this client has {most} open requests; try again later")
         if isinstance(request, ChatRequest):
             request = replace(request, name=f"http:{next(self._numbers)}")
-        future: Future[FillResult] = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_step)
+        future: Future[FillResult] = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_frame)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
         outcome.add_done_callback(partial(self._end, client))

@@ -22,12 +22,13 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import ModelTime, OnStep, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
@@ -63,6 +64,7 @@ class Server(LanguageServer):
         self.documents = DocumentStore()
         self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
+        self.next_edits = NextEditProvider(self.documents)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
         self.usage = usage or Usage()
         self.status = Status(
@@ -224,8 +226,8 @@ class Server(LanguageServer):
             raise BackendError("the model is not loaded yet: try again in a moment")
         scheduler = models.completion if is_automatic else models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
-        on_step = self._canvas_sender(request.snapshot.uri) if request.gaps else None
-        result = await asyncio.wrap_future(scheduler.submit(request, on_step))
+        on_frame = self._canvas_sender(request.snapshot.uri) if request.gaps else None
+        result = await asyncio.wrap_future(scheduler.submit(request, on_frame))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -258,7 +260,9 @@ class Server(LanguageServer):
         if partial_changes:
             self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
         self.acceptance.settle()  # what is due is judged by the text before the change
-        self.acceptance.change(document.uri, self.documents.change(identifier, changes))
+        applied = self.documents.change(identifier, changes)
+        self.acceptance.change(document.uri, applied)
+        self.next_edits.change(document.uri, document.lines.text, applied)
         self.settle()
         self.cancel_stale(document.uri)
 
@@ -267,6 +271,7 @@ class Server(LanguageServer):
         for uri in uris:
             self.context_provider.close(uri)
             self.acceptance.close(uri)
+            self.next_edits.close(uri)
             self.documents.close(uri)
             self.cancel_stale(uri)
             self._cursors.pop(uri, None)
@@ -396,11 +401,9 @@ class Server(LanguageServer):
             self.update_status()
             self.log(types.MessageType.Info, "the server answers again")
 
-    def _canvas_sender(self, uri: str) -> OnStep | None:
+    def _canvas_sender(self, uri: str) -> OnFrame | None:
         """A function that sends the canvases of completions; None if the client has not requested them."""
-        if self._models is None or not self.sends_canvases:
-            return None
-        return canvas_sender(self.protocol.notify, self._models.completion.frame, uri)
+        return canvas_sender(self.protocol.notify, uri) if self.sends_canvases else None
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import Cell, Frame
-from dg_lsp.engine.scheduler import OnStep
+from dg_lsp.engine.scheduler import OnFrame
 
 
 class State(StrEnum):
@@ -81,12 +80,11 @@ class Status:
         return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts
 
 
-def canvas_sender(notify: Callable[[str, Any], None], frame_of: Callable[[Progress], Frame], uri: str) -> OnStep:
+def canvas_sender(notify: Callable[[str, Any], None], uri: str) -> OnFrame:
     """A function for the model's thread, which sends `dg-lsp/denoising` after each pass for a document."""
     loop = asyncio.get_running_loop()
 
-    def send(progress: Progress) -> None:
-        frame = frame_of(progress)
+    def send(frame: Frame) -> None:
         params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
         loop.call_soon_threadsafe(notify, "dg-lsp/denoising", params)
 

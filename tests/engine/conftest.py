@@ -32,9 +32,9 @@ def engine_of():
 def ask():
     """A request at the `|` in the text."""
 
-    def make(text, **more):
+    def make(text, **options):
         offset = text.index("|")
-        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1)), offset, **more)
+        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1)), offset, **options)
 
     return make
 
@@ -75,9 +75,6 @@ class Reciter:
         self.calls.append(("prefill", len(prompt_ids), ()))
         return len(prompt_ids) - common_prefix_length(held, prompt_ids)
 
-    def drift(self, _slot):
-        return 0
-
     def predict(self, slot, canvases, temperature, rng, lanes=()):
         del temperature, rng
         self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))
@@ -109,8 +106,8 @@ class Reciter:
 def reciting():
     """(engine, denoiser) of a text that the model predicts everywhere."""
 
-    def make(text, spec, settings=None, **more):
-        denoiser = Reciter(text, spec, **more)
+    def make(text, spec, settings=None, **options):
+        denoiser = Reciter(text, spec, **options)
         return LocalEngine(denoiser, denoiser.tokenizer, settings or NO_HURRY), denoiser
 
     return make
@@ -121,12 +118,12 @@ def scheduler_of():
     """A scheduler over a denoiser; `before` runs each time the model is opened."""
     schedulers = []
 
-    def make(denoiser, settings=LONG, before=lambda: None, **more):
+    def make(denoiser, settings=LONG, before=lambda: None, **options):
         def open_engine():
             before()
             return LocalEngine(denoiser, denoiser.tokenizer, settings)
 
-        schedulers.append(Scheduler(open_engine, settings, **more))
+        schedulers.append(Scheduler(open_engine, settings, **options))
         return schedulers[-1]
 
     yield make

@@ -122,7 +122,7 @@ def test_drafts_do_not_change_the_text(engine, position):
         assert draft.confidence[num_same] < 0.51
 
 
-def interrupted(engine, steps, other):
+def interrupted(engine, steps, interruption):
     """The result of `steps`, with another request computed after every pass.
 
     Not between two pieces of a prompt: where a slow processor needs several, each of them would begin again.
@@ -133,7 +133,7 @@ def interrupted(engine, steps, other):
         except StopIteration as end:
             return end.value
         if len(progress.ids):
-            fill(engine, other)
+            fill(engine, interruption)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def interrupted(engine, steps, other):
 )
 def test_interrupted_fill_gives_the_same_result(interruptible, decoder, num_candidates):
     wanted = at_line("inventory.py", 0.5, decoder=decoder, num_candidates=num_candidates, max_tokens=24)
-    other = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
+    interruption = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
     alone = fill(interruptible, wanted)
-    result = interrupted(interruptible, interruptible.run(wanted, deadline=math.inf), other)
+    result = interrupted(interruptible, interruptible.run(wanted, deadline=math.inf), interruption)
     assert texts_of(result) == texts_of(alone)
     assert result.steps == alone.steps > 1
 
@@ -156,8 +156,8 @@ def test_interrupted_rewrite_gives_the_same_result(interruptible):
     start = SOURCE.index("return ")
     snapshot = Snapshot("file:///inventory.py", 1, SOURCE)
     wanted = RewriteRequest(snapshot, start, SOURCE.index("\n", start), strength=0.5)
-    other = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
+    interruption = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
     alone = drain(interruptible.rewrite(wanted, deadline=math.inf))
-    result = interrupted(interruptible, interruptible.rewrite(wanted, deadline=math.inf), other)
+    result = interrupted(interruptible, interruptible.rewrite(wanted, deadline=math.inf), interruption)
     assert (result.text, result.rejection, result.steps) == (alone.text, alone.rejection, alone.steps)
     assert alone.steps > 1

@@ -94,10 +94,10 @@ def test_newer_request_of_a_conversation_replaces_the_older(scheduler_of):
     denoiser.tokenizer.special = recited.tokenizer.special
     scheduler, seen = scheduler_of(denoiser), []
     stale = scheduler.submit(REQUEST)
-    other = scheduler.submit(replace(REQUEST, name="other", max_tokens=4), seen.append)
+    unrelated = scheduler.submit(replace(REQUEST, name="other", max_tokens=4), seen.append)
     newer = scheduler.submit(replace(REQUEST, max_tokens=4))
     assert stale.cancelled()
     denoiser.allowed.release(20)
-    assert (other.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
+    assert (unrelated.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
     assert denoiser.num_steps <= 1 + 4 + 4
-    assert [progress.number for progress in seen] == [1, 2, 3, 4]
+    assert [frame.step for frame in seen] == [1, 2, 3, 4]

@@ -154,20 +154,20 @@ def test_costs_between_and_beyond_the_measured_points():
 class Clocked(ScriptedDenoiser):
     """A token takes 1 ms in a causal pass and 2 ms in a canvas."""
 
-    now = 0.0
+    seconds = 0.0
 
     def extend(self, slot, ids, _allowed=None):
-        self.now += 1e-3 * len(ids)
+        self.seconds += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
     def predict(self, slot, canvases, temperature, rng, _lanes=()):
-        self.now += 2e-3 * sum(map(len, canvases))
+        self.seconds += 2e-3 * sum(map(len, canvases))
         return super().predict(slot, canvases, temperature, rng)
 
 
 def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
     denoiser = Clocked("x")
-    costs = measure_costs(denoiser, clock=lambda: denoiser.now)
+    costs = measure_costs(denoiser, clock=lambda: denoiser.seconds)
     assert costs.causal == (pytest.approx((1, 1.0)), pytest.approx((8, 8.0)))
     assert costs.canvas == (pytest.approx((8, 16.0)), pytest.approx((32, 64.0)))
     for slot in range(denoiser.num_slots):

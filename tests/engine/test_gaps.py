@@ -36,9 +36,6 @@ class GapsModel:
     def prefill(self, _slot, prompt_ids, _most=0):
         return len(prompt_ids)
 
-    def drift(self, _slot):
-        return 0
-
     def predict(self, _slot, canvases, *_):
         self.canvases.append([canvas.tolist() for canvas in canvases])
         return [self._prediction(canvas) for canvas in canvases]

@@ -81,7 +81,7 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
     chunks = (
         Snippet(SnippetSource.OPEN_FILES, "large.py", "x" * 1900),
         Snippet(SnippetSource.OPEN_FILES, "small.py", "x" * 100),
-        Snippet(SnippetSource.DIAGNOSTICS, "d", "x" * 100),
+        Snippet(SnippetSource.EDITS, "d", "x" * 100),
     )
     model = FakeModel("width * height")
     fill(model, snippets=Snippets(chunks, share=0.25))

@@ -85,24 +85,35 @@ def test_a_second_model_is_loaded_only_where_another_one_is_named(open_models):
     assert len(models.schedulers) == 2
 
 
-def test_rewrites_and_chats_have_their_own_model(open_models):
+@pytest.mark.parametrize(
+    ("submitted", "of_pair", "of_causal_rewrites"),
+    [
+        pytest.param(ask(), "completion", "completion", id="a completion"),
+        pytest.param(chat(text="raw"), "completion", "completion", id="a text that is continued"),
+        pytest.param(rewrite(gaps=(GAP,)), "completion", "completion", id="gaps"),
+        pytest.param(rewrite(), "rewrite", "rewrite", id="a rewrite"),
+        pytest.param(rewrite(instruction="double it"), "rewrite", "rewrite", id="an instruction"),
+        pytest.param(chat(), "rewrite", "rewrite", id="a chat"),
+        pytest.param(rewrite(strength=0.5), "rewrite", "completion", id="a part is kept"),
+        pytest.param(
+            rewrite(strength=0.5, instruction="double it"), "rewrite", "rewrite", id="a part is kept, with instruction"
+        ),
+    ],
+)
+def test_the_model_of_a_submitteddepends_on_its_kind_and_on_the_canvas_of_the_model_of_rewrites(
+    open_models, submitted, of_pair, of_causal_rewrites
+):
     models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))
-    assert models.scheduler_for(ask()) is models.completion
-    assert models.scheduler_for(chat(text="raw")) is models.completion
-    assert models.scheduler_for(rewrite(gaps=(GAP,))) is models.completion
-    for request in (rewrite(), rewrite(instruction="double it"), rewrite(strength=0.5), chat()):
-        assert models.scheduler_for(request) is models.rewrite
+    assert models.scheduler_for(submitted) is getattr(models, of_pair)
+    causal = ScriptedDenoiser("x", spec=replace(UNIFORM_SPEC, sampling=None, canvas_lengths=()))
+    models, _ = open_models(small=ScriptedDenoiser("x", spec=UNIFORM_SPEC), large=causal)
+    assert models.scheduler_for(submitted) is getattr(models, of_causal_rewrites)
+
+
+def test_each_model_answers_its_requests(open_models):
+    models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))
     assert models.completion.submit(ask()).result(TIMEOUT).text == "small"
     assert models.rewrite.submit(chat()).result(TIMEOUT).text == "large"
-
-
-def test_a_model_without_a_canvas_does_not_get_rewrites_that_keep_a_part(open_models):
-    causal = ScriptedDenoiser("x")
-    causal.spec = replace(causal.spec, sampling=None, canvas_lengths=())
-    models, _ = open_models(small=ScriptedDenoiser("x", spec=UNIFORM_SPEC), large=causal)
-    assert models.scheduler_for(rewrite(strength=0.5)) is models.completion
-    assert models.scheduler_for(rewrite(strength=0.5, instruction="double it")) is models.rewrite
-    assert models.scheduler_for(rewrite()) is models.rewrite
 
 
 def test_typing_pauses_a_rewrite_of_the_other_model(open_models, device):

@@ -95,9 +95,9 @@ def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     ended = threading.Event()
 
     class Noting(LocalEngine):
-        def rewrite(self, request, **more):
+        def rewrite(self, request, **options):
             try:
-                return (yield from super().rewrite(request, **more))
+                return (yield from super().rewrite(request, **options))
             finally:
                 ended.set()
 
@@ -124,16 +124,14 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     def steps():
         yield
 
-    queue = RequestQueue()
     late = Job(ask("file:///late.py", priority=Priority.WARM_UP), LONG, arrival=time.monotonic() - 61, steps=steps())
     early = Job(ask("file:///early.py", priority=Priority.WARM_UP), LONG, steps=steps())
     typed = Job(ask(), LONG)
-    for job in (early, late, typed):
-        queue.add(job)
+    queue = RequestQueue(early, late, typed)
     assert queue.outranks(early)
     assert not queue.outranks(late)
     assert queue.clear() == [early, late, typed]
-    queue.add(typed)
+    queue.jobs.append(typed)
     assert [queue.pop() for _ in range(3)] == [late, typed, early], "the model thread still closes interrupted ones"
     assert not queue
 

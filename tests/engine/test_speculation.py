@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import attrs
 import pytest
-from gates import LONG, TIMEOUT, Gate, ask, is_idle, wait_until
+from gates import LONG, TIMEOUT, Gate, Slow, ask, is_idle, wait_until
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import FimOrder, PromptFormat
@@ -50,9 +50,8 @@ def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_comp
     first = scheduler.submit(ask()).result(TIMEOUT)
     num_steps = denoiser.num_steps
     typed = scheduler.submit(ask(text="a = al")).result(TIMEOUT)
-    assert [(fill.candidates, fill.rejections[0].reason) for fill in (first, typed)] == [
-        ((), Reason.LOW_CONFIDENCE)
-    ] * 2
+    for fill in (first, typed):
+        assert (fill.candidates, fill.rejections[0].reason) == ((), Reason.LOW_CONFIDENCE)
     assert denoiser.num_steps == num_steps
     invoked = scheduler.submit(ask(text="a = al", priority=Priority.INVOKED)).result(TIMEOUT)
     assert invoked.text and not invoked.is_cached  # a requested completion is checked more strictly
@@ -87,9 +86,9 @@ def test_any_request_ends_the_speculation(scheduler_of, uri):
     scheduler = scheduler_of(denoiser, SPECULATING)
     first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
     assert denoiser.is_inside.wait(TIMEOUT)
-    other = scheduler.submit(ask(uri, text="a = x", max_lines=1))
+    unrelated = scheduler.submit(ask(uri, text="a = x", max_lines=1))
     accepted = scheduler.submit(ask(text="a = " + first.text, max_lines=1))
-    assert other.cancelled() is (uri == "file:///a.py")
+    assert unrelated.cancelled() is (uri == "file:///a.py")
     denoiser.go_on.set()
     assert accepted.result(TIMEOUT).text == "two"
     assert denoiser.num_steps >= first.steps + 1 + len("two") + 1
@@ -103,9 +102,6 @@ class Drifting(ScriptedDenoiser):
         self.num_passes = num_passes
         self.drifts = []  # at each step of a fill
         self.is_inside, self.go_on = threading.Event(), threading.Event()
-
-    def drift(self, slot):
-        return 0 if slot else self.num_passes
 
     def refresh(self, slot):
         if slot or not self.num_passes:
@@ -136,9 +132,9 @@ def test_any_request_ends_the_refresh_within_one_pass(scheduler_of):
     scheduler = scheduler_of(denoiser, LONG)
     scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
     assert denoiser.is_inside.wait(TIMEOUT)
-    other = scheduler.submit(ask("file:///b.py", max_lines=1))
+    unrelated = scheduler.submit(ask("file:///b.py", max_lines=1))
     denoiser.go_on.set()
-    other.result(TIMEOUT)
+    unrelated.result(TIMEOUT)
     assert denoiser.drifts[-1] == 4
     wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_passes == 0
@@ -164,26 +160,13 @@ def test_without_speculation_no_prompt_is_decoded_in_idle_time(scheduler_of):
     assert denoiser.num_prefilled == 0
 
 
-class HeldPrefill(ScriptedDenoiser):
-    """Waits after the first tokens of a prompt, until the test lets it go on."""
-
-    def __init__(self, fill):
-        super().__init__(fill)
-        self.has_begun, self.go_on = threading.Event(), threading.Event()
-
-    def prefill(self, slot, prompt_ids, *most):
-        self.has_begun.set()
-        assert self.go_on.wait(TIMEOUT)
-        return super().prefill(slot, prompt_ids, *most)
-
-
 def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):
-    denoiser = HeldPrefill("alpha")
+    denoiser = Slow(num_free=0)
     scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, prompt_format="prefix"))
     scheduler.warm_up(ask(text="b = 1\n" * 80))
-    assert denoiser.has_begun.wait(TIMEOUT)
+    assert denoiser.is_waiting.wait(TIMEOUT)
     future = scheduler.submit(ask(text="a = "))
-    denoiser.go_on.set()
+    denoiser.allowed.release(1000)
     assert future.result(TIMEOUT).text == "alpha"
     wait_until(lambda: is_idle(scheduler))
     assert denoiser.num_prefilled < 120

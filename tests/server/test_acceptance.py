@@ -28,10 +28,10 @@ class Editor:
     """A buffer with the cursor at its end, or at `cursor`; items arrive 80 ms after their request."""
 
     def __init__(self, text="def area():\n    "):
-        self.now = 1000.0
+        self.seconds = 1000.0
         self.outcomes = []
         self.documents = DocumentStore()
-        self.acceptance = Acceptance(self.documents, self.outcomes.append, lambda: self.now)
+        self.acceptance = Acceptance(self.documents, self.outcomes.append, lambda: self.seconds)
         self.documents.open(types.TextDocumentItem(uri=URI, language_id="python", version=1, text=text))
 
     @property
@@ -41,13 +41,13 @@ class Editor:
     def shows(self, *items, invoked=False):
         """Names of the items that the server shows at the cursor."""
         followed = self.acceptance.request(URI, len(self.text), len(self.text), is_invoked=invoked)
-        self.now += 0.08
+        self.seconds += 0.08
         return self.acceptance.answer(followed, items, "m")
 
     def replace(self, start, end, text):
         document = self.documents.get(URI)
         self.acceptance.settle()
-        self.now += 0.2
+        self.seconds += 0.2
         span = self.documents.range(document, start, end)
         change = types.TextDocumentContentChangePartial(text=text, range=span)
         applied = self.documents.change(
@@ -63,7 +63,7 @@ class Editor:
             self.insert(key)
 
     def wait(self, seconds=30.0):
-        self.now += seconds
+        self.seconds += seconds
         self.acceptance.settle()
 
     def outcome(self):
@@ -119,19 +119,21 @@ def test_an_accepted_item_that_is_changed_within_30_seconds_is_not_useful(text, 
     assert (outcome.verdict, outcome.accepted) == (verdict, "whole")
 
 
-def test_edits_elsewhere_do_not_lose_the_place():
-    editor = Editor("x = 1\ndef area():\n    ")
-    editor.shows(ITEM)
-    editor.insert(ITEM)
-    editor.replace(0, 5, "width, height = 1, 2")
-    assert editor.outcome().verdict == "useful"
-
-
-def test_a_word_that_the_editor_replaces_by_a_longer_one_counts_from_its_end():
-    editor = Editor("    ret")
-    editor.shows("urn width")
-    editor.replace(4, 7, "return width")
-    assert (editor.outcome().verdict, editor.outcomes[0].accepted) == ("useful", "whole")
+@pytest.mark.parametrize(
+    ("text", "item", "edits"),
+    [
+        ("x = 1\ndef area():\n    ", ITEM, [(23, 23, ITEM), (0, 5, "width, height = 1, 2")]),
+        ("    ret", "urn width", [(4, 7, "return width")]),
+    ],
+    ids=["an edit above the item", "an editor that replaces the typed word by a longer one"],
+)
+def test_an_item_is_found_where_edits_have_moved_it(text, item, edits):
+    editor = Editor(text)
+    editor.shows(item)
+    for start, end, new in edits:
+        editor.replace(start, end, new)
+    outcome = editor.outcome()
+    assert (outcome.verdict, outcome.accepted) == ("useful", "whole")
 
 
 @pytest.mark.parametrize(("length", "accepted"), [(None, "whole"), (3, "words"), (8, "line"), (15, "whole")])
@@ -230,15 +232,17 @@ def test_records_follow_the_schema_of_the_specification_and_have_no_text(tmp_pat
 
 def test_what_is_due_is_judged_by_the_text_before_the_next_change():
     async def session():
-        server, now, outcomes = Server(lambda _settings: None, Settings()), [0.0], []
-        server.acceptance = Acceptance(server.documents, outcomes.append, lambda: now[0])
+        server = Server(lambda _settings: None, Settings())
+        outcomes = []
+        clock = [0.0]
+        server.acceptance = Acceptance(server.documents, outcomes.append, lambda: clock[0])
         server.documents.open(types.TextDocumentItem(uri=URI, language_id="python", version=1, text=""))
         server.acceptance.answer(server.acceptance.request(URI, 0, 0, is_invoked=False), [ITEM], "m")
         for text in (ITEM, ""):
             identifier = types.VersionedTextDocumentIdentifier(version=2, uri=URI)
             change = types.TextDocumentContentChangeWholeDocument(text)
             did_change(server, types.DidChangeTextDocumentParams(identifier, [change]))
-            now[0] += 31
+            clock[0] += 31
         server.close()
         return outcomes
 

@@ -103,11 +103,6 @@ class TransformersDenoiser:
         self._prompts[slot] = prompt
         return len(prompt) - kept
 
-    def drift(self, slot: int) -> int:
-        """See `Denoiser.drift`; always exact."""
-        self._check_slot(slot)
-        return 0
-
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
         self._check_slot(slot)

@@ -254,37 +254,29 @@ class StopCriteria:
         """The tokens go as far as the cursor."""
         return not self.removed or self.decode(ids).startswith(self.removed)
 
-    def is_met(self, draft: Draft, num_passes: int) -> bool:
-        """The fill has ended, is long enough after so many passes, or repeats itself."""
-        if draft.is_ended or self._is_full(draft.ids):
-            return True
-        text = self._text(draft.ids)
-        if self._has_stop(text):
-            return True
-        if self.limits.is_raw:
-            return False
-        is_early = num_passes >= self.limits.early_stop_passes
-        return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
+    def ending(self, draft: Draft, num_passes: int) -> Ending | None:
+        """Why a fill ends that is this after so many passes; None where it goes on.
 
-    def ending(self, draft: Draft, num_passes: int) -> Ending:
-        """Why a fill stopped that is now this. With all its lines it might go on, unless its end is settled too."""
+        With all its lines it might go on, unless its end is settled too.
+        """
+        text = self._text(draft.ids)
+        num_ends = text.count("\n")
+        max_lines = math.inf if self.limits.max_lines is None else self.limits.max_lines
+        has_more = text.strip("\n").count("\n") >= max_lines
         if draft.is_cut:
             return Ending.TOKENS
-        text = self._text(draft.ids)
-        max_lines = self.limits.max_lines
         if self._has_stop(text):
             return Ending.STOP
-        if self._find_stop(text) is not None:
+        if self._find_stop(text) is not None or (draft.is_ended and not has_more):
             return Ending.END
-        has_more = max_lines is not None and text.strip("\n").count("\n") >= max_lines
-        if draft.is_ended and not has_more:
-            return Ending.END
-        if has_more or self._is_full(draft.ids) or (max_lines is not None and text.count("\n") >= max_lines):
+        if num_ends >= max_lines or self._is_full(draft.ids):
             return Ending.TOKENS
-        if self.is_met(draft, 0):  # it repeats itself
+        if self.limits.is_raw:
+            return None
+        if _loops(text, num_ends):
             return Ending.END
-        is_late = num_passes >= self.limits.early_stop_passes or self.limits.is_over()
-        return Ending.DEADLINE if is_late else Ending.CONTEXT
+        is_early = num_passes >= self.limits.early_stop_passes
+        return Ending.DEADLINE if is_early and has_whole_line(text) else None
 
     def shown_bytes(self, draft: Draft) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
@@ -340,12 +332,13 @@ class StopCriteria:
 def meets_stop_criteria(text: str, limits: Limits, *, is_early: bool) -> bool:
     """The text has as many lines as may be shown, or whole ones if `is_early`, or it repeats itself."""
     num_ends = text.count("\n")
-    if _loops(text, num_ends):
-        return True
-    if not num_ends:
-        return False
     has_all = limits.max_lines is not None and num_ends >= limits.max_lines
-    return has_all or (is_early and bool(text[: text.rindex("\n")].strip()))
+    return has_all or (is_early and has_whole_line(text)) or _loops(text, num_ends)
+
+
+def has_whole_line(text: str) -> bool:
+    """The text has a line with text, and its end."""
+    return bool(text.rpartition("\n")[0].strip())
 
 
 def _loops(text: str, num_ends: int) -> bool:
@@ -439,7 +432,7 @@ class DecodeTask:
 
     def is_done(self, draft: Draft) -> bool:
         """The draft after the passes so far meets the stop criteria."""
-        return self.stop.is_met(draft, self.costs.num_passes)
+        return self.stop.ending(draft, self.costs.num_passes) is not None
 
 
 class Decoder(ABC):

@@ -1,6 +1,6 @@
 """Denoises canvases: open ones block by block, and gaps of several lengths whose suffix is frozen."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -146,9 +146,7 @@ class InfillDecoder(DiffusionDecoder):
         canvases = [layout.canvas(gap, task.spec, task.rng, length=length) for gap in gaps]
         drafts = yield from self._denoise(block, canvases)
         if len(layout.tail_ids) and not task.limits.is_over():
-            joined = [self._joined(step) for step in self._steps]
-            scores = join_scores(task, [ids for ids, _ in joined], [[end] for _, end in joined])
-            task.costs.num_passes += 1
+            scores = join_scores(task, self._steps, lambda step: [gap_slice(step)])
             drafts = tuple(replace(draft, join=join) for draft, (join,) in zip(drafts, scores, strict=True))
             best = self._best(drafts)
             yield Progress.of(block, task.costs.num_passes, gap_of(self._steps[best]), drafts[best])
@@ -171,35 +169,43 @@ class InfillDecoder(DiffusionDecoder):
         # the highest score of the drafts that are not empty; of none, the last
         return max(reversed(range(len(drafts))), key=lambda i: -np.inf if drafts[i].is_empty else drafts[i].score)
 
-    def _joined(self, step: Step) -> tuple[TokenIds, int]:
-        """The canvas with only the shown part of the fill, and where the suffix begins in it."""
-        where = gap_slice(step)
-        fill = step.draft_ids[where]
-        fill = EMPTY.grow(fill, step.confidence[where], self._end_ids).ids
-        fill = fill[: self._task.stop.num_shown(fill)]
-        canvas = np.concatenate([step.canvas_ids[: where.start], fill, step.canvas_ids[where.stop :]])
-        return canvas, where.start + len(fill)
 
-
-def join_scores(task: DecodeTask, canvases: Sequence[TokenIds], ends: Sequence[Sequence[int]]) -> list[list[float]]:
+def join_scores(
+    task: DecodeTask, steps: Sequence[Step], gaps_of: Callable[[Step], Sequence[slice]]
+) -> list[list[float]]:
     """How well the first known tokens after each fill follow it, from one pass in which they are noise.
 
-    `ends` has for each canvas the positions at which its fills end, ascending.
+    A score for each canvas and each of its gaps, which `gaps_of` gives in ascending order.
     """
+    joined = [_joined(task, step, gaps_of(step)) for step in steps]
     noisy_canvases: list[TokenIds] = []
-    for canvas, positions in zip(canvases, ends, strict=True):
+    for canvas, ends in joined:
         noisy = canvas.copy()
-        for start, limit in zip(positions, [*positions[1:], len(canvas)], strict=True):
+        for start, limit in zip(ends, [*ends[1:], len(canvas)], strict=True):
             unknown = noisy[start : min(start + JOIN_TOKENS, limit)]
             unknown[:] = noise(task.spec, len(unknown), task.rng)
         noisy_canvases.append(noisy)
     # lanes of their own: a model that is conditioned on its last prediction has seen the tokens there
-    lanes = range(len(canvases), 2 * len(canvases))
+    lanes = range(len(joined), 2 * len(joined))
     predictions = task.denoiser.predict(task.slot, noisy_canvases, 0.0, task.rng, lanes)
+    task.costs.num_passes += 1
     return [
-        [_join_score(prediction, canvas, end) for end in positions]
-        for prediction, canvas, positions in zip(predictions, canvases, ends, strict=True)
+        [_join_score(prediction, canvas, end) for end in ends]
+        for prediction, (canvas, ends) in zip(predictions, joined, strict=True)
     ]
+
+
+def _joined(task: DecodeTask, step: Step, gaps: Sequence[slice]) -> tuple[TokenIds, list[int]]:
+    """The canvas with only the shown part of each fill, and where the fills end in it."""
+    parts: list[TokenIds] = []
+    ends: list[int] = []
+    at = 0
+    for gap in gaps:
+        fill = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], frozenset(task.spec.end_ids)).ids
+        parts += [step.canvas_ids[at : gap.start], fill[: task.stop.num_shown(fill)]]
+        ends.append(sum(map(len, parts)))
+        at = gap.stop
+    return np.concatenate([*parts, step.canvas_ids[at:]]), ends
 
 
 def _join_score(prediction: Prediction, canvas: TokenIds, end: int) -> float:
