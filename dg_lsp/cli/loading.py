@@ -217,8 +217,6 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | Tran
 @contextmanager
 def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
     """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
-    import attrs
-
     from dg_lsp.cli.trial import tested
     from dg_lsp.models.registry import locate
 
@@ -243,10 +241,8 @@ def load_file(
     """
     from dg_lsp.canvas.chat import with_thoughts
     from dg_lsp.models.metadata import describe, read_folder
-    from dg_lsp.models.registry import known_names
 
-    is_known = settings.model.name in known_names()
-    name = settings.model.name if is_known else escaped(path.stem)
+    name = _name_of(path, settings)
     if path.is_dir():
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
@@ -262,6 +258,13 @@ def load_file(
         weights.close()
         raise
     return LoadedModel(path, weights, spec, settings.model)
+
+
+def _name_of(path: Path, settings: Settings) -> str:
+    """The name of a model; for one that is given by its path, that of the file."""
+    from dg_lsp.models.registry import known_names
+
+    return settings.model.name if settings.model.name in known_names() else escaped(path.stem)
 
 
 def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
