@@ -437,7 +437,7 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
         ("TTFUE of hits", _quantiles(numbers["ttfue_ms"])),
         (
             "useful edits",
-            f"{numbers['useful_edits']['num']:,} displayed items, {_quantiles(numbers['useful_edits'])}",
+            f"{metrics.count(numbers['useful_edits']['num'], 'displayed item')}, {_quantiles(numbers['useful_edits'])}",
         ),
         ("useful by", ", ".join(f"{metrics.percent(part)} by {cut} ms" for cut, part in numbers["useful_by"].items())),
         ("misses", f"{shares['miss_rate']}, including cancelled requests and silence"),

@@ -109,7 +109,6 @@ class LoadedModel:
             "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
             "suffix_while_typing": self._suffix_while_typing(),
             "chat_template": spec.template or ("of the file" if spec.chat_template else None),
-            "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
             "sampler": {
@@ -218,8 +217,6 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | Tran
 @contextmanager
 def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
     """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
-    import attrs
-
     from dg_lsp.cli.trial import tested
     from dg_lsp.models.registry import locate
 

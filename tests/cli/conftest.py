@@ -1,8 +1,10 @@
 """Runs the command line in this process, with a scripted model unless a test uses the bundled one."""
 
+import io
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +84,18 @@ def commands():
         return {name: leaf for word, part in inner.items() for name, leaf in leaves(part, *words, word).items()}
 
     return leaves(command_tree())
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """`terminal(text)`: the user types this on a terminal."""
+
+    def use(text=""):
+        stdin = io.StringIO(text)
+        stdin.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+    return use
 
 
 @pytest.fixture

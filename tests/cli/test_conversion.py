@@ -3,7 +3,6 @@
 import json
 import os
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import tiny_diffusiongemma
@@ -21,24 +20,28 @@ def pull_request_gguf(tiny_repacked, tmp_path):
     return tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, tmp_path / "gemma.gguf")
 
 
-def test_a_gguf_is_converted_in_its_folder(dg_lsp, pull_request_gguf, tmp_path):
-    outcome = dg_lsp("models", "convert", pull_request_gguf)
-    assert (outcome.code, outcome.out) == (0, f"{tmp_path / 'gemma-dg.gguf'}\n")
-    assert outcome.err == "keep gemma-dg.selfcond.gguf beside it\n"
-    assert read_header(tmp_path / "gemma-dg.gguf").architecture == "gemma4"
-    assert read_header(tmp_path / "gemma-dg.selfcond.gguf").architecture == "dg-selfcond"
-    assert "gemma-dg.gguf exists already: remove it, or pass another name with -o" in dg_lsp(
-        "models", "convert", pull_request_gguf
-    ).error(2)
-
-
-def test_a_checkpoint_is_converted_to_the_working_directory(dg_lsp, tiny_checkpoint, tmp_path):
-    outcome = dg_lsp("models", "convert", tiny_checkpoint)
-    assert (outcome.code, outcome.out) == (0, "tiny-diffusiongemma-F32.gguf\n")
-    outcome = dg_lsp("models", "convert", tiny_checkpoint, "--type", "bf16")
-    assert (outcome.code, outcome.out) == (0, "tiny-diffusiongemma-BF16.gguf\n")
-    header = read_header(tmp_path / "tiny-diffusiongemma-BF16.gguf")
-    assert header.tensors["token_embd.weight"].kind.name == "BF16"
+@pytest.mark.parametrize(
+    ("source", "options", "name", "kind"),
+    [
+        pytest.param("pull_request_gguf", (), "gemma-dg", "F32", id="a GGUF in its folder"),
+        pytest.param("tiny_checkpoint", (), "tiny-diffusiongemma-F32", "F32", id="a checkpoint, unchanged"),
+        pytest.param("tiny_checkpoint", ("--type", "bf16"), "tiny-diffusiongemma-BF16", "BF16", id="with a type"),
+    ],
+)
+def test_a_diffusiongemma_is_converted_with_its_side_file(
+    dg_lsp, request, capsys, tmp_path, source, options, name, kind
+):
+    path = request.getfixturevalue(source)
+    capsys.readouterr()  # the progress of making the source
+    outcome = dg_lsp("models", "convert", path, *options)
+    folder = "" if path.is_dir() else f"{tmp_path}/"
+    assert (outcome.code, outcome.out) == (0, f"{folder}{name}.gguf\n")
+    assert outcome.err == f"keep {name}.selfcond.gguf beside it\n"
+    header = read_header(tmp_path / f"{name}.gguf")
+    assert (header.architecture, header.tensors["token_embd.weight"].kind.name) == ("gemma4", kind)
+    assert read_header(tmp_path / f"{name}.selfcond.gguf").architecture == "dg-selfcond"
+    error = dg_lsp("models", "convert", path, *options).error(2)
+    assert f"{name}.gguf exists already: remove it, or pass another name with -o" in error
 
 
 def test_all_sources_give_the_same_quantized_weights(dg_lsp, tiny_checkpoint, pull_request_gguf, tmp_path):
@@ -172,56 +175,57 @@ def test_a_failure_without_the_checkpoints_code_names_the_option(dg_lsp, script,
 @pytest.fixture
 def built(tmp_path, monkeypatch):
     """Replaces the builds; `built.is_supported` is the result for the installed library."""
-
-    class Built:
-        is_supported = False
-        calls: ClassVar = []
-        overlay = Runtime(tmp_path / "runtime", "0.3.36", "libllama.so", "00")
+    overlay = Runtime(tmp_path / "runtime", "0.3.36", "libllama.so", "00")
+    built = SimpleNamespace(is_supported=False, calls=[], overlay=overlay)
 
     def build_overlay(source, is_changed, show_step):
         show_step("testing it", None)
-        Built.calls.append((source, is_changed.args))
-        return Built.overlay
+        built.calls.append(("overlay", source, is_changed.args))
+        return built.overlay
 
     def compile_wheel(backend, source, is_changed, show_step):
-        Built.calls.append((backend, source, is_changed.args))
+        built.calls.append((backend, source, is_changed.args))
 
-    Built.calls.clear()
     monkeypatch.setattr(build_runtime, "build_overlay", build_overlay)
     monkeypatch.setattr(build_runtime, "compile_wheel", compile_wheel)
-    monkeypatch.setattr(conversion, "supports_bidirectional", lambda *_: Built.is_supported)
-    return Built
-
-
-def test_the_folder_of_the_runtime_is_printed(dg_lsp, built, monkeypatch):
-    outcome = dg_lsp("models", "build-runtime")
-    assert (outcome.code, outcome.out) == (0, f"{built.overlay.folder}\n")
-    assert "built and tested in 0 s (one class" in outcome.err
-    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/mine")
-    assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime").err
-
-
-@pytest.mark.parametrize(("options", "backend"), [(("--backend", "cuda"), "cuda"), ((), "metal")])
-def test_all_of_llama_cpp_is_installed_for_a_backend_and_where_one_class_cannot_be_replaced(
-    dg_lsp, built, monkeypatch, options, backend
-):
-    monkeypatch.setattr(build_runtime, "HAS_OVERLAYS", False)
     monkeypatch.setattr(build_runtime, "DEFAULT_BACKEND", "metal")
+    monkeypatch.setattr(conversion, "supports_bidirectional", lambda *_: built.is_supported)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("options", "has_overlays", "kind", "message"),
+    [
+        pytest.param((), True, "overlay", "built and tested in 0 s (one class", id="one class of llama.cpp"),
+        pytest.param(("--backend", "cuda"), True, "cuda", "for cuda)", id="all of llama.cpp for a backend"),
+        pytest.param((), False, "metal", "for metal)", id="all of it where one class cannot be replaced"),
+    ],
+)
+def test_a_runtime_is_built_and_its_folder_is_printed(dg_lsp, built, monkeypatch, options, has_overlays, kind, message):
+    monkeypatch.setattr(build_runtime, "HAS_OVERLAYS", has_overlays)
     outcome = dg_lsp("models", "build-runtime", *options)
-    assert (outcome.code, outcome.out) == (0, f"{runtime.installed_library().library.parent}\n")
-    assert f"for {backend})" in outcome.err
-    assert built.calls == [(backend, None, ("LLAMA_CPP_LIB_PATH",))]
+    folder = built.overlay.folder if kind == "overlay" else runtime.installed_library().library.parent
+    assert (outcome.code, outcome.out) == (0, f"{folder}\n")
+    assert message in outcome.err
+    variable = runtime.VARIABLE if kind == "overlay" else runtime.LLAMA_CPP_VARIABLE
+    assert built.calls == [(kind, None, (variable,))]
+    monkeypatch.setenv(runtime.LLAMA_CPP_VARIABLE, "/mine")
+    assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime", *options).err
 
 
-def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, built):
-    built.is_supported = True
-    outcome = dg_lsp("models", "build-runtime")
-    assert (outcome.code, outcome.out, built.calls) == (0, "", [])
-    assert "nothing to build: llama-cpp-python" in outcome.err
-    built.is_supported, built.overlay = False, None
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        pytest.param({"is_supported": True}, "nothing to build: llama-cpp-python", id="the library needs no change"),
+        pytest.param({"overlay": None}, "has the change already", id="its source needs none"),
+    ],
+)
+def test_nothing_is_built_without_need(dg_lsp, built, facts, message):
+    vars(built).update(facts)
     outcome = dg_lsp("models", "build-runtime")
     assert (outcome.code, outcome.out) == (0, "")
-    assert "has the change already" in outcome.err
+    assert message in outcome.err
+    assert len(built.calls) == (not built.is_supported)
 
 
 def test_the_installed_library_is_tested_in_a_child_process():

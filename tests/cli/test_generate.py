@@ -163,8 +163,8 @@ def test_a_thought_is_printed_beside_the_answer(dg_lsp, opens):
 
 
 @pytest.fixture
-def typed(monkeypatch):
-    """`typed(line, ...)` is what a user types on a terminal before Ctrl-D; a number is a key that is pressed then."""
+def typed(monkeypatch, terminal):
+    """`typed(line, ...)` is what a user types on a terminal before Ctrl-D."""
 
     def use(*lines):
         rest = iter(lines)
@@ -176,7 +176,7 @@ def typed(monkeypatch):
             return line
 
         monkeypatch.setattr("builtins.input", read)
-        monkeypatch.setattr(sys, "stdin", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
+        terminal()
 
     return use
 

@@ -82,13 +82,8 @@ def test_wrong_use_of_pull_is_exit_code_2(dg_lsp, arguments, message):
 
 def test_show_prints_specification_and_metadata(dg_lsp):
     outcome = dg_lsp("models", "show")
-    assert outcome.code == 0
-    assert outcome.err == ""
-    assert (outcome.facts["name"], outcome.facts["noise"], outcome.facts["fim family"]) == (
-        "dg-mini",
-        "mask",
-        "dg-mini",
-    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.facts.items() >= {"name": "dg-mini", "noise": "mask", "fim family": "dg-mini"}.items()
     assert "  dg.version = 1\n" in outcome.out
     assert outcome.facts["fim prompt"] == "<|suffix|>{suffix}<|prefix|>{prefix}<|middle|>"
     assert "tokenizer." not in outcome.out
@@ -182,11 +177,9 @@ def test_terms_have_to_be_accepted_before_a_download(dg_lsp, hub, known, monkeyp
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
-def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch, answer, code):
+def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, terminal, answer, code):
     known(dataclasses.replace(TINY, terms="https://example.org/terms"))
-    terminal = io.StringIO(answer)
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
+    terminal(answer)
     outcome = dg_lsp("models", "pull", "tiny")
     assert outcome.code == code
     assert "Do you accept the terms at https://example.org/terms?" in outcome.err
@@ -268,11 +261,7 @@ def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, know
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
     known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
     outcome = dg_lsp("models", "pull", "tiny")
-    assert [line for line in outcome.err.splitlines() if line.startswith("[")] == [
-        "[1/4] download",
-        "[2/4] convert",
-        "[3/4] build",
-        "[4/4] test",
-    ]
+    steps = [line for line in outcome.err.splitlines() if line.startswith("[")]
+    assert steps == ["[1/4] download", "[2/4] convert", "[3/4] build", "[4/4] test"]
     assert built == ["an overlay"]
     assert dg_lsp("models", "pull", "tiny").err == ""

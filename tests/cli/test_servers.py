@@ -1,7 +1,6 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +20,9 @@ def language_server(monkeypatch):
     return calls
 
 
-def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, monkeypatch):
+def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, terminal):
     assert dg_lsp("lsp").err == ""
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    terminal()
     outcome = dg_lsp("lsp")
     assert outcome.out == ""
     assert outcome.err.startswith("dg-lsp: waits for LSP messages of an editor on standard input; dg-lsp setup prints")
@@ -48,12 +47,6 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
     assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1", "example.org"])
-def test_tcp_serves_this_machine_only(dg_lsp, language_server, host):
-    assert "other machines" in dg_lsp("lsp", "--tcp", f"{host}:0").error(2)
-    assert not language_server
-
-
 def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
     [(_, (_, settings, over))] = language_server
@@ -62,9 +55,17 @@ def test_options_of_the_command_line_override_the_clients_options(dg_lsp, langua
     assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
 
 
-@pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])
-def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments):
-    dg_lsp("lsp", *arguments).error(2)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *((f"--tcp {host}:0", "other machines") for host in ("0.0.0.0", "[::]", "192.0.2.1", "example.org")),
+        ("--stdio --tcp h:1", "exclude each other"),
+        ("--tcp 8013", "expected HOST:PORT"),
+        ("--threads -1", "model.threads"),
+    ],
+)
+def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, message):
+    assert message in dg_lsp("lsp", *arguments.split()).error(2)
     assert not language_server
 
 

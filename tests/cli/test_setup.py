@@ -114,19 +114,14 @@ def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_l
     assert "return -> " in again.err
 
 
-def test_the_question_can_be_answered_with_no(dg_lsp, hub, monkeypatch):
-    class Terminal:
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr("sys.stdin", Terminal())
-    for answer in ("n\n", ""):  # Ctrl-D too
-        monkeypatch.setattr(Terminal, "readline", lambda _, answer=answer: answer, raising=False)
-        outcome = dg_lsp("setup")
-        assert outcome.code == 0
-        assert "nothing was changed" in outcome.out
-        assert '"dg-lsp.model.name": "auto"' in outcome.out
-        assert 'model = { name = "auto" }' in outcome.out
+@pytest.mark.parametrize("answer", [pytest.param("n\n", id="no"), pytest.param("", id="Ctrl-D")])
+def test_the_question_can_be_answered_with_no(dg_lsp, hub, terminal, answer):
+    terminal(answer)
+    outcome = dg_lsp("setup")
+    assert outcome.code == 0
+    assert "nothing was changed" in outcome.out
+    assert '"dg-lsp.model.name": "auto"' in outcome.out
+    assert 'model = { name = "auto" }' in outcome.out
     assert hub.requests == []
 
 

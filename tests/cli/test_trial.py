@@ -41,6 +41,12 @@ def model(tmp_path):
     return tiny_masked.write(tmp_path / "Model.gguf", tiny_masked.make("qwen2"))
 
 
+@pytest.fixture
+def folder(tiny_checkpoint, tmp_path):
+    """A checkpoint of its own, to be changed."""
+    return shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+
+
 def show(dg_lsp, path, code=0):
     outcome = dg_lsp("models", "show", path)
     assert outcome.code == code, outcome
@@ -80,8 +86,7 @@ def test_a_vocabulary_that_ends_the_process_at_some_text_is_refused(dg_lsp, tmp_
     assert "has no token for the byte 0xC3" in show(dg_lsp, path, code=3).error(3)
 
 
-def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, tiny_checkpoint, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, folder):
     tree = json.loads((folder / "tokenizer.json").read_text())
     tree["model"]["unk_token"] = "<none>"
     tree["model"]["vocab"]["<renamed>"] = tree["model"]["vocab"].pop("<0xC3>")
@@ -89,8 +94,7 @@ def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, tiny_checkpoint,
     assert "the text cannot be tokenized" in show(dg_lsp, folder, code=3).error(3)
 
 
-def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, tiny_checkpoint, children, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, folder, children):
     show(dg_lsp, folder)
     show(dg_lsp, folder)
     assert len(children) == 1
@@ -102,8 +106,7 @@ def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, tiny
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8")
-def test_a_checkpoint_may_contain_pipes_links_and_names_that_are_no_utf_8(dg_lsp, tiny_checkpoint, children, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+def test_a_checkpoint_may_contain_pipes_links_and_names_that_are_no_utf_8(dg_lsp, folder, children):
     os.mkfifo(folder / "pipe.json")
     (folder / "loop.json").symlink_to("loop.json")
     (folder / "self").symlink_to(".")
@@ -160,8 +163,7 @@ def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(model, mo
         loading.load_model(settings_for(model))
 
 
-def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(tiny_checkpoint, monkeypatch, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(folder, monkeypatch):
     original = transformers.open_checkpoint
 
     def open_checkpoint(*arguments):
