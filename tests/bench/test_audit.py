@@ -1,5 +1,7 @@
 """Tables of an audit log, and `dg-lsp report`."""
 
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.bench.audit import audit_tables
@@ -7,48 +9,56 @@ from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, line_of
 from dg_lsp.engine.ttfue import Outcome
 
-
-def record(outcome="shown", endpoint="/infill", **facts):
-    tokens = {"prompt_tokens": 100, "reused_tokens": 90, "output_tokens": 10, "canvas_tokens": 32, "steps": 4}
-    times = {"generation_seconds": 0.04, "total_seconds": 0.05, "model": "dg-mini"}
-    costs = {**tokens, **times, **facts}
-    return AuditRecord("2026-01-02T03:04:05.678+00:00", "id", endpoint, outcome, **costs)
+SHOWN = AuditRecord(
+    "2026-01-02T03:04:05.678+00:00",
+    "id",
+    "/infill",
+    "shown",
+    model="dg-mini",
+    prompt_tokens=100,
+    reused_tokens=90,
+    output_tokens=10,
+    canvas_tokens=32,
+    steps=4,
+    generation_seconds=0.04,
+    total_seconds=0.05,
+)
 
 
 def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
-    records = [record()] * 3 + [
-        record("nothing", reason="empty"),
-        record("cancelled", total_seconds=99.0),
-        record("failed", total_seconds=0.0, generation_seconds=0.0),
-        *[record(is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
-        record("failed", "/v1/completions", reason="RemoteError"),
+    records = [SHOWN] * 3 + [
+        replace(SHOWN, outcome="nothing", reason="empty"),
+        replace(SHOWN, outcome="cancelled", total_seconds=99.0),
+        replace(SHOWN, outcome="failed", total_seconds=0.0, generation_seconds=0.0),
+        *[replace(SHOWN, is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
+        replace(SHOWN, outcome="failed", endpoint="/v1/completions", reason="RemoteError"),
     ]
     measures, reasons, log = audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
-    found = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for rows in measures.groups.values() for row in rows}
+    numbers = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for rows in measures.groups.values() for row in rows}
     want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
     want |= {"latency": "50 ms", "latency, 95th percentile": "50 ms", "generation": "40 ms", "prompt": "100.0"}
     want |= {"prompt from the cache": "90.0 %", "output speed": "250 tokens/s"}
-    assert {name: found[name] for name in want} == want
+    assert {name: numbers[name] for name in want} == want
     assert list(reasons.groups[""]) == [("empty", "1", "–"), ("RemoteError", "–", "1")]
     assert ("lines that are not records", "2") in log.groups[""]
 
 
-def outcome(verdict="useful", **changes):
-    facts = {"time": "2026-01-02T03:04:05.678+00:00", "request": "id", "model": "m", "trigger": "typed"}
-    return Outcome(**{**facts, "verdict": verdict, "answer_ms": 80.0, **changes})
+USEFUL = Outcome(
+    time=SHOWN.time, request="id", model="m", trigger="typed", verdict="useful", num_items=0, answer_ms=80.0
+)
 
 
 def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, capsys):
     log = tmp_path / "a.jsonl"
     outcomes = [
-        outcome(num_items=1, accepted="whole"),
-        outcome(is_rest=True, num_items=1),
-        outcome("quiet", is_line_finished=True),
+        replace(USEFUL, num_items=1, accepted="whole"),
+        replace(USEFUL, is_rest=True, num_items=1),
+        replace(USEFUL, verdict="quiet", is_line_finished=True),
     ]
-    outcomes += [outcome("cancelled", answer_ms=None)]
-    outcomes += [outcome("wrong", trigger="invoked", num_items=3)]
-    log.write_bytes(b"".join(map(line_of, (record(), *outcomes))))
+    outcomes += [replace(USEFUL, verdict="cancelled", answer_ms=None)]
+    outcomes += [replace(USEFUL, verdict="wrong", trigger="invoked", num_items=3)]
+    log.write_bytes(b"".join(map(line_of, (SHOWN, *outcomes))))
     assert run(["report", str(log)]) == 0
     printed = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
     assert "Completions in editors" in printed and "docs/ttfue.md" in printed and "dg-mini" in printed
@@ -59,7 +69,9 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     assert (rows["miss rate"][0], rows["whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")
 
 
-@pytest.mark.parametrize("records", [[record("cancelled")], [record(steps=0, generation_seconds=0.0)]])
+@pytest.mark.parametrize(
+    "records", [[replace(SHOWN, outcome="cancelled")], [replace(SHOWN, steps=0, generation_seconds=0.0)]]
+)
 def test_an_audit_log_with_few_records_has_tables(records):
     assert audit_tables(records)[-1].caption == "Records"
 
