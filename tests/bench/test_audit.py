@@ -1,5 +1,7 @@
 """Tables of an audit log, and `dg-lsp report`."""
 
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.bench.audit import audit_tables
@@ -16,12 +18,12 @@ def record(outcome="shown", endpoint="/infill", **fields):
 
 
 def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
-    records = [record()] * 3 + [
-        record("nothing", reason="empty"),
-        record("cancelled", total_seconds=99.0),
-        record("failed", total_seconds=0.0, generation_seconds=0.0),
-        *[record(is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
-        record("failed", "/v1/completions", reason="RemoteError"),
+    records = [SHOWN] * 3 + [
+        replace(SHOWN, outcome="nothing", reason="empty"),
+        replace(SHOWN, outcome="cancelled", total_seconds=99.0),
+        replace(SHOWN, outcome="failed", total_seconds=0.0, generation_seconds=0.0),
+        *[replace(SHOWN, is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
+        replace(SHOWN, outcome="failed", endpoint="/v1/completions", reason="RemoteError"),
     ]
     measures, reasons, log = audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
@@ -43,21 +45,21 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
     assert ("lines that are not records", "2") in log.groups[""]
 
 
-def outcome(verdict="useful", **changes):
-    facts = {"time": "2026-01-02T03:04:05.678+00:00", "request": "id", "model": "m", "trigger": "typed"}
-    return Outcome(**{**facts, "verdict": verdict, "answer_ms": 80.0, **changes})
+USEFUL = Outcome(
+    time=SHOWN.time, request="id", model="m", trigger="typed", verdict="useful", num_items=0, answer_ms=80.0
+)
 
 
 def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, capsys):
     log = tmp_path / "a.jsonl"
     outcomes = [
-        outcome(num_items=1, accepted="whole"),
-        outcome(is_rest=True, num_items=1),
-        outcome("quiet", is_line_finished=True),
+        replace(USEFUL, num_items=1, accepted="whole"),
+        replace(USEFUL, is_rest=True, num_items=1),
+        replace(USEFUL, verdict="quiet", is_line_finished=True),
     ]
-    outcomes += [outcome("cancelled", answer_ms=None)]
-    outcomes += [outcome("wrong", trigger="invoked", num_items=3)]
-    log.write_bytes(b"".join(map(line_of, (record(), *outcomes))))
+    outcomes += [replace(USEFUL, verdict="cancelled", answer_ms=None)]
+    outcomes += [replace(USEFUL, verdict="wrong", trigger="invoked", num_items=3)]
+    log.write_bytes(b"".join(map(line_of, (SHOWN, *outcomes))))
     assert run(["report", str(log)]) == 0
     printed = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
     assert "Completions in editors" in printed and "docs/ttfue.md" in printed and "dg-mini" in printed
@@ -68,7 +70,9 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     assert (rows["miss rate"][0], rows["whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")
 
 
-@pytest.mark.parametrize("records", [[record("cancelled")], [record(steps=0, generation_seconds=0.0)]])
+@pytest.mark.parametrize(
+    "records", [[replace(SHOWN, outcome="cancelled")], [replace(SHOWN, steps=0, generation_seconds=0.0)]]
+)
 def test_an_audit_log_with_few_records_has_tables(records):
     assert audit_tables(records)[-1].caption == "Records"
 

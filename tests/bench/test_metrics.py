@@ -24,7 +24,7 @@ def attempt(shown=(100.0, ""), reference="x", **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "reference", "same"),
+    ("text", "reference", "is_equal"),
     [
         pytest.param("a = 1  ", "a = 1\n", True, id="trailing blanks"),
         pytest.param("a = 1\nb", "a = 1\nc", True, id="only the second line differs"),
@@ -37,22 +37,22 @@ def attempt(shown=(100.0, ""), reference="x", **changes):
         pytest.param("a = 1\r\nb", "a = 1\nb", True, id="other line ends"),
     ],
 )
-def test_an_item_is_useful_if_its_first_line_is_right(text, reference, same):
-    assert first_lines_match(text, reference) is same
-    assert attempt((5.0, text), reference=reference).ttfue_ms == (5.0 if same else None)
+def test_an_item_is_useful_if_its_first_line_is_right(text, reference, is_equal):
+    assert first_lines_match(text, reference) is is_equal
+    assert attempt((5.0, text), reference=reference).ttfue_ms == (5.0 if is_equal else None)
 
 
 @pytest.mark.parametrize(
-    ("text", "reference", "same"),
+    ("text", "reference", "is_equal"),
     [
         pytest.param("a\n  b", "a  \n  b\n\n", True, id="trailing blanks"),
         pytest.param("a\n\nb", "a\nb", False, id="an empty line more"),
         pytest.param("a\nb", "a\n b", False, id="other indentation"),
     ],
 )
-def test_an_exact_match_compares_all_lines(text, reference, same):
-    assert texts_match(text, reference) is same
-    assert attempt((5.0, text), reference=reference).is_exact is same
+def test_an_exact_match_compares_all_lines(text, reference, is_equal):
+    assert texts_match(text, reference) is is_equal
+    assert attempt((5.0, text), reference=reference).is_exact is is_equal
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ class Clock:
 class TickingDenoiser(ScriptedDenoiser):
     """A step takes one tick, a prefill none."""
 
-    def __init__(self, fill, clock, **script):
-        super().__init__(fill, **script)
+    def __init__(self, fill, clock, tokens_per_step):
+        super().__init__(fill, tokens_per_step=tokens_per_step)
         self._clock = clock
 
     def predict(self, *args, **kwargs):

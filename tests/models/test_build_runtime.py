@@ -77,7 +77,7 @@ def no_known_source():
         yield
 
 
-def files(gemma4=GEMMA4_SOURCE):
+def files(gemma4):
     inside = "vendor/llama.cpp"
     return {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {VERSION}\n",
@@ -91,11 +91,11 @@ def files(gemma4=GEMMA4_SOURCE):
     }
 
 
-def pack(folder, without="", **options):
+def pack(folder, without="", gemma4=GEMMA4_SOURCE):
     """Writes the source distribution."""
     path = folder / f"llama_cpp_python-{VERSION}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in files(**options).items():
+        for name, text in files(gemma4).items():
             if name != without:
                 member = tarfile.TarInfo(f"llama_cpp_python-{VERSION}/{name}")
                 member.size = len(text)

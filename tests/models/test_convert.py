@@ -218,10 +218,10 @@ def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
     with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's"):
         convert_checkpoint(checkpoint)
     norm = "model.encoder.language_model.norm.weight"
-    same = weights["model.decoder.norm.weight"].clone()
-    save_single(checkpoint, weights | {norm: same})
+    shared = weights["model.decoder.norm.weight"].clone()
+    save_single(checkpoint, weights | {norm: shared})
     assert convert_checkpoint(checkpoint).size
-    save_single(checkpoint, weights | {norm: same + 1})
+    save_single(checkpoint, weights | {norm: shared + 1})
     with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's"):
         convert_checkpoint(checkpoint)
 

@@ -250,8 +250,8 @@ def shelf(tmp_path, monkeypatch):
 
 def packaged(**changes):
     wheels = tuple(Wheel(f"tiny-gguf-part{n}", "1.0.0", f"tiny_gguf_part{n}/data/part") for n in (1, 2))
-    facts = {"repository": "", "wheels": wheels, "sha256": SHA256, "notice": "Under terms."}
-    return preset(**(facts | changes))
+    fields = {"repository": "", "wheels": wheels, "sha256": SHA256, "notice": "Under terms."}
+    return preset(**(fields | changes))
 
 
 @pytest.mark.usefixtures("shelf")

@@ -1,5 +1,6 @@
 """Model specifications from GGUF metadata: trained, repacked, masked and causal models."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -138,41 +139,55 @@ def test_a_missing_key_is_named(described, key, advice):
         described({key: None})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("dg.version", "2"), ("dg.noise", "gaussian"), ("dg.prompt_format", "instruct")),
-        *(("dg.mask_token_id", text) for text in ("8192", "-1", "9" * 5000)),
-        ("dg.end_token_id", "1.0"),
-        *(("dg.banned_token_ids", text) for text in ("0,,2", "0,9000", "0,1")),
-        *(("dg.canvas_lengths", text) for text in ("0,8", "8,x", "16,8")),
-        *(("dg.confidence_threshold", text) for text in ("nan", "1.5")),
-        *(("dg.causal", "1"), ("dg.shift", "yes"), ("dg.snippets", ""), ("dg.start_token_ids", "8192")),
-        *(("dg.plan.line-end.causal", row) for row in ("7.5,0,0", "7.5,0,0,0", "nan,0,0,0.5")),
-        *(("dg.plan.causal", "1,0,0,0.5"), ("dg.echo_match", "2"), ("dg.cut", "word"), ("dg.languages", "python,")),
-    ],
+INVALID = (
+    (
+        trained,
+        {
+            "dg.version": ("2",),
+            "dg.noise": ("gaussian",),
+            "dg.prompt_format": ("instruct",),
+            "dg.mask_token_id": ("8192", "-1", "9" * 5000),
+            "dg.end_token_id": ("1.0",),
+            "dg.banned_token_ids": ("0,,2", "0,9000", "0,1"),
+            "dg.canvas_lengths": ("0,8", "8,x", "16,8"),
+            "dg.confidence_threshold": ("nan", "1.5"),
+            "dg.causal": ("1",),
+            "dg.shift": ("yes",),
+            "dg.snippets": ("",),
+            "dg.start_token_ids": ("8192",),
+            "dg.plan.line-end.causal": ("7.5,0,0", "7.5,0,0,0", "nan,0,0,0.5"),
+            "dg.plan.causal": ("1,0,0,0.5",),
+            "dg.echo_match": ("2",),
+            "dg.cut": ("word",),
+            "dg.languages": ("python,",),
+        },
+    ),
+    (
+        repacked,
+        {
+            "dg.version": ("2",),
+            "dg.prompt_format": ("fim",),
+            "dg.self_conditioning": ("", "../other.gguf", "a\\b.gguf", ".."),
+            "dg.self_conditioning.sha256": ("0A" * 32, "0a"),
+            "dg.entropy_bound": ("0", "inf"),
+            "dg.t_min": ("0.9",),
+            "dg.stability_threshold": ("-1",),
+            "dg.stop_confidence": ("x",),
+            "dg.end_token_ids": ("", "262144"),
+            "dg.banned_token_ids": ("1",),
+        },
+    ),
 )
-def test_an_invalid_value_of_a_trained_model_is_refused(key, value):
-    with pytest.raises(ModelUnsupportedError, match=key) as caught:
-        trained({key: value})
+
+
+@pytest.mark.parametrize(
+    ("described", "key", "value"),
+    [(described, key, value) for described, keys in INVALID for key, values in keys.items() for value in values],
+)
+def test_an_invalid_value_is_refused_by_its_key(described, key, value):
+    with pytest.raises(ModelUnsupportedError, match=re.escape(key)) as caught:
+        described({key: value})
     assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("dg.version", "2"), ("dg.prompt_format", "fim")),
-        *(("dg.self_conditioning", name) for name in ("", "../other.gguf", "a\\b.gguf", "..")),
-        *(("dg.self_conditioning.sha256", digest) for digest in ("0A" * 32, "0a")),
-        *(("dg.entropy_bound", number) for number in ("0", "inf")),
-        *(("dg.t_min", "0.9"), ("dg.stability_threshold", "-1"), ("dg.stop_confidence", "x")),
-        *(("dg.end_token_ids", ids) for ids in ("", "262144")),
-        ("dg.banned_token_ids", "1"),
-    ],
-)
-def test_an_invalid_value_of_a_repacked_model_is_refused(key, value):
-    with pytest.raises(ModelUnsupportedError, match=key.replace(".", r"\.")):
-        repacked({key: value})
 
 
 # repacked DiffusionGemma
@@ -192,12 +207,13 @@ def test_a_repacked_model_is_described_by_its_keys():
 # masked diffusion models of other origin
 
 VOCAB = 152_064
+FIRST = {"tokenizer.ggml.bos_token_id": "151665"}
 MASKED_SPECIALS = SpecialTokens((151_643, 151_644, 151_645, 151_666, 151_667), end_ids=(151_643, 151_645))
 
 
-def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, **metadata):
-    metadata |= {"general.architecture": architecture, "general.name": name}
-    return describe(metadata, vocab_size, "file", specials)
+def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, changes=None):
+    metadata = {"general.architecture": architecture, "general.name": name}
+    return describe(changed(metadata, changes), vocab_size, "file", specials)
 
 
 @pytest.mark.parametrize(
@@ -267,10 +283,10 @@ def test_a_deleted_token_of_dreamon_does_not_end_the_text():
 
 
 def test_the_metadata_of_the_file_has_priority_over_the_family():
-    spec = masked("dream", **{"tokenizer.ggml.mask_token_id": "7", "diffusion.shift_logits": "false"})
+    spec = masked("dream", changes={"tokenizer.ggml.mask_token_id": "7", "diffusion.shift_logits": "false"})
     assert (spec.sampling.mask_id, spec.is_shifted) == (7, False)
     specials = SpecialTokens((1, 2, 3), end_ids=(3,), start_ids=(2,))
-    spec = masked("dream", specials=specials, vocab_size=200_000, **{"tokenizer.ggml.bos_token_id": "151665"})
+    spec = masked("dream", specials=specials, vocab_size=200_000, changes=FIRST)
     assert (spec.banned_ids, spec.end_ids, spec.start_ids) == ((1, 2, 151_666), (3, 151_643, 151_645), (2,))
 
 
@@ -309,16 +325,19 @@ def test_the_prompt_of_a_causal_model_leaves_space_for_the_completion(context, l
     assert describe(metadata, 32000, "coder", CAUSAL_SPECIALS).max_prompt_tokens == limit
 
 
-def test_a_diffusion_model_is_never_used_as_a_causal_one():
-    with pytest.raises(ModelUnsupportedError, match="diffusion-gemma GGUF"):
-        describe({"general.architecture": "diffusion-gemma"}, 32000, "other", CAUSAL_SPECIALS)
-    with pytest.raises(ModelUnsupportedError, match=r"dg\.version is missing"):
-        describe({**STOCK, "dg.noise": "mask"}, 32000, "other", CAUSAL_SPECIALS)
-    with pytest.raises(ModelUnsupportedError, match=r"llama GGUF that describes no diffusion model: dg.version"):
-        describe({"general.architecture": "llama"}, 32000, "other.gguf")
+@pytest.mark.parametrize(
+    ("metadata", "specials", "message"),
+    [
+        ({"general.architecture": "diffusion-gemma"}, CAUSAL_SPECIALS, "diffusion-gemma GGUF"),
+        ({**STOCK, "dg.noise": "mask"}, CAUSAL_SPECIALS, r"dg\.version is missing"),
+        ({"general.architecture": "llama"}, None, r"llama GGUF that describes no diffusion model: dg.version"),
+    ],
+)
+def test_a_diffusion_model_is_never_used_as_a_causal_one(metadata, specials, message):
+    with pytest.raises(ModelUnsupportedError, match=message):
+        describe(metadata, 32000, "file.gguf", specials)
 
 
 def test_only_dream_starts_with_the_first_token_of_its_tokenizer():
-    first = {"tokenizer.ggml.bos_token_id": "151665"}
-    starts = [masked(architecture, **first).start_ids for architecture in ("dream", "rnd1")]
+    starts = [masked(architecture, changes=FIRST).start_ids for architecture in ("dream", "rnd1")]
     assert starts == [(151_665,), ()]

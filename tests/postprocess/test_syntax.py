@@ -122,8 +122,8 @@ VALID = """class A:
 
 
 @given(st.integers(0, len(VALID)), st.integers(0, len(VALID)))
-def test_text_cut_out_of_valid_code_is_valid_there(one, other):
-    start, end = sorted((one, other))
+def test_text_cut_out_of_valid_code_is_valid_there(start, end):
+    start, end = sorted((start, end))
     around = Surroundings.of(VALID[:start], VALID[end:], PYTHON)
     assert around.keep_valid(VALID[start:end]) == VALID[start:end]
 

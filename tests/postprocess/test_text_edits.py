@@ -229,8 +229,8 @@ def test_a_fill_that_repeats_the_lines_above(marked, fill, repeats):
     ],
 )
 def test_brackets_are_counted_outside_strings_and_comments_of_the_language(language, text, closers, quote):
-    found = balance(text, language_of(language))
-    assert (found.closers, found.quote, found.num_stray) == (closers, quote, 0)
+    brackets = balance(text, language_of(language))
+    assert (brackets.closers, brackets.quote, brackets.num_stray) == (closers, quote, 0)
 
 
 def test_prose_is_not_cut_where_code_would_leave_its_scope():

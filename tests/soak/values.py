@@ -82,8 +82,8 @@ def settings(rng):
 
 def json_name(field):
     """The name of an attribute as LSP spells it."""
-    first, *others = field.name.rstrip("_").split("_")
-    return first + "".join(part.title() for part in others)
+    first, *words = field.name.rstrip("_").split("_")
+    return first + "".join(word.title() for word in words)
 
 
 def make(kind, rng, special, depth=0):

@@ -33,8 +33,8 @@ def overlay(installed, tmp_path):
     return overlay
 
 
-def found(folder, **variables):
-    return find_runtime({"DG_LSP_RUNTIME": str(folder), **variables})
+def search(folder):
+    return find_runtime({"DG_LSP_RUNTIME": str(folder)})
 
 
 def test_nothing_is_found_without_llama_cpp_python(monkeypatch):
@@ -44,7 +44,7 @@ def test_nothing_is_found_without_llama_cpp_python(monkeypatch):
 
 
 def test_a_runtime_for_the_installed_library_is_found(overlay):
-    assert found(overlay.folder) == runtime.RuntimeSearch(overlay)
+    assert search(overlay.folder) == runtime.RuntimeSearch(overlay)
     assert read_runtime(overlay.folder) == overlay
 
 
@@ -58,15 +58,15 @@ def test_a_runtime_for_the_installed_library_is_found(overlay):
 )
 def test_a_runtime_for_another_library_is_refused(overlay, change, note):
     replace(overlay, **change).write()
-    assert found(overlay.folder).runtime is None
-    assert note in found(overlay.folder).note
+    assert search(overlay.folder).runtime is None
+    assert note in search(overlay.folder).note
 
 
 def test_a_runtime_fits_an_environment_that_is_reached_by_a_link(overlay, installed, tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(installed.library.parent)
     linked = replace(installed, library=tmp_path / "link" / installed.library.name)
     monkeypatch.setattr(runtime, "installed_library", lambda: linked)
-    assert found(overlay.folder).runtime == overlay
+    assert search(overlay.folder).runtime == overlay
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', None])
@@ -75,8 +75,8 @@ def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
         overlay.library.unlink()
     else:
         (overlay.folder / "runtime.json").write_text(text)
-    assert found(overlay.folder).runtime is None
-    assert "is damaged; run dg-lsp models build-runtime again" in found(overlay.folder).note
+    assert search(overlay.folder).runtime is None
+    assert "is damaged; run dg-lsp models build-runtime again" in search(overlay.folder).note
 
 
 def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
@@ -93,9 +93,9 @@ def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
     ],
 )
 def test_the_users_variables_decide_and_are_reported(overlay, environment, note):
-    search = found(overlay.folder, **environment)
-    assert search.runtime is None
-    assert note in search.note
+    result = find_runtime({"DG_LSP_RUNTIME": str(overlay.folder), **environment})
+    assert result.runtime is None
+    assert note in result.note
 
 
 def test_a_virtual_environment_contains_its_runtime(monkeypatch):

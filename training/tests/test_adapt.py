@@ -134,9 +134,9 @@ def test_the_file_can_be_adapted_again(source, exported, toy_root, toy):
     adapt(exported.path, toy_root, again, adaptation.replace(OPTIONS, max_steps=0, num_tokens=656), silent)
     with loaded(exported.path) as first, loaded(again) as second:
         text = toy.texts[9][:150]
-        one, two = ([END_OF_TEXT, *model.tokenizer.encode(text)] for model in (first, second))
-        assert len(one) == len(two)
-        differences = causal_logits(first, one).max(1) - causal_logits(second, two)[:, NUM_SPECIAL:].max(1)
+        ids, ids_again = ([END_OF_TEXT, *model.tokenizer.encode(text)] for model in (first, second))
+        assert len(ids) == len(ids_again)
+        differences = causal_logits(first, ids).max(1) - causal_logits(second, ids_again)[:, NUM_SPECIAL:].max(1)
     assert np.abs(differences).max() < 0.02
 
 

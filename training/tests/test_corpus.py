@@ -256,8 +256,8 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     stdlib.mkdir()
     texts = [toy_source(seed, 60) for seed in range(6)]
     (stdlib / "lib.py").write_text(toy_source(9, 60))
-    others = {"tests/test_a.py": texts[5], "human_eval.py": texts[5], "data.txt": "x"}
-    write_wheel(folder, "good", "1.0", "MIT", {"a.py": texts[0], "b.py": texts[1], **others})
+    unused = {"tests/test_a.py": texts[5], "human_eval.py": texts[5], "data.txt": "x"}
+    write_wheel(folder, "good", "1.0", "MIT", {"a.py": texts[0], "b.py": texts[1], **unused})
     write_wheel(folder, "held", "2.0", "Apache-2.0", {"c.py": texts[2], "copied.py": texts[0]})
     write_wheel(folder, "copyleft", "1.0", "GPL-3.0-only", {"d.py": texts[3]})
     write_wheel(folder, "good", "0.9", "MIT", {"old.py": texts[4]})
