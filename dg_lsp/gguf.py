@@ -254,7 +254,8 @@ class _Cursor:
         kind = self.number("I")
         start = self.at
         if kind == ARRAY:
-            element, length = self.number("I"), self.number("Q")
+            element = self.number("I")
+            length = self.number("Q")
             self.skip(element, length)
         else:
             self.skip(kind, 1)

@@ -74,7 +74,8 @@ def is_pattern(line: str) -> bool:
 
 def anywhere(line: str) -> str:
     """The pattern of a line, relative to any folder instead of one."""
-    sign, text = line[: line.startswith("!")], line.removeprefix("!")
+    sign = line[: line.startswith("!")]
+    text = line.removeprefix("!")
     return line if line.startswith("#") else f"{sign}**/{text.removeprefix('/')}"
 
 
@@ -83,7 +84,8 @@ def below(folder: str, line: str) -> str:
 
     A pattern without a slash, which matches everywhere, stays.
     """
-    sign, text = line[: line.startswith("!")], line.removeprefix("!")
+    sign = line[: line.startswith("!")]
+    text = line.removeprefix("!")
     if line.startswith("#") or "/" not in text.rstrip(" ").removesuffix("/"):
         return line
     escaped = _SPECIAL.sub(r"\\\g<0>", folder.strip("/")).replace("\n", "?")
@@ -114,9 +116,12 @@ def _compiled(line: str) -> Pattern | None:
         return None
     if (stripped := text.rstrip(" ")) != text:  # an escaped space stays
         text = stripped + " " * ((len(stripped) - len(stripped.rstrip("\\"))) % 2)
-    is_negative, text = text.startswith("!"), text.removeprefix("!")
-    is_folder, text = text.endswith("/"), text.removesuffix("/")
-    is_anchored, text = "/" in text, text.removeprefix("/")
+    is_negative = text.startswith("!")
+    text = text.removeprefix("!")
+    is_folder = text.endswith("/")
+    text = text.removesuffix("/")
+    is_anchored = "/" in text
+    text = text.removeprefix("/")
     special = _SPECIAL.search(text)
     try:
         runs = _runs(text, special.start() if special is not None and is_anchored else -1)
@@ -130,9 +135,12 @@ def _compiled(line: str) -> Pattern | None:
 
 def _runs(text: str, first_special: int) -> list[list[str]]:
     """Regular expressions of what lies between `**/`, and in each of them of what lies between asterisks."""
-    runs, at = [[""]], 0
+    runs = [[""]]
+    at = 0
     while at < len(text):
-        char, start, at = text[at], at, at + 1
+        char = text[at]
+        start = at
+        at += 1
         if char == "*":
             at = len(text) - len(text[at:].lstrip("*"))
             is_first = start == first_special  # git matches what is before by itself, and forgets that it is there
@@ -165,7 +173,8 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
     members = set[str]()
     before = ""
     while text[at] != "]" or at == first:
-        char, end = text[at], text.find("]", at + 2)
+        char = text[at]
+        end = text.find("]", at + 2)
         if char == "\\":
             at += 1
             char = text[at]
@@ -176,10 +185,12 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
             char = ""
         elif text.startswith("[:", at) and end > at + 2 and text[end - 1] == ":":
             members.update(_CLASSES[text[at + 2 : end - 1]])
-            at, char = end, ""
+            at = end
+            char = ""
         else:
             members.add(char)
-        before, at = char, at + 1
+        before = char
+        at += 1
     if IGNORES_CASE:
         members.update(map(str.lower, members & set(string.ascii_uppercase)))
     kept = set(map(chr, range(1, 256))).difference(members, "/") if is_negated else members.difference("/")

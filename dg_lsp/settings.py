@@ -128,7 +128,7 @@ SAMPLER_BOUNDS = {
     "top_k": (0, 1_048_576),
 }
 """Least and greatest value of each number in `SamplerOptions`; a model may allow less."""
-PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
+PROMPT_ATTENTIONS = ("auto", "exact", "per_request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +198,11 @@ class ModelSettings:
     """`cpu`, `gpu` (there must be one), `gpu:1`, or `gpu:0,1` to split layers; `auto`: one GPU if the model fits."""
     idle_seconds: float = field(default=0.0, validator=[validators.ge(0), validators.le(MAX_SECONDS)])
     """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
+    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS), metadata=_INTERNAL)
+    """Bidirectional models compute the prompt in each step (`exact`, `auto`) or once for a request (`per_request`).
+
+    From the model's table in `sampler`, when the model is loaded.
+    """
     sampler: Samplers = field(default=(), metadata=_INTERNAL)
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
 

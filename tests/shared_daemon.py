@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from gates import TIMEOUT, wait_until
 
-from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint
 
 HERE = Path(__file__).parent / "e2e"
@@ -71,7 +71,7 @@ class Shared:
         return wait_until(self.endpoint.read).pid
 
     def status(self):
-        return ask(self.endpoint, "status")
+        return query(self.endpoint, "status")
 
     def daemons(self):
         """Processes that are daemons of this folder, or are about to be."""

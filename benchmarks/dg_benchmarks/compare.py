@@ -23,7 +23,7 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, 
 from dg_lsp.bench.runner import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.measurements import REMOTE, BenchModel, Cases, finish, remote_notes
+from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes
 from dg_lsp.cli.options import ModelOptions
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
@@ -104,15 +104,15 @@ def _open_contenders(
 
         runtime = attrs.evolve(settings.model, num_slots=1)
         model, denoiser = loading.open_local(attrs.evolve(settings, model=runtime))
-        threads, opened = denoiser.threads, [denoiser]
+        threads = denoiser.threads
         # the first denoiser measures the threads, and all others use the same number
         settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
         decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.has_final_canvas else {}
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {decoder.value: decoder for decoder in given.decoder if decoder not in decoders.values()}
-        engines = []
+        engines: list[LocalEngine] = []
         for name, decoder in decoders.items():
-            own = opened.pop() if opened else loading.open_local(settings)[1]
+            own = loading.open_local(settings)[1] if engines else denoiser
             needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
             costs = measure_costs(own) if needs_costs else None
             engines.append(LocalEngine(own, own.tokenizer, settings.completion, costs))

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from dg_lsp.bench.dataset import TestCase, read_cases
@@ -42,7 +41,8 @@ class Sources:
     """Snippets of the package of a test case."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
-        self._root, self._files = root, files
+        self._root = root
+        self._files = files
         packages = sorted({path.split("/")[0] for path in files})
         folders = [path.as_uri() for path in (root, *(root / package for package in packages))]
         self._workspace = WorkspaceIndex(DocumentStore(), Exclusion(PrivacySettings(), folders))
@@ -99,8 +99,10 @@ def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: floa
         chunks = collect(case)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
         snippets = Snippets(chunks, share)
-        request = FillRequest(case.snapshot, case.offset, snippets=snippets, priority=Priority.INVOKED)
-        result = engine.fill(replace(request, early_stop_ms=0.0), deadline=float("inf"))
+        request = FillRequest(
+            case.snapshot, case.offset, snippets=snippets, priority=Priority.INVOKED, early_stop_ms=0.0
+        )
+        result = engine.fill(request, deadline=float("inf"))
         is_right = result.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
         rights.append(is_right and bool(result.candidates))
         counts["shown"] += bool(result.candidates)

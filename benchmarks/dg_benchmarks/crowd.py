@@ -31,20 +31,7 @@ from dg_lsp.system import python_command, python_environment
 
 SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n"
 """Without time limits the answers do not depend on the load."""
-WORDS = [
-    "apple",
-    "river",
-    "copper",
-    "window",
-    "lamp",
-    "garden",
-    "silver",
-    "paper",
-    "tiger",
-    "bridge",
-    "candle",
-    "forest",
-]
+WORDS = ("apple", "river", "copper", "door", "lamp", "garden", "silver", "paper", "tiger", "bridge", "lake", "forest")
 PROMPTS = (
     "def show({name}):\n    print({name}, 0)\n    print({name}, 1)\n    print(",
     "class Box:\n    def __init__(self, {name}):\n        self.{name} = ",
@@ -159,7 +146,8 @@ class Crowd:
         await asyncio.gather(*clients)
 
     async def _client(self, name: str, source: random.Random, until: float, num_requests: float) -> None:
-        connection, num = Connection(self.port), 0
+        connection = Connection(self.port)
+        num = 0
         while time.monotonic() < until and num < num_requests:
             num += 1
             kind = source.random()
@@ -211,30 +199,30 @@ class Monitor:
     """Samples of the memory and the active requests of the server."""
 
     def __init__(self, port: int, process: psutil.Process) -> None:
-        self._connection, self._process = Connection(port), process
+        self._connection = Connection(port)
+        self._process = process
         self.resident: list[int] = []
         self.active: list[int] = []
 
     async def sample(self) -> None:
-        """Takes one sample."""
+        """Takes one sample and waits for the next one."""
         self.resident.append(self._process.memory_info().rss)
         status, _, body = await self._connection.send("GET", "/metrics", b"")
         if status == 200:
             [active] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
             self.active.append(int(active))
+        await asyncio.sleep(1 / SAMPLES_PER_SECOND)
 
     async def run(self) -> None:
         """Takes samples until it is cancelled."""
         while True:
             await self.sample()
-            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
 
     async def wait_idle(self) -> None:
         """Waits until the server has cancelled the abandoned requests."""
         until = time.monotonic() + ANSWER_SECONDS
         while not self.active or (self.active[-1] and time.monotonic() < until):
             await self.sample()
-            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
 
 
 def _request(prompt: str) -> bytes:
@@ -247,19 +235,19 @@ def _text(body: bytes) -> str:
 
 async def measure(port: int, process: psutil.Process, options: argparse.Namespace) -> dict[str, Any]:
     """Sends the requests and returns the results as JSON values."""
-    crowd, monitor = Crowd(port, options.clients, options.seed), Monitor(port, process)
+    crowd = Crowd(port, options.clients, options.seed)
+    monitor = Monitor(port, process)
     await crowd.send_alone()
     sampling = asyncio.create_task(monitor.run())
     start = time.monotonic()
-    if options.requests is None:
-        await crowd.send_at_once(options.seconds)
-    else:
-        await crowd.send_at_once(math.inf, options.requests)
+    seconds = options.seconds if math.isinf(options.requests) else math.inf
+    await crowd.send_at_once(seconds, options.requests)
     elapsed = time.monotonic() - start
     sampling.cancel()
     await asyncio.gather(sampling, return_exceptions=True)
     await monitor.wait_idle()
-    tally, num = crowd.tally, max(1, crowd.tally.statuses.total())
+    tally = crowd.tally
+    num = max(1, tally.statuses.total())
     quantiles = statistics.quantiles(tally.milliseconds, n=100) if len(tally.milliseconds) > 1 else [0.0] * 99
     resident = monitor.resident
     memory = {"start": resident[0], "middle": resident[len(resident) // 2], "end": resident[-1], "max": max(resident)}
@@ -288,7 +276,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100, help=f"at most {len(WORDS) * (len(WORDS) - 1)}")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--requests", type=int, help="requests of each client, instead of --seconds")
+    parser.add_argument(
+        "--requests", type=float, default=math.inf, help="requests of each client, instead of --seconds"
+    )
     parser.add_argument("--waiting", type=int, default=32, help="--max-queued of the server")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

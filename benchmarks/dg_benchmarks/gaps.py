@@ -99,14 +99,16 @@ def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
     end = len("\n".join(text[start:].split("\n")[:NUM_LINES])) + start
     nearby = [cut for cut in cuts if start <= cut[0] and cut[1] <= end]
     draw.shuffle(nearby)
-    wanted, chosen = draw.randint(2, 5), list[Cut]()
+    wanted = draw.randint(2, 5)
+    chosen = list[Cut]()
     for cut in nearby:
         # at most one on a line
         lines = {text.count("\n", 0, span[0]) for span in chosen}
         if len(chosen) < wanted and text.count("\n", 0, cut[0]) not in lines:
             chosen.append(cut)
     chosen.sort()
-    new, moved = text, 0
+    new = text
+    moved = 0
     for first, last, placeholder in chosen:
         new = new[: first + moved] + placeholder + new[last + moved :]
         moved += len(placeholder) - (last - first)
@@ -119,7 +121,8 @@ def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
 
 def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:
     """Fills all gaps of a selection."""
-    request, began = replace(case.request, decoder=decoder), time.process_time()
+    request = replace(case.request, decoder=decoder)
+    began = time.process_time()
     result = drain(engine.rewrite(request))
     seconds = time.process_time() - began
     text = request.snapshot.text

@@ -55,6 +55,7 @@ from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduct
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.bench.metrics import Table
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.engine.ttfue import rounded
 from dg_lsp.errors import DgLspError
 
 CANVASES, PROMPTS = (16, 32, 64, 128, 256), (512, 2048, 8192)
@@ -305,8 +306,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="ends after this time")
     parser.add_argument("--output", type=Path, default=Path("gpu.jsonl"), help="results, to which parts are added")
     parser.add_argument("--folder", type=Path, help="directory for the GGUF, which is removed afterwards")
-    for name, options in (("--part", {"nargs": 3}), ("--gguf", {"type": Path}), ("--seconds", {"type": float})):
-        parser.add_argument(name, help=argparse.SUPPRESS, **options)  # of the process of a part
+    parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)  # this and the next two: of the process of a part
+    parser.add_argument("--gguf", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     return parser
 
 
@@ -317,11 +319,7 @@ def _measured_lines(part: Part, options: argparse.Namespace) -> Iterator[str]:
     opening = _open_transformers(shape, options) if part.backend == "transformers" else _open_llamacpp(options)
     with opening as (denoiser, device):
         for row in measure(denoiser, part, device, shape, options, end):
-            yield json.dumps({"device": device, "kind": type(row).__name__, "row": _rounded(asdict(row))})
-
-
-def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 3) if isinstance(value, float) else value for key, value in tree.items()}
+            yield json.dumps({"device": device, "kind": type(row).__name__, "row": rounded(asdict(row))})
 
 
 @contextmanager
@@ -376,13 +374,16 @@ def measure(
 
     Begins with no prompt after the time `end`.
     """
-    rng, bandwidth, bits = np.random.default_rng(0), bandwidth_of(device), BITS[part.type]
+    rng = np.random.default_rng(0)
+    bandwidth = bandwidth_of(device)
+    bits, embedding_bits = BITS[part.type]
     for prompt in sorted({min(length, denoiser.spec.max_prompt_tokens - EXTENSION) for length in options.prompt}):
         if time.monotonic() > end:
             print(f"{part}: out of time, no prompt of {prompt} tokens", file=sys.stderr)
             continue
         ids = rng.integers(0, shape.vocab_size, prompt + EXTENSION).astype(np.int32)
-        steps, times = {}, dict[int, float]()
+        steps = {}
+        times = dict[int, float]()
         for canvas in options.canvas:
             canvas_ids = rng.integers(0, shape.vocab_size, canvas).astype(np.int32)
 
@@ -392,16 +393,17 @@ def measure(
             denoiser.prefill(0, ids[:prompt])
             for _ in range(4):  # llama.cpp captures CUDA graphs
                 step()
-            steps[canvas], times[canvas] = step, statistics.median(_milliseconds(step) for _ in range(options.rounds))
-            size = shape.step_bytes(canvas, prompt, bits=bits[0], embedding_bits=bits[1])
+            steps[canvas] = step
+            times[canvas] = statistics.median(_milliseconds(step) for _ in range(options.rounds))
+            size = shape.step_bytes(canvas, prompt, bits=bits, embedding_bits=embedding_bits)
             floor = 1e3 * size / bandwidth if bandwidth else None
             over = times[canvas] / floor if floor else None
-            share, sampling = _host_share(denoiser, step, options.rounds), denoiser.footprint.sampling
-            yield StepTime(sampling, prompt, canvas, times[canvas], share, floor, over)
+            share = _host_share(denoiser, step, options.rounds)
+            yield StepTime(denoiser.footprint.sampling, prompt, canvas, times[canvas], share, floor, over)
         # prefill does not wait for the device, a step does: measure both and subtract the step
-        step, step_ms = steps[min(steps)], times[min(steps)]
-        pairs = [_prefill(denoiser, ids, prompt, step) for _ in range(max(3, options.rounds // 3))]
-        whole, extension = (statistics.median(column) - step_ms for column in zip(*pairs, strict=True))
+        shortest = min(steps)
+        pairs = [_prefill(denoiser, ids, prompt, steps[shortest]) for _ in range(max(3, options.rounds // 3))]
+        whole, extension = (statistics.median(column) - times[shortest] for column in zip(*pairs, strict=True))
         yield PrefillTime(prompt, whole, extension)
         if part.backend == "llamacpp":
             yield from _causal_times(denoiser, ids, times, options.rounds)
@@ -452,7 +454,8 @@ def _causal_times(
     denoiser: Any, ids: npt.NDArray[np.int32], steps: dict[int, float], rounds: int
 ) -> Iterator[CausalTime]:
     """The model is not trained for it, so that its spec excludes causal passes; they take the same time."""
-    spec, prompt = denoiser.spec, len(ids) - EXTENSION
+    spec = denoiser.spec
+    prompt = len(ids) - EXTENSION
     denoiser.spec = replace(spec, has_causal_head=True)
     try:
         jobs = [
@@ -475,8 +478,7 @@ def _prefill(
         denoiser.prefill(0, ids[:length])
         step()
 
-    denoiser.prefill(0, ids[:0])
-    step()
+    prefill(0)
     return _milliseconds(lambda: prefill(prompt)), _milliseconds(lambda: prefill(prompt + EXTENSION))
 
 
@@ -524,11 +526,8 @@ def _parameters_on_meta() -> Iterator[None]:
         if weight is not None:
             module._parameters[name] = nn.Parameter(weight.to("meta"), requires_grad=False)
 
-    nn.Module.register_parameter = on_meta
-    try:
+    with mock.patch.object(nn.Module, "register_parameter", on_meta):
         yield
-    finally:
-        nn.Module.register_parameter = register
 
 
 if __name__ == "__main__":

@@ -133,29 +133,26 @@ def damaged(middle: Middle, damage: str, rng: random.Random) -> str | None:
     return None if len(lines) == 1 else "\n".join([*lines[: at + 1], *lines[at:]])
 
 
-def judged(middle: Middle, text: str, language_id: str) -> tuple[Candidate | Rejection, float]:
+def judged(middle: Middle, text: str) -> tuple[Candidate | Rejection, float]:
     """The judgement of a fill and its processor time in milliseconds."""
-    buffer, offset = middle.prefix + middle.suffix, len(middle.prefix)
-    snapshot, cursor = Snapshot("file:///x", 0, buffer, language_id), Cursor.at(buffer, offset)
+    buffer = middle.prefix + middle.suffix
+    offset = len(middle.prefix)
+    snapshot = Snapshot("file:///x", 0, buffer, middle.source.language)
+    cursor = Cursor.at(buffer, offset)
     started = time.thread_time()
     result = judge(
-        text.encode(),
-        snapshot=snapshot,
-        offset=offset,
-        cursor=cursor,
-        max_lines=None,
-        score=0.0,
-        check_syntax=True,
+        text.encode(), snapshot=snapshot, offset=offset, cursor=cursor, max_lines=None, score=0.0, check_syntax=True
     )
     return result, 1000 * (time.thread_time() - started)
 
 
-def is_rejected(text: str, language_id: str) -> bool:
-    """True if the grammar's parser finds an error."""
+def is_rejected(middle: Middle, text: str) -> bool:
+    """True if the grammar's parser finds an error in the file with this text as the middle."""
     from tree_sitter import Parser
 
-    grammar = grammar_of(language_of(language_id).grammar)
-    return grammar is not None and Parser(grammar).parse(text.encode()).root_node.has_error
+    grammar = grammar_of(language_of(middle.source.language).grammar)
+    whole = (middle.prefix + text + middle.suffix).encode()
+    return grammar is not None and Parser(grammar).parse(whole).root_node.has_error
 
 
 def outcome(result: Candidate | Rejection, expected: str) -> str:
@@ -168,11 +165,14 @@ def outcome(result: Candidate | Rejection, expected: str) -> str:
 
 def measure(language_id: str, sources: list[Source], num: int, seed: int, show: int) -> list[str]:
     """The language's cells of the table."""
-    outcomes, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
+    outcomes = Counter[str]()
+    harm = Counter[str]()
+    hidden = 0
+    shown = 0
     rng = random.Random(1)
     middles = list(cuts(sources, num, seed))
     for middle in middles:
-        result, _ = judged(middle, middle.text, language_id)
+        result, _ = judged(middle, middle.text)
         name = outcome(result, middle.text)
         outcomes[name] += 1
         hidden += isinstance(result, Candidate) and result.fault is not None
@@ -180,21 +180,19 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
             shown += 1
             _print(middle, middle.text, result)
     for middle in middles:
-        if is_rejected(middle.prefix + middle.text + middle.suffix, language_id):
+        if is_rejected(middle, middle.text):
             continue
         text = damaged(middle, rng.choice(DAMAGES), rng)
-        if text is None or not is_rejected(middle.prefix + text + middle.suffix, language_id):
+        if text is None or not is_rejected(middle, text):
             continue
-        result, _ = judged(middle, text, language_id)
-        is_mended = isinstance(result, Candidate) and not is_rejected(
-            middle.prefix + result.text + middle.suffix, language_id
-        )
-        name = "refused" if isinstance(result, Rejection) else "mended" if is_mended else "shown"
+        result, _ = judged(middle, text)
+        is_broken = isinstance(result, Candidate) and is_rejected(middle, result.text)
+        name = "refused" if isinstance(result, Rejection) else "shown" if is_broken else "mended"
         harm[name] += 1
         if name == "shown" and shown < 2 * show:
             shown += 1
             _print(middle, text, result)
-    times = _times([_longer(middle) for middle in middles[:NUM_TIMED]], language_id)
+    times = _times([_longer(middle) for middle in middles[:NUM_TIMED]])
     p99 = sorted(times)[len(times) * 99 // 100]
     total, num_harm = sum(outcomes.values()), sum(harm.values())
     shares = [f"{100 * outcomes[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
@@ -203,9 +201,9 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
     return [*cells, *damage, f"{p99:.1f}"]
 
 
-def _times(middles: Sequence[Middle], language_id: str) -> list[float]:
+def _times(middles: Sequence[Middle]) -> list[float]:
     """Milliseconds of one judgement of each; all in turn, so that no repetition finds its results in a cache."""
-    rounds = ([judged(middle, middle.text, language_id)[1] for middle in middles] for _ in range(NUM_REPEATS))
+    rounds = ([judged(middle, middle.text)[1] for middle in middles] for _ in range(NUM_REPEATS))
     return [min(times) for times in zip(*rounds, strict=True)]
 
 

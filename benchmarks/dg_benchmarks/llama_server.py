@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class LlamaServer:
         """
         if spec.fim is None:
             raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
-        self._options, self._max_tokens, self._max_prompt_tokens = options, max_tokens, spec.max_prompt_tokens
+        self._options = options
+        self._max_tokens = max_tokens
+        self._max_prompt_tokens = spec.max_prompt_tokens
         self.notes = ["llama-server's latency is that of a local client; its answers are not postprocessed."]
         # the server uses as much of the file as fits into a batch
         batch = spec.max_prompt_tokens
@@ -69,11 +72,12 @@ class LlamaServer:
         reply = self._post(query)
         ms = 1e3 * (time.perf_counter() - start)
         timings: Mapping[str, float] = reply.get("timings", {})
-        num, prefill_ms = int(timings.get("predicted_n", 0)), float(timings.get("prompt_ms", 0.0))
+        num = int(timings.get("predicted_n", 0))
+        prefill_ms = float(timings.get("prompt_ms", 0.0))
         model_ms = prefill_ms + float(timings.get("predicted_ms", 0.0))
         text = _first_lines(str(reply.get("content", "")), self._options.num_lines(case))
-        costs = {"steps": num, "tokens": num, "prefill_ms": prefill_ms, "model_ms": model_ms}
-        return attempt_for(case, self.name, "autoregressive", text, ms, rejection=None if text else "empty", **costs)
+        attempt = attempt_for(case, self.name, "autoregressive", text, ms, None if text else "empty")
+        return replace(attempt, steps=num, tokens=num, prefill_ms=prefill_ms, model_ms=model_ms)
 
     def close(self) -> None:
         """See `Contender.close`."""
@@ -124,8 +128,11 @@ class LlamaServer:
         return False
 
     def _last_line(self) -> str:
+        """The last line of the log with an error, or the last line."""
         self._log.seek(0)
-        return _last_line(self._log.read().decode("utf-8", "replace"))
+        lines = [line.strip() for line in self._log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or ["no output"])[-1][:300]
 
     def _query(self, case: TestCase) -> dict[str, Any]:
         prompt = prompt_of(case.snapshot, case.offset, self._max_prompt_tokens)
@@ -165,13 +172,6 @@ class LlamaServer:
 def _first_lines(text: str, num: int | None) -> str:
     """The first `num` lines, or all for None, without trailing blanks."""
     return (text if num is None else "\n".join(text.split("\n")[:num])).rstrip()
-
-
-def _last_line(output: str) -> str:
-    """The last line with an error, or the last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["no output"])[-1][:300]
 
 
 def _cause(code: int) -> str:

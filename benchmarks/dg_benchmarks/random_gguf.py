@@ -74,7 +74,8 @@ def _named(layer: int, tensor: Tensor) -> Tensor:
 
 
 def _layer(shape: Shape, layer: int, kind: str) -> Iterator[Tensor]:
-    width, sliding = shape.hidden, shape.is_sliding(layer)
+    width = shape.hidden
+    sliding = shape.is_sliding(layer)
     head = shape.sliding_head if sliding else shape.full_head
     kv = head * (shape.sliding_kv_heads if sliding else shape.full_kv_heads)
     yield _matrix("attn_q.weight", (shape.heads * head, width), kind)
@@ -90,12 +91,9 @@ def _layer(shape: Shape, layer: int, kind: str) -> Iterator[Tensor]:
     rng = np.random.default_rng(layer)
     router = rng.standard_normal((shape.experts, width), np.float32) * width**-0.5
     yield vector("ffn_gate_inp.weight", router)
-    for name, size in (
-        ("ffn_gate_inp.scale", width),
-        ("ffn_down_exps.scale", shape.experts),
-        ("layer_output_scale.weight", 1),
-    ):
-        yield vector(name, np.ones(size, np.float32))
+    yield vector("ffn_gate_inp.scale", np.ones(width, np.float32))
+    yield vector("ffn_down_exps.scale", np.ones(shape.experts, np.float32))
+    yield vector("layer_output_scale.weight", np.ones(1, np.float32))
     norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_ffw_norm_1", "post_ffw_norm_2")
     for name in (*norms, "pre_ffw_norm_2"):
         yield vector(f"{name}.weight", np.ones(width, np.float32))
@@ -149,7 +147,8 @@ def _ggml() -> ctypes.CDLL:
 
     base = _ctypes_extensions.load_shared_library("ggml-base", _ggml.libggml_base_path)
     pointers = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-    base.ggml_quantize_chunk.argtypes, base.ggml_quantize_chunk.restype = pointers, ctypes.c_size_t
+    base.ggml_quantize_chunk.argtypes = pointers
+    base.ggml_quantize_chunk.restype = ctypes.c_size_t
     return base
 
 

@@ -29,7 +29,8 @@ Selection = tuple[Snapshot, int, int]
 
 def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
     """Seeded statements without their indentation, and their offsets."""
-    draw, num_drawn = random.Random(0), 0
+    draw = random.Random(0)
+    num_drawn = 0
     files = drawn_files(folders, draw)
     while num_drawn < number:
         uri, text = next(files)
@@ -47,7 +48,9 @@ def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
 
 def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str:
     """A line of the table."""
-    num_shown, num_broken, reasons = 0, 0, Counter[str]()
+    num_shown = 0
+    num_broken = 0
+    reasons = Counter[str]()
     for snapshot, start, end in chosen:
         request = RewriteRequest(snapshot, start, end, strength=strength)
         result = drain(engine.rewrite(request, deadline=math.inf))

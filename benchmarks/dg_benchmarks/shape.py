@@ -80,13 +80,9 @@ class Shape:
     @property
     def shared_weights(self) -> int:
         """Weights that every step reads: all layers without their experts, and self-conditioning."""
-        layers = range(self.layers)
-        attention = sum(self._attention(layer) for layer in layers)
-        return (
-            attention
-            + self.layers * self.hidden * self.experts
-            + 3 * (self.layers + 1) * self.hidden * self.feed_forward
-        )
+        attention = sum(self._attention(layer) for layer in range(self.layers))
+        routers = self.layers * self.hidden * self.experts
+        return attention + routers + 3 * (self.layers + 1) * self.hidden * self.feed_forward
 
     def _attention(self, layer: int) -> int:
         if self.is_sliding(layer):

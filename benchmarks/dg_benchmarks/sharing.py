@@ -36,7 +36,8 @@ class Editor:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.answers: dict[int, tuple[float, dict[str, Any]]] = {}
         """By id: `time.perf_counter` seconds of the arrival, and the message."""
-        self._arrived, self._number = threading.Condition(), 0
+        self._arrived = threading.Condition()
+        self._number = 0
         threading.Thread(target=self._read, daemon=True).start()
         self.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
         self.send("initialized", {})
@@ -46,10 +47,11 @@ class Editor:
         item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
         self.send("textDocument/didOpen", {"textDocument": item})
 
-    def send(self, method: str, params: Any, **more: Any) -> None:
-        """Sends a message without waiting for an answer; a request has an `id`."""
+    def send(self, method: str, params: Any, number: int | None = None) -> None:
+        """Sends a message without waiting for an answer; a request has a number."""
         assert self.process.stdin is not None
-        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        body = json.dumps(message if number is None else {**message, "id": number}).encode()
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         self.process.stdin.flush()
 
@@ -57,13 +59,13 @@ class Editor:
         """Sends a request for an inline completion and returns its id; `trigger` is 1 for invoked, 2 for automatic."""
         place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
         self._number += 1
-        self.send("textDocument/inlineCompletion", {**place, "context": {"triggerKind": trigger}}, id=self._number)
+        self.send("textDocument/inlineCompletion", {**place, "context": {"triggerKind": trigger}}, self._number)
         return self._number
 
     def request(self, method: str, params: Any) -> Any:
         """Sends a request and returns its result."""
         self._number += 1
-        self.send(method, params, id=self._number)
+        self.send(method, params, self._number)
         return self.answer(self._number)["result"]
 
     def answer(self, number: int) -> dict[str, Any]:
@@ -121,8 +123,8 @@ class Memory:
     proportional: float
     """NaN on systems that do not report it."""
 
-    def __add__(self, other: "Memory") -> "Memory":
-        return Memory(self.resident + other.resident, self.proportional + other.proportional)
+    def __add__(self, process: "Memory") -> "Memory":
+        return Memory(self.resident + process.resident, self.proportional + process.proportional)
 
     def row(self, name: str, whole: "Memory") -> str:
         """A line of the table, with the ratio to `whole`."""

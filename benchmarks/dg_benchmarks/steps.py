@@ -81,7 +81,8 @@ class StepReport:
 
     def tables(self) -> Iterator[Table]:
         """The measurements as text."""
-        first, longest = next(iter(self.times.values())), max(self.times)
+        first = next(iter(self.times.values()))
+        longest = max(self.times)
         columns = ["prompt", "prefill", f"{NUM_EXTENDED} more tokens"]
         columns += [f"step at {length}" for length in first.steps] + [f"causal pass of {size}" for size in first.causal]
         rows = []
@@ -146,8 +147,9 @@ def measure_steps(
     denoiser: Denoiser, num_prompt_tokens: int, canvas_lengths: Sequence[int], *, rounds: int
 ) -> StepTimes:
     """Times on a prompt of random tokens."""
-    spec, rng, prompt = denoiser.spec, np.random.default_rng(0), random_prompt(denoiser, num_prompt_tokens)
-    lengths = list(canvas_lengths) if spec.sampling else []
+    spec = denoiser.spec
+    rng = np.random.default_rng(0)
+    prompt = random_prompt(denoiser, num_prompt_tokens)
     sizes = CAUSAL_SIZES if spec.has_causal_head else ()
 
     def prefill(ids: TokenIds) -> Job:
@@ -155,13 +157,13 @@ def measure_steps(
 
     other_prompt = token_ids([(int(prompt[0]) + 1) % spec.vocab_size])
     jobs = [(prefill(other_prompt), prefill(prompt)), (prefill(prompt[:-NUM_EXTENDED]), prefill(prompt))]
-    for length in lengths:
+    for length in canvas_lengths:
         canvas = open_canvas(prompt, spec, length, rng).canvas_ids
         jobs.append((nothing, partial(denoiser.predict, 0, [canvas], 0.0, rng)))
     jobs += [(prefill(prompt[:-size]), partial(denoiser.extend, 0, prompt[-size:])) for size in sizes]
     whole, extended, *joined_ms = medians(jobs, rounds)
-    steps = dict(zip(lengths, joined_ms, strict=False))
-    causal = dict(zip(sizes, joined_ms[len(lengths) :], strict=True))
+    steps = dict(zip(canvas_lengths, joined_ms, strict=False))
+    causal = dict(zip(sizes, joined_ms[len(canvas_lengths) :], strict=True))
     one_token_steps = {length: ms / causal[1] for length, ms in steps.items()} if causal else {}
     return StepTimes(whole, extended, steps, causal, one_token_steps)
 
@@ -170,7 +172,8 @@ def measure_batches(
     denoiser: Denoiser, num_prompt_tokens: int, canvas_lengths: Sequence[int], *, rounds: int
 ) -> dict[int, dict[int, float]]:
     """Milliseconds of a pass by canvas length and number of canvases, as many as fit."""
-    rng, prompt = np.random.default_rng(0), random_prompt(denoiser, num_prompt_tokens)
+    rng = np.random.default_rng(0)
+    prompt = random_prompt(denoiser, num_prompt_tokens)
     denoiser.prefill(0, prompt)
     batches = {}
     for length in canvas_lengths:
@@ -197,7 +200,8 @@ def measure_overhead(engine: Engine, requests: Sequence[FillRequest]) -> dict[st
 
 def sample_requests() -> list[FillRequest]:
     """Requests at line ends of a module of the standard library, the same for all versions of dg-lsp."""
-    text, requests = Path(heapq.__file__).read_text(encoding="utf-8"), []
+    text = Path(heapq.__file__).read_text(encoding="utf-8")
+    requests = []
     for word in ("import ", "return ", "yield ", " = ", "(", "if "):
         offset = text.index(word, len(text) // 2 if word == " = " else 0) + len(word)
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[text.index("\n", offset) :])

@@ -26,7 +26,9 @@ def keys(text: str, number: int) -> Iterator[tuple[int, int, str]]:
 
 def storm(text: str, number: int, rate: float) -> None:
     """Types the end of the text, and prints the result."""
-    editor, uri, sent = Editor("--stdio"), "file:///storm.py", dict[int, float]()
+    editor = Editor("--stdio")
+    uri = "file:///storm.py"
+    sent = dict[int, float]()
     editor.open(uri, text[: len(text) - number])
     editor.answer(editor.complete(uri, 0, 0, trigger=1))  # the model is loaded
     began = time.perf_counter()

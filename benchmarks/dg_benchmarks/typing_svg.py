@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from dg_lsp.bench import replay
+from dg_lsp.cli.bench import typing_tasks
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.cli.measurements import typing_tasks
 from dg_lsp.settings import Settings
 
 NUM_BEFORE = 6
@@ -50,11 +50,14 @@ def frames(task: replay.TypingTask, events: Iterable[replay.Event]) -> Iterator[
     for event in events:
         if isinstance(event, replay.TaskEvent) or (isinstance(event, replay.RequestEvent) and not event.is_displayed):
             continue
-        at_ms, ghost = event.at_ms, ""
+        at_ms = event.at_ms
+        ghost = ""
         if isinstance(event, replay.RequestEvent):
-            at_ms, ghost = event.at_ms + event.attempt.latency_ms, event.attempt.text
+            at_ms = event.at_ms + event.attempt.latency_ms
+            ghost = event.attempt.text
         elif isinstance(event, replay.KeyEvent):
-            typed, ghost = typed + event.key, event.item
+            typed += event.key
+            ghost = event.item
         else:
             typed += event.text
         if at_ms > frame.at_ms:
@@ -133,7 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
         played = replay.Replay(tasks, typist)
         events = list(played.run(replay.EngineCompleter(engine)))
         numbers = replay.summarize_replay(events)
-        saved, p50 = numbers["keystrokes_saved"], numbers["ttfue_ms"]["p50"] or 0
+        saved = numbers["keystrokes_saved"]
+        p50 = numbers["ttfue_ms"]["p50"] or 0
         caption = f"{engine.spec.name} on {os.cpu_count()} CPU cores, default settings, typed at {given.speed:g}x"
     caption += f": {100 * saved:.0f} % of the keys saved, useful text after {p50:.0f} ms"
     given.out.write_text(draw(list(frames(tasks[0], events)), caption), encoding="utf-8")

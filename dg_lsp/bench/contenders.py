@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
@@ -133,20 +133,30 @@ class EngineContender:
         )
 
 
-def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: float, **costs: Any) -> Attempt:
-    """Attempt with this text, empty for none."""
-    facts: dict[str, Any] = {"case": case.id, "kind": case.kind, "reference": case.reference, "latency_ms": ms, **costs}
-    return Attempt(contender=contender, decoder=decoder, text=text, language=case.language, **facts)
+def attempt_for(
+    case: TestCase, contender: str, decoder: str, text: str, latency_ms: float, rejection: str | None = None
+) -> Attempt:
+    """Attempt with this text, empty for none; its costs are not known yet."""
+    return Attempt(
+        case=case.id,
+        kind=case.kind,
+        contender=contender,
+        decoder=decoder,
+        reference=case.reference,
+        language=case.language,
+        text=text,
+        latency_ms=latency_ms,
+        rejection=rejection,
+    )
 
 
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
     """Attempt for a result of the engine. A remote server does not report all costs."""
-    best = result.candidates[0] if result.candidates else None
-    timings = result.timings
-    costs: dict[str, Any] = {"steps": result.steps, "tokens": result.output_tokens}
+    attempt = attempt_for(case, contender, result.decoder.value, result.text, ms, result.reason)
+    if not is_remote or result.steps:
+        attempt = replace(attempt, steps=result.steps, tokens=result.output_tokens)
     if is_remote:
-        costs = costs if result.steps else {}
-    else:
-        costs |= {"prefill_ms": timings.prefill, "model_ms": timings.prefill + timings.predict}
-        costs["confidence"] = best.confidence if best else None
-    return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=result.reason, **costs)
+        return attempt
+    prefill_ms = result.timings.prefill
+    confidence = result.candidates[0].confidence if result.candidates else None
+    return replace(attempt, prefill_ms=prefill_ms, model_ms=prefill_ms + result.timings.predict, confidence=confidence)

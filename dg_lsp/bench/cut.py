@@ -44,12 +44,17 @@ class Middle:
     kind: str
     source: Source
 
-    def problem(self) -> dict[str, str]:
-        """The middle as a test case of HumanEval-Infilling, with its kind, path and language."""
+    @property
+    def id(self) -> str:
+        """The place where it starts, and its kind."""
         line = self.prefix.count("\n") + 1
         column = len(self.prefix) - self.prefix.rfind("\n")
+        return f"{self.source.path}:{line}:{column}/{self.kind}"
+
+    def problem(self) -> dict[str, str]:
+        """The middle as a test case of HumanEval-Infilling, with its kind, path and language."""
         return {
-            "task_id": f"{self.source.path}:{line}:{column}/{self.kind}",
+            "task_id": self.id,
             "prompt": self.prefix,
             "suffix": self.suffix,
             "canonical_solution": self.text,
@@ -196,15 +201,22 @@ def cuts(
 
 
 def case_middles(sources: Sequence[Source], num: int, seed: int) -> list[Middle]:
-    """Middles for test cases: with a word character, blocks by the grammar; no place and no copy of it comes twice."""
-    seen = set[tuple[str, ...]]()
+    """Middles for test cases: with a word character, blocks by the grammar; no place and no copy of it comes twice.
+
+    Of blocks that start at one place, such as a body and its first statement, only one is taken: their ids are equal.
+    """
+    ids = set[str]()
+    copies = set[tuple[str, ...]]()
 
     def is_wanted(middle: Middle) -> bool:
         above = [line.strip() for line in middle.prefix.split("\n")[-3:]]
-        key = (middle.kind, *above, middle.text, middle.suffix.lstrip().partition("\n")[0].strip())
-        if key in seen or not _WORD.search(middle.text) or (middle.kind == "line-end" and not above[-1]):
+        if not _WORD.search(middle.text) or (middle.kind == "line-end" and not above[-1]):
             return False
-        seen.add(key)
+        copy = (middle.kind, *above, middle.text, middle.suffix.lstrip().partition("\n")[0].strip())
+        if middle.id in ids or copy in copies:
+            return False
+        ids.add(middle.id)
+        copies.add(copy)
         return True
 
     return list(cuts(sources, num, seed, by_grammar=True, is_wanted=is_wanted))

@@ -253,9 +253,10 @@ class EngineCompleter:
         case = replace(case, reference="\n".join(LINE_END.split(case.reference)[:num_lines]))
         if result is None or is_stale:
             latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
-            costs = {"steps": None if self._is_remote else num, "tokens": 0, "prefill_ms": 0.0, "model_ms": spent_ms}
             decoder = request.decoder or self._engine.settings.decoder
-            return attempt_for(case, self.contender, decoder, "", latency_ms, rejection=CANCELLED, **costs)
+            attempt = attempt_for(case, self.contender, decoder, "", latency_ms, CANCELLED)
+            num_steps = None if self._is_remote else num
+            return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
         attempt = attempt_of(result, case, self.contender, self._free_ms - at_ms, is_remote=self._is_remote)
         return replace(attempt, model_ms=spent_ms)
 

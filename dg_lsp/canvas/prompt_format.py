@@ -144,8 +144,8 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
         PromptFormat.PREFIX: "",
     }
     if name and lacks[wanted]:
-        others = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
-        raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {others}")
+        possible = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
+        raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {possible}")
     has_head = spec.has_causal_head and wanted is not PromptFormat.INFILL
     expectations = spec.expectations if wanted is spec.prompt_format else ()
     return replace(spec, prompt_format=wanted, has_causal_head=has_head, expectations=expectations)

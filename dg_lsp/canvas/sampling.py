@@ -67,6 +67,8 @@ def _refusal(name: str, spec: ModelSpec) -> str:
     """Why an option does not apply to a model; empty if it does."""
     if name == "thinking":
         return "" if can_think(spec) else "whose chat template has no thinking"
+    if name == "prompt_attention":
+        return "" if spec.is_bidirectional else "whose prompt does not see the canvas"
     if name in _OF_ALL:  # without a canvas, and with masks, every token is the best one
         return ""
     if spec.sampling is None:

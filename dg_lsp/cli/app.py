@@ -57,6 +57,7 @@ _COMMANDS: tuple[tuple[str, Command, str], ...] = (
     ("models build-runtime", conversion.build_runtime, "--backend cuda"),
     ("bench cut", bench.cut, "src -o cases.jsonl"),
     ("bench infill", bench.infill, "cases.jsonl --limit 50"),
+    ("bench next-edit", bench.next_edit, "."),
     ("bench replay", bench.replay, "app.py --region 10-40"),
 )
 """Names, functions, and arguments for the examples of help pages."""

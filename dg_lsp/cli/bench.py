@@ -1,18 +1,41 @@
-"""`dg-lsp bench` and `dg-lsp report`. `measurements` runs test cases, `replay` types."""
+"""`dg-lsp bench` and `dg-lsp report`: runs test cases, or types files again, and prints or keeps the results."""
 
+import hashlib
+import re
 import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import attrs
 from typer import Argument, Option
 
-from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed
-from dg_lsp.cli.printing import print_line, print_lines
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli import INTERRUPTED, loading
+from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed, check_decoder
+from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.settings import SamplerOptions
+from dg_lsp.settings import RemoteSettings, SamplerOptions, Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.bench.contenders import Contender, LengthHint, RequestOptions
+    from dg_lsp.bench.dataset import TestCase
+    from dg_lsp.bench.metrics import Attempt, Table
+    from dg_lsp.bench.replay import EngineCompleter, Event, Replay, TypingTask
+    from dg_lsp.bench.runner import Run, RunHeader
+    from dg_lsp.bench.sandbox import Sandbox
+    from dg_lsp.engine.engine import Engine
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
+REMOTE = "remote"
+_REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
+_INFILL_KEYS = (
+    *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
+    *("steps_mean", "tokens_per_forward"),
+)
+_LANGUAGE_KEYS = ("num", "exact_match", "first_line_match", "miss_rate")
 
 
 def cut(
@@ -25,14 +48,12 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    import attrs
-
     from dg_lsp.bench.cut import case_middles, read_sources, write_cases
     from dg_lsp.bench.metrics import count
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.context.languages import LANGUAGE_IDS
 
-    settings = configure({})
+    settings = loading.configure({})
     languages = languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
@@ -74,9 +95,10 @@ def infill(
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     from dg_lsp.bench.contenders import LengthHint, RequestOptions
-    from dg_lsp.cli.measurements import Cases, measure_infill
+    from dg_lsp.bench.runner import infill_tables
 
-    settings = configure(model.tree)
+    settings = loading.configure(model.tree)
+    check_decoder(decoder, settings)
     cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
         length=LengthHint(length),
@@ -85,7 +107,9 @@ def infill(
         is_warm=warm,
         sampler=sampler,
     )
-    return measure_infill(cases, settings, options, decoder)
+    opening = _open_contender(settings, decoder, options)
+    run = cases.run("infill", settings, options, opening, {"decoder": decoder})
+    return finish(run, infill_tables(run), _infill_object(run, options.length) if as_json else None)
 
 
 def replay(
@@ -105,16 +129,65 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    from dg_lsp.bench.replay import Replay, TypingModel
-    from dg_lsp.cli.measurements import measure_replay, typing_tasks
+    from dg_lsp.bench import replay as simulation
+    from dg_lsp.bench.runner import INTERRUPTED_NOTE, Run
 
     over = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
-        over["remote"] = {**over.get("remote", {}), **server}
-    settings = configure(over)
+        over["remote"] = over.get("remote", {}) | server
+    settings = loading.configure(over)
     tasks = typing_tasks(files, region, start, settings)
-    played = Replay(tasks, TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
-    return measure_replay(played, settings, as_json=as_json)
+    played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
+    check_decoder(decoder, settings)
+    listed = {
+        "lines": [task.lines for task in tasks],
+        "typing": asdict(played.typing),
+        "seed": seed,
+        "decoder": decoder,
+    }
+    opened = open_model(settings)
+    with closing(opened.engine):
+        header = _header("replay", opened, settings, {task.path: Path(task.path) for task in tasks}, listed)
+        completer = simulation.EngineCompleter(opened.engine)
+        events, is_complete = _play(played, completer)
+    attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
+    limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    if stop_ms := settings.completion.early_stop_ms:
+        limits += f" It stops early after {stop_ms:g} ms of an idle machine, counted in passes."
+    notes = [*simulation.assumptions(played), limits]
+    if settings.is_remote:
+        notes += remote_notes(settings.remote, completer.contender, "is the time until its answers")
+    if not is_complete:
+        notes.append(INTERRUPTED_NOTE)
+    run = Run(header, attempts, is_complete, tuple(notes))
+    summary = simulation.summarize_replay(events)
+    return finish(
+        run, simulation.replay_tables(run, summary), simulation.replay_json(run, summary) if as_json else None
+    )
+
+
+def next_edit(
+    repository: Annotated[Path, Argument(metavar="GIT_DIR", help="The folder of a git repository.")],
+    num: Annotated[
+        int, Option("--number", min=1, metavar="N", help="Changed files, of commits drawn at random.")
+    ] = 300,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Propose the next edits of a history: how often they are shown, right, and how fast. No model takes part."""
+    from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
+
+    loading.configure({})
+    outcomes = [
+        measure(case, change.language) for change in cut_history(repository, num, seed) for case in cases_of(change)
+    ]
+    if not outcomes:
+        raise InputFileError(f"no commit of {repository} changes a file in 2 to 12 places")
+    if as_json:
+        print_json(summary(outcomes))
+    else:
+        _print_tables([table(outcomes)])
+    return 0
 
 
 def report(
@@ -122,15 +195,189 @@ def report(
 ) -> int:
     """Summarize an audit log: how many requests, how fast, and their outcomes."""
     from dg_lsp.bench.audit import audit_tables
-    from dg_lsp.cli.measurements import markdown
     from dg_lsp.engine.audit import read_log
 
-    configure({})
+    loading.configure({})
     try:
         records, outcomes, num_bad = read_log(log)
     except OSError as error:
         raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
-    print_lines(markdown(audit_tables(records, num_bad, outcomes)))
+    _print_tables(audit_tables(records, num_bad, outcomes))
     return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BenchModel:
+    """The engine of a benchmark and the origin of its model."""
+
+    engine: "Engine"
+    path: Path | None  # none for a remote server, like the threads
+    threads: int | None
+
+
+def open_model(settings: Settings) -> BenchModel:
+    """Loads the model of the settings and measures its costs, as a server does."""
+    if settings.is_remote:
+        return BenchModel(loading.open_engine(settings), None, None)
+    model, engine, threads = loading.open_measured(settings)
+    return BenchModel(engine, model.path, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Test cases, and what is done with the attempts."""
+
+    data: Path
+    limit: int | None
+    seed: int
+    execute: bool
+    as_json: bool
+    output: Path | None
+
+    def run(
+        self,
+        command: str,
+        settings: Settings,
+        options: "RequestOptions",
+        opening: "AbstractContextManager[tuple[BenchModel, list[Contender]]]",
+        listed: dict[str, Any],
+    ) -> "Run":
+        """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
+        from dg_lsp.bench.dataset import read_cases, sample_cases
+        from dg_lsp.bench.runner import run_cases
+
+        cases = sample_cases(read_cases(self.data), self.limit, self.seed)
+        sandbox = _open_sandbox(cases) if self.execute else None
+        with opening as (opened, contenders):
+            listed = listed | asdict(options) | {"execute": self.execute}
+            header = _header(command, opened, settings, {self.data.name: self.data}, listed)
+            run = run_cases(
+                cases, contenders, header, self.output, seed=self.seed, sandbox=sandbox, progress=progress_bar
+            )
+        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes))
+
+
+@contextmanager
+def _open_contender(
+    settings: Settings, decoder: DecoderName | None, options: "RequestOptions"
+) -> "Iterator[tuple[BenchModel, list[Contender]]]":
+    from dg_lsp.bench.contenders import EngineContender
+
+    opened = open_model(settings)
+    name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
+    notes = remote_notes(settings.remote) if settings.is_remote else ()
+    with closing(opened.engine):
+        yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
+
+
+def _open_sandbox(cases: "Iterable[TestCase]") -> "Sandbox":
+    from dg_lsp.bench.sandbox import Sandbox
+
+    if all(case.program("") is None for case in cases):
+        raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
+    sandbox = Sandbox()
+    note("--execute runs model-written programs, in a bubblewrap sandbox")
+    return sandbox
+
+
+def _infill_object(run: "Run", length: "LengthHint") -> dict[str, Any]:
+    """Keys in the documented order."""
+    from dg_lsp.bench.metrics import by_language, summarize
+
+    summary = summarize(run.attempts)
+    tree = {key: summary[key] for key in _INFILL_KEYS}
+    languages = {name: _language_shares(attempts) for name, attempts in by_language(run.attempts).items()}
+    return tree | {"model": run.header.model, "length_knowledge": length, "languages": languages}
+
+
+def _language_shares(attempts: "Sequence[Attempt]") -> dict[str, Any]:
+    from dg_lsp.bench.metrics import grouped, summarize
+
+    summary = summarize(attempts)
+    by_kind = grouped(attempts, lambda attempt: attempt.kind)
+    exact = {kind: summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
+    return {key: summary[key] for key in _LANGUAGE_KEYS} | {"exact_match_by_kind": exact}
+
+
+def _header(
+    command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
+) -> "RunHeader":
+    """What was measured, by which model, on which machine; without secrets of a remote server."""
+    from dg_lsp.bench.runner import Machine, RunHeader, file_sha256
+
+    options = options | {"settings": attrs.asdict(settings.completion)}
+    if settings.is_remote:
+        remote = settings.remote
+        extra = hashlib.sha256(remote.extra.encode()).hexdigest()[:16] if remote.extra else None
+        options[REMOTE] = {name: getattr(remote, name) for name in _REMOTE_OPTIONS} | {"extra_sha256": extra}
+    return RunHeader(
+        command=command,
+        machine=Machine.here(opened.threads),
+        model=opened.engine.spec.name,
+        model_sha256=None if opened.path is None else file_sha256(opened.path),
+        data={name: file_sha256(path) for name, path in data.items()},
+        options=options,
+    )
+
+
+def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
+    """Sentences for a reader of the numbers of a remote server."""
+    return (
+        f"{name} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
+        f"Steps and tokens are known as far as the server reports them; its model time {model_time}.",
+    )
+
+
+def finish(run: "Run", tables: "Iterable[Table]", tree: dict[str, Any] | None) -> int:
+    """Prints the JSON tree or the tables, and returns the exit code."""
+    header = run.header
+    if tree is not None:
+        print_json(tree)
+    else:
+        digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
+        print_lines((f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""))
+        _print_tables(tables)
+    return 0 if run.is_complete else INTERRUPTED
+
+
+def _print_tables(tables: "Iterable[Table]") -> None:
+    print_lines(line for table in tables for line in table.markdown())
+
+
+def typing_tasks(
+    files: Iterable[Path], region: str | None, start: int | None, settings: Settings
+) -> "list[TypingTask]":
+    """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
+    from dg_lsp.bench.replay import typing_task
+    from dg_lsp.cli.source import SourceFile
+
+    if region is not None and start is not None:
+        raise UsageError("--region and --start exclude each other: give one of them")
+    lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
+    if lines is None:
+        raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
+    span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
+    tasks = []
+    for path in dict.fromkeys(files):
+        file = SourceFile.read(path)
+        loading.check_allowed(file, settings)
+        tasks.append(typing_task(str(path), file.language, file.text, *span))
+    return tasks
+
+
+def _play(played: "Replay", completer: "EngineCompleter") -> "tuple[list[Event], bool]":
+    """All events, and False after Ctrl-C."""
+    from dg_lsp.bench.replay import AcceptEvent, RequestEvent, TaskEvent
+
+    events: list[Event] = []
+    try:
+        with progress_bar("keys", played.num_keys) as advance:
+            for event in played.run(completer):
+                events.append(event)
+                if not isinstance(event, TaskEvent | RequestEvent):
+                    advance(event.num_keys if isinstance(event, AcceptEvent) else 1)
+    except KeyboardInterrupt:
+        return events, False
+    return events, True

@@ -140,7 +140,7 @@ def run_llama_cpp(
     """
     from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
-    environment = {**python_environment(), **variables}
+    environment = python_environment() | dict(variables)
     done = subprocess.run(
         python_command(f"dg_lsp.backends.llamacpp.{name}", *arguments),
         env={key: value for key, value in environment.items() if value},

@@ -11,7 +11,7 @@ from typer import Option
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.options import Json
 from dg_lsp.cli.printing import print_facts, print_json, print_line
-from dg_lsp.daemon.client import READY, ask, report
+from dg_lsp.daemon.client import READY, query, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError
@@ -31,7 +31,7 @@ def start(
     if foreground:
         daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
         return daemon.run(lambda: _print_address(endpoint, "listens"))
-    if ask(endpoint, "status") is not None:
+    if query(endpoint, "status") is not None:
         _print_address(endpoint, "runs already")
         return 0
     start_daemon(endpoint, [*servers.DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
@@ -73,7 +73,7 @@ def _stop(endpoint: Endpoint) -> bool:
         return False
     is_stopping = False
     with suppress(DaemonError):
-        is_stopping = ask(endpoint, "stop") is not None
+        is_stopping = query(endpoint, "stop") is not None
     lock = FileLock(endpoint.lock)
     try:
         lock.acquire(timeout=STOP_SECONDS if is_stopping or record is None else 0)
@@ -95,15 +95,15 @@ def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
     loading.configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
-    facts = ask(endpoint, "status")
-    tree = {"running": facts is not None, **(facts or {})}
+    facts = query(endpoint, "status")
+    tree = {"running": facts is not None} | (facts or {})
     if as_json:
         print_json(tree)
         return 1 if facts is None else 0
     if facts is None and (record := endpoint.read()) is not None:
         tree |= {"crashed_process": record.pid, "log": str(endpoint.log)}
     versions = {running.version for running in endpoint.all_versions()} - {endpoint.version}
-    print_facts({**tree, "other_versions_running": sorted(versions)})
+    print_facts(tree | {"other_versions_running": sorted(versions)})
     return 1 if facts is None else 0
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions
-from dg_lsp.cli.printing import print_facts, print_json, print_lines
+from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.errors import DgLspError, with_extra
+from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
-    from dg_lsp.settings import Settings
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -71,11 +71,16 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     if as_json:
         print_json(tree)
     else:
-        messages = {name: tree.pop(name) for name in ("warnings", "problems")}
-        print_facts({name: value for name, value in tree.items() if value is not None})
-        print_lines(f"warning: {warning}" for warning in messages["warnings"])
-        print_lines([f"problem: {problem}" for problem in messages["problems"]] or ["no problems found"])
+        costs = {kind: _cost_text(passes) for kind, passes in (checkup.costs or {}).items()}
+        shown = tree | {"costs": costs, "warnings": None, "problems": None}
+        print_facts({name: value for name, value in shown.items() if value is not None})
+        print_lines(f"warning: {warning}" for warning in checkup.warnings)
+        print_lines([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"])
     return 3 if checkup.problems else 0
+
+
+def _cost_text(passes: dict[int, float]) -> str:
+    return ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
 
 
 def _software() -> dict[str, str | None]:
@@ -91,7 +96,7 @@ def _software() -> dict[str, str | None]:
     return versions
 
 
-def _try_model(checkup: Checkup, settings: "Settings") -> None:
+def _try_model(checkup: Checkup, settings: Settings) -> None:
     if settings.is_remote:
         _try_remote(checkup, settings)
         return
@@ -127,18 +132,14 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
 
 
-def _try_rewrite_model(checkup: Checkup, settings: "Settings") -> None:
+def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
     from dg_lsp.models.registry import instruction_model
 
     if settings.for_rewrites.model_key == settings.model_key:
         return
     with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
-        checkup.rewrite_model = {
-            "name": engine.spec.name,
-            **_memory_of(engine),
-            "follows_instructions": engine.follows_instructions,
-            "load_ms": round(load_ms, 3),
-        }
+        checkup.rewrite_model = {"name": engine.spec.name} | _memory_of(engine)
+        checkup.rewrite_model |= {"follows_instructions": engine.follows_instructions, "load_ms": round(load_ms, 3)}
     if not engine.follows_instructions:
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
@@ -151,7 +152,7 @@ def _memory_of(engine: "Engine") -> dict[str, int]:
     return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held}
 
 
-def _try_remote(checkup: Checkup, settings: "Settings") -> None:
+def _try_remote(checkup: Checkup, settings: Settings) -> None:
     from dg_lsp.postprocess.validate import Reason
 
     with closing(loading.open_engine(settings)) as engine:

@@ -15,12 +15,12 @@ from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOpt
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import SamplerOptions
+from dg_lsp.settings import SamplerOptions, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.settings import Settings
+    from dg_lsp.server.explanation import Explanation
 
 
 def fill(
@@ -75,14 +75,13 @@ def fill(
 
 
 def _fill_position(
-    request: "FillRequest", source: "SourceFile", settings: "Settings", run: RunOptions, *, write: bool
+    request: "FillRequest", source: "SourceFile", settings: Settings, run: RunOptions, *, write: bool
 ) -> int:
     """Completes the code at an offset; returns the exit code."""
     from rich.console import Console
 
     from dg_lsp.cli import output
-    from dg_lsp.context.eligibility import Eligibility
-    from dg_lsp.server.explanation import Explanation, Visibility, explain
+    from dg_lsp.server.explanation import Visibility, explain
 
     completion = settings.completion
     until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
@@ -92,11 +91,8 @@ def _fill_position(
             result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
         else:
             result = engine.fill(request, deadline=until)
-        problem = engine.spec.language_problem(source.language)
-        eligibility = Eligibility.of_typing(
-            request.snapshot, request.offset, loading.exclusion(settings), completion.trigger, problem
-        )
-        typed = Explanation.of(eligibility) or explain(result.confident(completion.min_confidence), completion, engine)
+        typed = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
+        typed = typed or explain(result.confident(completion.min_confidence), completion, engine)
         if not run.as_json:
             introduce(engine)
     write = write and bool(result.candidates)
@@ -116,6 +112,17 @@ def _fill_position(
     return 0 if result.candidates else 1
 
 
+def _reason_for_silence(request: "FillRequest", settings: Settings, language_problem: str = "") -> "Explanation | None":
+    """Why an editor computes nothing at this position while a user types; None where it does."""
+    from dg_lsp.context.eligibility import Eligibility
+    from dg_lsp.server.explanation import Explanation
+
+    trigger = settings.completion.trigger
+    exclusion = loading.exclusion(settings)
+    typing = Eligibility.of_typing(request.snapshot, request.offset, exclusion, trigger, language_problem)
+    return Explanation.of(typing)
+
+
 def why(
     position: Position,
     model: ModelOptions,
@@ -124,29 +131,25 @@ def why(
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     from dg_lsp.cli.output import for_stream
     from dg_lsp.cli.source import SourceFile, parse_location
-    from dg_lsp.context.eligibility import Eligibility
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.explanation import Explanation, Visibility, explain
+    from dg_lsp.server.explanation import Visibility, explain
 
     location = parse_location(position, "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     settings = loading.configure(model.tree)
-    snapshot = source.snapshot()
+    completion = settings.completion
     offset = source.offset_at(location.first, location.column)
-    request = FillRequest(snapshot, offset, max_lines=settings.completion.max_lines)
-    exclusion, trigger = loading.exclusion(settings), settings.completion.trigger
-    explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger))
+    request = FillRequest(source.snapshot(), offset, max_lines=completion.max_lines)
+    explanation = _reason_for_silence(request, settings)  # before a model is opened
     if explanation is None:
         with closing(loading.open_engine(settings)) as engine:
-            deadline = time.monotonic() + settings.completion.deadline_ms / 1e3
-            problem = engine.spec.language_problem(snapshot.language)
-            explanation = Explanation.of(Eligibility.of_typing(snapshot, offset, exclusion, trigger, problem))
-            if explanation is None:
-                explanation = explain(engine.fill(request, deadline=deadline), settings.completion, engine)
+            deadline = time.monotonic() + completion.deadline_ms / 1e3
+            explanation = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
+            explanation = explanation or explain(engine.fill(request, deadline=deadline), completion, engine)
     if as_json:
         print_json(asdict(explanation))
     else:
         print_line(explanation.sentence)
-        if explanation.text:
+        if explanation.text.strip():
             typer.echo(for_stream(explanation.text, sys.stdout))
     return 0 if explanation.outcome is Visibility.SHOWN else 1

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.cli.printing import note, warn
 from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
-from dg_lsp.settings import SAMPLER_NAMES
+from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings, parse_settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -25,17 +27,15 @@ if TYPE_CHECKING:
     from dg_lsp.context.exclusion import Exclusion
     from dg_lsp.engine.engine import Engine, LocalEngine
     from dg_lsp.models.selection import Machine, Selection
-    from dg_lsp.settings import ModelSettings, Settings
 
 
-def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> "Settings":
+def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> Settings:
     """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 
     Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
     needs no setting calls it for these reports.
     """
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import parse_settings
     from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
 
     settings, messages = user_settings(known_names())
@@ -51,7 +51,7 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     return parse_settings(over, settings)
 
 
-def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileOptions") -> "Settings":
+def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileOptions") -> Settings:
     """The settings of a command on a file. Raises InputFileError if the file is excluded, or cannot be written."""
     if options.write:
         source.check_writable()
@@ -60,7 +60,7 @@ def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileO
     return settings
 
 
-def check_allowed(source: "SourceFile", settings: "Settings", *, even_secret: bool | None = None) -> None:
+def check_allowed(source: "SourceFile", settings: Settings, *, even_secret: bool | None = None) -> None:
     """Raises InputFileError if the settings exclude a file that would be sent to the model, unless `even_secret`.
 
     `even_secret` is None for a command without this option.
@@ -71,7 +71,7 @@ def check_allowed(source: "SourceFile", settings: "Settings", *, even_secret: bo
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
-def exclusion(settings: "Settings") -> "Exclusion":
+def exclusion(settings: Settings) -> "Exclusion":
     """What the settings exclude, with the working directory as the workspace."""
     from dg_lsp.context.exclusion import Exclusion
 
@@ -85,7 +85,7 @@ class LoadedModel:
     path: Path
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
-    settings: "ModelSettings"  # with which it was loaded
+    settings: ModelSettings  # with which it was loaded
 
     @property
     def is_on_gpu(self) -> bool:
@@ -163,7 +163,7 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     )
 
 
-def selection(settings: "Settings") -> "Selection | None":
+def selection(settings: Settings) -> "Selection | None":
     """The model that `auto` or `auto-diffusion` stands for here; None for other names.
 
     The machine is examined only where a model was pulled.
@@ -184,7 +184,7 @@ def selection(settings: "Settings") -> "Selection | None":
     return selection.select(machine, registry.is_tested, name, bundled)
 
 
-def with_model_chosen(settings: "Settings") -> "Settings":
+def with_model_chosen(settings: Settings) -> Settings:
     """Replaces `auto` and `auto-diffusion` by a model for this machine; prints the reason of an unusual choice."""
     from dg_lsp.cli.default_model import VARIABLE
     from dg_lsp.models.registry import BASE
@@ -197,19 +197,17 @@ def with_model_chosen(settings: "Settings") -> "Settings":
     return _with_name(settings, chosen.name)
 
 
-def _with_name(settings: "Settings", name: str) -> "Settings":
-    import attrs
-
+def _with_name(settings: Settings, name: str) -> Settings:
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
 
 
-def load_model(settings: "Settings") -> LoadedModel:
+def load_model(settings: Settings) -> LoadedModel:
     """Locates and loads the model of the settings; it is tested in a child first. Raises as `open_engine` does."""
     with _tested_model(settings) as (model, _):
         return model
 
 
-def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
+def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
     """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
     with _tested_model(settings) as (model, on_failure):
         denoiser = open_denoiser(model)
@@ -218,13 +216,17 @@ def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | Tr
 
 
 @contextmanager
-def _tested_model(settings: "Settings") -> Iterator[tuple[LoadedModel, ExitStack]]:
+def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
     """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
+    import attrs
+
     from dg_lsp.cli.trial import tested
     from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
+    if attention := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
+        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=attention))
     with ExitStack() as on_failure:
         with tested(path, settings.model) as source:
             model = load_file(path, settings, source=source)
@@ -234,7 +236,7 @@ def _tested_model(settings: "Settings") -> Iterator[tuple[LoadedModel, ExitStack
 
 
 def load_file(
-    path: Path, settings: "Settings", *, check_tensors: bool = False, source: Path | None = None
+    path: Path, settings: Settings, *, check_tensors: bool = False, source: Path | None = None
 ) -> LoadedModel:
     """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted.
 
@@ -261,14 +263,14 @@ def load_file(
     return LoadedModel(path, weights, spec, settings.model)
 
 
-def _name_of(path: Path, settings: "Settings") -> str:
+def _name_of(path: Path, settings: Settings) -> str:
     """The name of a model; for one that is given by its path, that of the file."""
     from dg_lsp.models.registry import known_names
 
     return settings.model.name if settings.model.name in known_names() else escaped(path.stem)
 
 
-def _with_user_sampler(spec: ModelSpec, settings: "Settings") -> ModelSpec:
+def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The spec with the sampler options of the user's file; raises SettingsError for one that the model lacks."""
     from dg_lsp.canvas.sampling import with_sampler
 
@@ -289,7 +291,7 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     return denoiser_for(model.weights, model.spec, model.settings)
 
 
-def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int | None]":
+def open_measured(settings: Settings) -> "tuple[LoadedModel, LocalEngine, int | None]":
     """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`.
 
     Where `auto` finds dg-base too slow, dg-mini is loaded instead.
@@ -317,15 +319,15 @@ def open_measured(settings: "Settings") -> "tuple[LoadedModel, LocalEngine, int 
     return model, engine, denoiser.threads
 
 
-def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: "Settings") -> "LocalEngine":
-    """An engine that knows the costs of its model."""
+def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> "LocalEngine":
+    """An engine with the measured costs of its model."""
     from dg_lsp.engine.decoder_selection import measure_costs
     from dg_lsp.engine.engine import LocalEngine
 
     return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
-def open_engine(settings: "Settings") -> "Engine":
+def open_engine(settings: Settings) -> "Engine":
     """Opens an engine for the settings.
 
     Raises:
@@ -347,7 +349,7 @@ def open_engine(settings: "Settings") -> "Engine":
 
 
 @contextmanager
-def timed_engine(settings: "Settings", language_id: str | None = None) -> "Iterator[tuple[Engine, float]]":
+def timed_engine(settings: Settings, language_id: str | None = None) -> "Iterator[tuple[Engine, float]]":
     """An engine and the milliseconds that loading took; closes the engine at the end.
 
     Prints a warning on standard error if the model does not know the language.

@@ -118,8 +118,7 @@ def _details(preset: "Preset") -> dict[str, Any]:
     from dg_lsp.models import registry
 
     pin = registry.read_pin(preset)
-    facts = {
-        **_listed(preset, _machine()),
+    facts = _listed(preset, _machine()) | {
         "repository": preset.repository,
         "revision": preset.revision,
         "pinned_commit": pin.commit if pin else "",

@@ -9,17 +9,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.errors import UsageError
-from dg_lsp.settings import SAMPLER_BOUNDS, SamplerOptions
-
-if TYPE_CHECKING:
-    from dg_lsp.settings import Settings
+from dg_lsp.settings import SAMPLER_BOUNDS, SamplerOptions, Settings
 
 Command = Callable[..., int]
 
@@ -52,13 +49,14 @@ class ModelOptions:
         if self.remote is not None:
             tree |= {"remote": {"url": self.remote, "model": self.model}, "rewrite": {"model": ""}}
         elif self.model is not None:
-            tree |= {"model": {**tree["model"], "name": self.model}, "remote": {"url": ""}}
+            tree["model"]["name"] = self.model
+            tree["remote"] = {"url": ""}
         return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
 
     @property
     def tree_of_rewrites(self) -> dict[str, Any]:
         """The same for commands that take `rewrite.model`: a model that is named replaces that one too."""
-        return self.tree if self.model is None else {**self.tree, "rewrite": {"model": ""}}
+        return self.tree if self.model is None else self.tree | {"rewrite": {"model": ""}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,7 @@ class RunOptions:
         return math.inf if self.deadline is None else time.monotonic() + self.deadline / 1e3
 
 
-def check_decoder(decoder: DecoderName | None, settings: "Settings") -> None:
+def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
     """Raises UsageError if a decoder is named for a remote server."""
     if settings.is_remote and decoder is not None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")

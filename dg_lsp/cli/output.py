@@ -54,7 +54,8 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
 
 def times(timings: Timings, load_ms: float, *parts: str) -> dict[str, float]:
     """Milliseconds of the load, of each part, and in total with the load."""
-    listed = {"load": load_ms, **{part: getattr(timings, part) for part in parts}, "total": load_ms + timings.total}
+    listed = {"load": load_ms} | {part: getattr(timings, part) for part in parts}
+    listed["total"] = load_ms + timings.total
     return {part: round(ms, 3) for part, ms in listed.items()}
 
 

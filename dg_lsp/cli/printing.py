@@ -54,22 +54,31 @@ def print_facts(tree: Mapping[str, object]) -> None:
 def _fact_rows(name: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield f"{name} {key}".replace("_", " "), _fact_text(inner)
+            yield _label(f"{name} {key}"), _fact_text(key, inner)
     elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
         for inner in value:
-            yield name, _fact_text(inner)
+            yield _label(name), _fact_text(name, inner)
     else:
-        yield name.replace("_", " "), _fact_text(value)
+        yield _label(name), _fact_text(name, value)
 
 
-def _fact_text(value: object) -> str:
+def _label(name: object) -> str:
+    """A key in words, without the unit, which stands beside the value."""
+    return str(name).replace("_", " ").removesuffix(" bytes").removesuffix(" ms")
+
+
+def _fact_text(name: object, value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_fact_text(inner)}" for key, inner in value.items()) or "none"
+        return ", ".join(f"{_label(key)}: {_fact_text(key, inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_fact_text, value)) or "none"
-    if isinstance(value, int | float) and value >= 1e6:
-        return size_text(value)
-    return "none" if value is None else str(value)
+        return ", ".join(_fact_text(name, inner) for inner in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return "none" if value in (None, "") else str(value)
+    number = size_text(value) if value >= 1e6 else f"{value:.5g}" if isinstance(value, float) else str(value)
+    unit = "/s" if str(name).endswith("bandwidth") else " ms" if str(name).endswith("_ms") else ""
+    return f"{number}{unit}"
 
 
 def size_text(num_bytes: float) -> str:

@@ -11,12 +11,12 @@ from typer import Argument, Option
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Deadline, FileOptions, Json, ModelOptions, RunOptions, Seed
 from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import Replacement, RewriteRequest, RewriteResult
-    from dg_lsp.settings import Settings
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -47,7 +47,7 @@ def rewrite(
 
 
 def run_rewrite(
-    request: "RewriteRequest", source: "SourceFile", settings: "Settings", run: RunOptions, *, write: bool
+    request: "RewriteRequest", source: "SourceFile", settings: Settings, run: RunOptions, *, write: bool
 ) -> int:
     """Runs a rewrite, writes it, if wanted, and prints JSON, or the difference, problems and costs; the exit code."""
     from dg_lsp.cli.output import watch_gaps

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
@@ -16,10 +16,8 @@ from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
 from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import DaemonError, InputFileError, UsageError
+from dg_lsp.settings import Settings, settings_tree
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
-
-if TYPE_CHECKING:
-    from dg_lsp.settings import Settings
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
@@ -71,7 +69,7 @@ def _token() -> str:
     return token
 
 
-def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
+def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | None) -> None:
     """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
 
     `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. A remote server
@@ -86,7 +84,7 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
         return
     tree = _located(settings)
     if "name" in over.get("model", {}):
-        over = {**over, "model": {**over["model"], "name": tree["model"]["name"]}}
+        over = dict(over) | {"model": over["model"] | {"name": tree["model"]["name"]}}
     try:
         connection = client.open_session(endpoint, {"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
     except DaemonError as error:
@@ -95,10 +93,9 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
         client.become_pipe(connection)
 
 
-def _located(settings: "Settings") -> dict[str, Any]:
+def _located(settings: Settings) -> dict[str, Any]:
     """The settings as JSON values that mean the same in any directory."""
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import settings_tree
     from dg_lsp.settings_files import resolve_path
 
     tree = settings_tree(settings)
@@ -132,7 +129,7 @@ def serve(
     over = model.tree
     if gpu is not None:
         pin_gpu(gpu)
-        over = {**over, "model": {**over["model"], "device": "gpu"}}  # an error instead of the processor
+        over["model"]["device"] = "gpu"  # an error instead of the processor
     settings = configure(over)
     rules = AccessRules(
         keys=_read_keys(api_key_file),

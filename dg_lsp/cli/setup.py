@@ -86,13 +86,12 @@ class Plan:
     @property
     def tree(self) -> dict[str, Any]:
         """The object of `dg-lsp models recommend --json`."""
-        return {
+        machine = {
             "machine": asdict(self.present.machine),
             "gpus": [asdict(gpu) for gpu in self.all_gpus],
             "unused_gpu": asdict(self.unused) if self.unused else None,
-            **self.present.tree,
-            "after_setup": self.after_setup.tree if self.unused else None,
         }
+        return machine | self.present.tree | {"after_setup": self.after_setup.tree if self.unused else None}
 
     def lines(self) -> Iterator[str]:
         """What will be fetched, built and tried."""
@@ -164,7 +163,7 @@ def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
 
 
 def set_up(*, is_agreed: bool) -> None:
-    """Shows the plan, asks unless the user agreed already, and does it."""
+    """Shows the plan, puts one question unless the user agreed already, and carries the plan out."""
     loading.configure({})
     plan = measure()
     print_facts(plan.tree)

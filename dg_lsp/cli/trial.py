@@ -21,16 +21,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from dg_lsp import errors
 from dg_lsp.cli.printing import note
 from dg_lsp.errors import DgLspError, ModelCrashedError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
+from dg_lsp.settings import ModelSettings, Settings
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment, write_private
 
 if TYPE_CHECKING:
     from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.settings import ModelSettings
 
 RECORD = "tested-models.json"
 _MAX_RECORDED = 200
@@ -45,6 +47,8 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _BEFORE = "def area(width, height):\n    return "
 _AFTER = "\n\n\nprint(area(2, 3))\n"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
+Identities = Mapping[Path, str]
+"""The files of a model, each with what changes whenever the file does."""
 
 
 def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
@@ -56,7 +60,7 @@ def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
 
 
 @contextlib.contextmanager
-def tested(path: Path, settings: "ModelSettings") -> Iterator[Path]:
+def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
     """Tests a model that is not bundled, unless it has passed unchanged with this runtime and prompt attention.
 
     Yields the path with which llama.cpp reads the tested file even if another file takes its place meanwhile. Where
@@ -73,15 +77,14 @@ def tested(path: Path, settings: "ModelSettings") -> Iterator[Path]:
         if [*identities] == [path] and _DESCRIPTORS.exists():
             with map_file_errors(path):
                 file = stack.enter_context(path.open("rb"))
-            if _identity(os.fstat(file.fileno())) != identities[path]:
-                raise _replaced(path)
+            _check_unchanged(path, identities, {path: _identity(os.fstat(file.fileno()))})
             source = _DESCRIPTORS / str(file.fileno())
         yield source
     if identities:
-        _check_unchanged(path, identities)
+        _check_unchanged(path, identities, _identities(path))
 
 
-def _test(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
+def _test(path: Path, settings: ModelSettings) -> Identities:
     """Returns what identifies the tested files; nothing for a model that needs no test. Raises as `tested` does."""
     from dg_lsp.backends.llamacpp.model import checked_header
     from dg_lsp.models.metadata import read_folder
@@ -89,76 +92,65 @@ def _test(path: Path, settings: "ModelSettings") -> Mapping[Path, str]:
 
     if path in [model.path for model in BUNDLED]:
         return {}
-    is_folder = path.is_dir()
-    runtime = _transformers() if is_folder else _llama_cpp()
+    runtime = _runtime(path)
     if runtime is None:  # then nothing opens the folder
         return {}
-    with map_file_errors(path):
-        identities = _identities(path)
-        size = sum(part.stat().st_size for part in identities)
+    identities = _identities(path)
     passed = _read_record()
-    key = hashlib.sha256("\n".join((*identities.values(), runtime)).encode()).hexdigest()
+    key = hashlib.sha256("\n".join((*identities.values(), runtime, settings.prompt_attention)).encode()).hexdigest()
     if key not in passed:
-        read_folder(path) if is_folder else checked_header(path)  # finds most broken models without a child
+        read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
+        with map_file_errors(path):
+            size = sum(part.stat().st_size for part in identities)
         if size >= _ANNOUNCED_BYTES:
             note(f"{path.name} is new here: it is tested once in a process of its own")
         _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        _check_unchanged(path, identities)
+        _check_unchanged(path, identities, _identities(path))
         with contextlib.suppress(OSError):
             data_folder().mkdir(parents=True, exist_ok=True)
             write_private(data_folder() / RECORD, {"passed": [*passed, key][-_MAX_RECORDED:]})
     return identities
 
 
-def _check_unchanged(path: Path, identities: Mapping[Path, str]) -> None:
+def _check_unchanged(path: Path, tested: Identities, present: Identities) -> None:
+    if tested != present:
+        raise ModelError(f"{path} was replaced while it was tested or opened: try it again")
+
+
+def _identities(path: Path) -> Identities:
+    """What a runtime opens: all parts of a split model; of a folder all that transformers reads."""
     with map_file_errors(path):
-        is_replaced = identities != _identities(path)
-    if is_replaced:
-        raise _replaced(path)
-
-
-def _replaced(path: Path) -> ModelError:
-    return ModelError(f"{path} was replaced while it was tested or opened: try it again")
-
-
-def _identities(path: Path) -> dict[Path, str]:
-    """The files of a model, each with what changes whenever the file does, as far as the file system records it.
-
-    The number of the device is no part of it, because some systems number devices anew at each start.
-    """
-    return {part: _identity(part.stat()) for part in _parts(path)}
+        if path.is_dir():
+            names = sorted(part for part in path.iterdir() if part.suffix in (".json", ".safetensors"))
+            parts = [part for part in names if part.is_file()]
+        elif match := _PART.search(path.stem):
+            parts = sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf"))
+        else:
+            parts = [path]
+        return {part: _identity(part.stat()) for part in parts}
 
 
 def _identity(status: os.stat_result) -> str:
+    """Changes whenever the file does, as far as the file system records it.
+
+    The number of the device is no part of it, because some systems number devices anew at each start.
+    """
     numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return ":".join(map(str, numbers))
 
 
-def _parts(path: Path) -> list[Path]:
-    """What a runtime opens: all parts of a split model; of a folder all that transformers reads."""
-    if path.is_dir():
-        return sorted(part for part in path.iterdir() if part.suffix in (".json", ".safetensors") and part.is_file())
-    match = _PART.search(path.stem)
-    if match is None:
-        return [path]
-    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf"))
-
-
-def _llama_cpp() -> str:
-    """The llama.cpp that this process loads."""
+def _runtime(path: Path) -> str | None:
+    """The libraries that open the model, with their versions; None for a folder where one of them is missing."""
     from dg_lsp.runtime import find_runtime, installed_library
 
-    installed, changed = installed_library(), find_runtime().runtime
-    version = installed.version if installed else "other"
-    return f"{version}+overlay" if changed else version
-
-
-def _transformers() -> str | None:
-    """The transformers and torch that this process imports; None where one of them is missing."""
-    try:
-        return f"transformers {version('transformers')} torch {version('torch')}"
-    except PackageNotFoundError:
-        return None
+    if path.is_dir():
+        try:
+            return f"transformers {version('transformers')} torch {version('torch')}"
+        except PackageNotFoundError:
+            return None
+    installed = installed_library()
+    overlay = "+overlay" if find_runtime().runtime else ""
+    return f"{installed.version if installed else 'other'}{overlay}"
 
 
 def _read_record() -> list[str]:
@@ -169,10 +161,8 @@ def _read_record() -> list[str]:
         return []
 
 
-def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
+def _try(path: Path, settings: ModelSettings, seconds: float) -> None:
     """Runs the child; raises as `tested` does."""
-    import attrs
-
     advice = "it is damaged, or made to do harm: use another file"
     given = attrs.asdict(attrs.evolve(settings, sampler=()))
     tree = {"path": str(path.absolute()), "seconds": seconds, "settings": given}
@@ -232,7 +222,6 @@ def _limit_process(seconds: float) -> None:
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser
-    from dg_lsp.settings import ModelSettings, Settings
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))

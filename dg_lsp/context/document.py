@@ -83,6 +83,10 @@ class LineIndex:
         end = int(self.starts[line + 1])
         return start, end - (2 if self.text.endswith("\r\n", start, end) else 1)
 
+    def line_at(self, offset: int) -> int:
+        """Number of the line that an offset is in."""
+        return int(np.searchsorted(self.starts, offset, side="right")) - 1
+
     def offset_at(self, line: int, character: int, encoding: Encoding) -> int:
         """Offset of a client's position; both numbers are 0-based.
 
@@ -102,7 +106,7 @@ class LineIndex:
 
     def position_at(self, offset: int, encoding: Encoding) -> tuple[int, int]:
         """Line and column of an offset between 0 and the text's length; inside `\\r\\n`, the line's end."""
-        line = int(np.searchsorted(self.starts, offset, side="right")) - 1
+        line = self.line_at(offset)
         start, end = self.span(line)
         piece = self.text[start : min(offset, end)]
         if encoding is Encoding.UTF32 or piece.isascii():

@@ -31,7 +31,7 @@ _LAUNCHER = "import subprocess, sys; subprocess.Popen(sys.argv[2:], creationflag
 
 def open_session(endpoint: Endpoint, settings: Mapping[str, Any], command: Sequence[str]) -> socket.socket:
     """A connection that carries the messages of one editor; starts a daemon if none answers, as `start` does."""
-    request = {"want": "session", **settings}
+    request = {"want": "session"} | dict(settings)
     if (answered := call(endpoint, request)) is None:
         start(endpoint, command)
         answered = call(endpoint, request)
@@ -40,7 +40,7 @@ def open_session(endpoint: Endpoint, settings: Mapping[str, Any], command: Seque
     return answered[0]
 
 
-def ask(endpoint: Endpoint, wanted: str) -> dict[str, Any] | None:
+def query(endpoint: Endpoint, wanted: str) -> dict[str, Any] | None:
     """The daemon's answer to `status` or `stop`; None if no daemon runs. Raises as `call` does."""
     if (answered := call(endpoint, {"want": wanted})) is None:
         return None

@@ -54,8 +54,10 @@ class Step:
     @classmethod
     def before(cls, canvas: Canvas) -> "Step":
         """The state before the first step."""
-        ids, frozen = canvas.canvas_ids, canvas.frozen
-        confidence, num_stable = frozen.astype(np.float32), np.zeros(len(ids), np.int32)
+        ids = canvas.canvas_ids
+        frozen = canvas.frozen
+        confidence = frozen.astype(np.float32)
+        num_stable = np.zeros(len(ids), np.int32)
         return cls(0, ids, draft_ids=ids, frozen=frozen, committed=frozen, confidence=confidence, num_stable=num_stable)
 
     def take(self, positions: npt.NDArray[np.intp] | slice) -> "Step":
@@ -89,7 +91,8 @@ class Resizing:
 
     def possible(self, prediction: Prediction) -> Prediction:
         """The prediction, with expansions replaced by the next best tokens if the canvas cannot grow."""
-        ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
+        ids = prediction.unexpanded_ids
+        confidence = prediction.unexpanded_confidence
         if self._sampling.expand_id is None or self._room > 0 or ids is None or confidence is None:
             return prediction
         is_expansion = prediction.sampled_ids == self._sampling.expand_id

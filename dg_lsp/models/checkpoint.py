@@ -215,7 +215,8 @@ class Geometry:
         self.vocab_size = int(text["vocab_size"])
         self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
         self._rope = text["rope_parameters"]
-        kinds, rope_types = set(text["layer_types"]), {kind: rope["rope_type"] for kind, rope in self._rope.items()}
+        kinds = set(text["layer_types"])
+        rope_types = {kind: rope["rope_type"] for kind, rope in self._rope.items()}
         supported = {
             "layer_types": len(self.sliding) == text["num_hidden_layers"] and kinds <= {_SLIDING, _FULL},
             "tie_word_embeddings": text.get("tie_word_embeddings", True),
@@ -245,7 +246,8 @@ class Geometry:
 
     def values(self) -> dict[str, Value]:
         """The `gemma4.*` metadata."""
-        text, full = self._text, self.full_head_width
+        text = self._text
+        full = self.full_head_width
         full_kv = self._full_layer_size("num_key_value_heads", "num_global_key_value_heads")
         sliding_kv = int(text["num_key_value_heads"])
         softcap = text.get("final_logit_softcapping", _SOFTCAP)
@@ -307,9 +309,11 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
     ids |= {text: entry["id"] for text, entry in added.items()}
     if odd := [i for i in ids.values() if not 0 <= i < size]:
         raise ValueError(f"token {odd[0]} of {size}")
-    tokens, kinds = [f"<unused_{i}>" for i in range(size)], [UNUSED] * size
+    tokens = [f"<unused_{i}>" for i in range(size)]
+    kinds = [UNUSED] * size
     for token, i in ids.items():
-        tokens[i], kinds[i] = token, _token_type(token, added.get(token), in_model=token in model["vocab"])
+        tokens[i] = token
+        kinds[i] = _token_type(token, added.get(token), in_model=token in model["vocab"])
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     values = {
         "tokenizer.ggml.model": v.text("gemma4"),
@@ -355,7 +359,8 @@ def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length:
     Raises:
         InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
     """
-    template, generation = folder / "chat_template.jinja", folder / "generation_config.json"
+    template = folder / "chat_template.jinja"
+    generation = folder / "generation_config.json"
     try:
         chat_template = read_text(template) if template.is_file() else ""
         values = vocabulary(read_json(folder / "tokenizer.json"), size, chat_template)

@@ -180,14 +180,16 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 
 def convert_checkpoint(folder: Path) -> ModelParts:
     """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
-    config, saved = checkpoint.read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
+    config = checkpoint.read_json(folder / CONFIGURATION)
+    saved = checkpoint.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
         raise errors.ModelUnsupportedError(
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
         )
     try:
         geometry = checkpoint.Geometry(config)
-        sizes, divisors = geometry.values(), geometry.rope_divisors()
+        sizes = geometry.values()
+        divisors = geometry.rope_divisors()
     except checkpoint.DAMAGE as error:
         raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
@@ -296,7 +298,8 @@ def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
         download.explained_disk_errors(target, _OTHER_NAME),
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name,
     ):
-        new, quantized = Path(name) / target.name, Path(name) / f"quantized-{target.name}"
+        new = Path(name) / target.name
+        quantized = Path(name) / f"quantized-{target.name}"
         yield new
         if quantize:
             quantize(new, quantized)

@@ -28,8 +28,10 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _CHECKSUM = re.compile(r"(?:[0-9a-f]{64})?")
-_MAX_BYTES, _MAX_PATH = 1 << 41, 240
-"""Of a file: twice the largest published ones, and the longest path that Windows takes in a short folder."""
+_MAX_BYTES = 1 << 41
+"""Of a file: twice the largest published ones."""
+_MAX_PATH = 240
+"""Characters: the longest path that Windows takes in a short folder."""
 _UNSAFE = re.compile(r'[\\:*?"<>|]|^/|//|/$|^$|(?:^|/)\.\.?(?:/|$)')
 _RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[\d\u00b9\u00b2\u00b3])(?:[ .].*)?|.*[ .]")
 """Names of devices of Windows, and names that it shortens."""
@@ -137,7 +139,9 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
 
 def _described(entry: Any) -> RemoteFile:
     """Converts a `RepoFile` of huggingface_hub; raises ValueError if a name, size or checksum cannot be right."""
-    path, size, sha256 = entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else ""
+    path = entry.path
+    size = entry.size
+    sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
     if not _is_safe(path):
         raise ValueError(f"invalid path {path!r}")
     if not (type(size) is int and 0 <= size <= _MAX_BYTES) or not _CHECKSUM.fullmatch(sha256 or ""):

@@ -92,7 +92,8 @@ def unused_gpu(gpus: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
 
     `usable_kinds` are the kinds of llama.cpp's devices: `gpu` has memory of its own, `igpu` shares the machine's.
     """
-    best, kinds = next(iter(gpus), None), set(usable_kinds)
+    best = next(iter(gpus), None)
+    kinds = set(usable_kinds)
     if best is None or "gpu" in kinds or ("igpu" in kinds and not best.memory):
         return None
     return best

@@ -166,7 +166,8 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
 
 
 def _side_file(keys: "MetadataKeys") -> SideFile:
-    filename, sha256 = keys.text("dg.self_conditioning"), keys.text("dg.self_conditioning.sha256")
+    filename = keys.text("dg.self_conditioning")
+    sha256 = keys.text("dg.self_conditioning.sha256")
     # the side file lies beside the model: a path into another folder is refused
     if not filename or {*filename} & {"/", "\\", "\0"} or filename in (".", ".."):
         raise keys.invalid("dg.self_conditioning", "the name of a file beside the model")
@@ -179,7 +180,7 @@ def _describe_masked(
     metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens
 ) -> ModelSpec | None:
     """The spec of a masked diffusion model of a known family; None for every other model."""
-    architecture = metadata.get("general.architecture", "")
+    architecture = metadata.get("general.relabelled_from") or metadata.get("general.architecture", "")
     family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None
@@ -327,7 +328,8 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     if EMBEDDING not in saved:
         raise ModelBrokenError(f"{folder} holds no {EMBEDDING}: download it again")
     text = config["text_config"]
-    vocab_size, context_length = int(text["vocab_size"]), int(text["max_position_embeddings"])
+    vocab_size = int(text["vocab_size"])
+    context_length = int(text["max_position_embeddings"])
     values = read_vocabulary(folder, vocab_size, int(config.get("canvas_length") or 256), context_length)
     metadata = {key: str(value.read()) for key, value in values.items() if key.startswith("dg.")}
     spec = describe_uniform(metadata, vocab_size, name)

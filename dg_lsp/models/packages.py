@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
-from typing import Any
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
 from dg_lsp.runtime import PACKAGE
@@ -135,8 +134,16 @@ def run(
     try:
         # pip and CMake start programs themselves, in the same folder: a folder of the user may contain a `json.py`
         variables = {**environment, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
-        streams: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT}
-        process = Popen(command, cwd=NEUTRAL_FOLDER, env=variables, encoding="utf-8", errors="replace", **streams)
+        process = Popen(
+            command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=NEUTRAL_FOLDER,
+            env=variables,
+            encoding="utf-8",
+            errors="replace",
+        )
     except OSError as error:
         raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
     with process:

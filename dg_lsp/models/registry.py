@@ -373,7 +373,8 @@ def _given_path(name: str) -> Path:
         path = Path(name).expanduser()
         exists = bool(name) and path.exists()
     except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
-        path, exists = Path(), False
+        path = Path()
+        exists = False
     if not exists:
         names = ", ".join((*(model.name for model in BUNDLED), AUTO))
         is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")

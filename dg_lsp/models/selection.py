@@ -20,7 +20,8 @@ from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, BUNDLED, Preset
 
-_HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
+_HALF_LIFE_MS = 700.0
+_MAX_LINE_MS = 3000.0
 _LINE_TOKENS = 10
 """Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
 _TYPED_TOKENS = 4

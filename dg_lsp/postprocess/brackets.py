@@ -34,12 +34,16 @@ class Balance:
 def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
-    num_cut, at, strays, quote = 0, 0, "", ""
+    num_cut = 0
+    at = 0
+    strays = ""
+    quote = ""
     first_stray: int | None = None
     mismatch: tuple[int, int] | None = None
     next_piece = _code_piece(language).search
     while match := next_piece(text, at):
-        piece, at = match[0], match.end()
+        piece = match[0]
+        at = match.end()
         if piece in CLOSER_OF:
             opened.append((CLOSER_OF[piece], match.start()))
         elif piece in language.quotes or piece in language.multiline:
@@ -48,7 +52,8 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
                 quote = piece
                 break
             if end[0][-1] == "\n":
-                num_cut, mismatch = num_cut + 1, mismatch or (match.start(), match.start())
+                num_cut += 1
+                mismatch = mismatch or (match.start(), match.start())
             at = end.end()
         elif opened and piece == opened[-1][0]:
             opened.pop()
@@ -58,7 +63,8 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
             if opened:  # otherwise it may begin above the text
                 mismatch = mismatch or (opened[-1][1], match.start())
     opened.reverse()
-    closers, openings = "".join(closer for closer, _ in opened), tuple(offset for _, offset in opened)
+    closers = "".join(closer for closer, _ in opened)
+    openings = tuple(offset for _, offset in opened)
     return Balance(closers, quote, len(strays) + num_cut, openings, strays, first_stray, mismatch)
 
 
@@ -68,7 +74,10 @@ def without_long_strings(text: str, language: Language) -> tuple[str, int]:
     The lines of such a string are no code: neither their words nor their indentation have a meaning. A form feed is a
     blank and no indentation. With the offset of the one in which the text ends, else the text's length.
     """
-    parts, done, start, end = list[str](), 0, len(text), 0
+    parts = list[str]()
+    done = 0
+    start = len(text)
+    end = 0
     for match in _long_piece(language).finditer(text):
         start, end = match.span()
         if "\n" in text[start : end - 1]:

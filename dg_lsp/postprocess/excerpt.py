@@ -57,7 +57,8 @@ class Excerpt:
         is_cut = len(before) > REACH
         start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
         line_start = before.rfind("\n") + 1
-        above, line_prefix = before[min(start, line_start) : line_start], before[line_start:]
+        above = before[min(start, line_start) : line_start]
+        line_prefix = before[line_start:]
         line_rest, line_end, below = after[:REACH].partition("\n")
         landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
         if is_cut and not landmarks:
@@ -68,13 +69,16 @@ class Excerpt:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]
-        is_known, container = True, ("", "")
+        is_known = True
+        container = ("", "")
         first = at_margin[-1] if at_margin else None
         if is_cut and first is None:
             first = landmarks[0]
             is_known = False
             if not language.checks_broken and (inner := _innermost(landmarks, above, line_prefix)):
-                first, is_known, container = inner, True, _container(inner, language)
+                first = inner
+                is_known = True
+                container = _container(inner, language)
         above = above[_start_of(above, first.start(), language) :] if first else above
         if language.has_macros and (ended := list(_FLAT_END.finditer(above))):
             above = above[ended[-1].end() :].partition("\n")[2]
@@ -150,7 +154,8 @@ class Excerpt:
 
 @lru_cache(maxsize=8)  # a judgement needs the same ones several times
 def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
-    language, line_rest = excerpt.language, excerpt.line_rest
+    language = excerpt.language
+    line_rest = excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
     start = len(before) - len(fill) - excerpt.num_open
     code, num_known = without_long_strings(before[start:] + line_rest + excerpt.following, language)
@@ -160,7 +165,9 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     left = balance(before, language)
     last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
-    code, below, closers = code[: end.at], excerpt.following[: end.at], excerpt.head_closer
+    code = code[: end.at]
+    below = excerpt.following[: end.at]
+    closers = excerpt.head_closer
     if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
@@ -187,8 +194,10 @@ def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Mat
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
     """The last of the least indented landmarks that no line up to the cursor is less deep than."""
-    landmark_at, best = {match.start(): match for match in landmarks}, None
-    end, least = len(above), depth_of(line_prefix) if line_prefix.strip() else len(above)
+    landmark_at = {match.start(): match for match in landmarks}
+    best = None
+    end = len(above)
+    least = depth_of(line_prefix) if line_prefix.strip() else len(above)
     while end > 0:
         start = above.rfind("\n", 0, end - 1) + 1
         line = above[start : end - 1]

@@ -108,7 +108,8 @@ def unbound_names(text: str) -> frozenset[str]:
             module = symtable.symtable(text.removeprefix("\ufeff"), "<buffer>", "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
             return frozenset()
-    bound, read = set(_ALWAYS), set[str]()
+    bound = set(_ALWAYS)
+    read = set[str]()
     for table in _tables(module):
         for symbol in table.get_symbols():
             is_of_module = table is module or symbol.is_declared_global()

@@ -74,7 +74,8 @@ class PythonGap:
     @classmethod
     def at(cls, snapshot: Snapshot, offset: int) -> Self:
         """That at a position of a document; a cell of a notebook is a text of its own."""
-        document, at = snapshot.alone(), offset - snapshot.num_before
+        document = snapshot.alone()
+        at = offset - snapshot.num_before
         return cls(document.text[:at], document.text[at:], language_of(document.language))
 
     def keep_parsing(self, fill: str, shown: Callable[[str], str], *, may_lack_body: bool) -> str | None:
@@ -126,7 +127,8 @@ class PythonGap:
     def can_parse(self) -> bool:
         """Some text at the cursor, or in place of its line, makes the text parse."""
         start = line_start(self.before, len(self.before))
-        indentation, below = indentation_of(self.before[start:]), self.after[len(self._line_rest) :]
+        indentation = indentation_of(self.before[start:])
+        below = self.after[len(self._line_rest) :]
         whole = balance(self.before + self.after, self.language)
         openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
         typed = balance(self.before, self.language).quote
@@ -187,7 +189,8 @@ class Surroundings:
         cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        excerpt, is_strict = self.excerpt.with_fill(fill), self.language.checks_broken
+        excerpt = self.excerpt.with_fill(fill)
+        is_strict = self.language.checks_broken
         errors = self._errors(excerpt.text(fill))
         if not errors or (len(errors) > MAX_ERRORS and not is_strict):
             return fill
@@ -268,7 +271,8 @@ class Surroundings:
         # without the fill, a line that begins a string has no known end
         is_string = bool(balance(self.excerpt.line_prefix, self.language).quote)
         part = self.excerpt.with_fill(fill if is_string else "")
-        text, start = part.text(fill), len(part.before)
+        text = part.text(fill)
+        start = len(part.before)
         end = start + len(fill)
         whole = balance(text, self.language)
         if whole.mismatch:
@@ -346,7 +350,8 @@ class Surroundings:
 
     def _closed(self, fill: str, num: int) -> str:
         """The fill with its `num` innermost brackets closed: on lines of their own where a block was opened."""
-        text, shown = self.excerpt.line_prefix + fill, fill.rstrip()
+        text = self.excerpt.line_prefix + fill
+        shown = fill.rstrip()
         left = balance(text, self.language)
         for closer, opening in zip(left.closers[:num], left.openings, strict=False):
             rest, _, below = text[opening + 1 :].partition("\n")
@@ -371,7 +376,8 @@ class Surroundings:
         line = self.excerpt.line_prefix + fill + self.excerpt.line_rest
         left = balance(line, self.language)
         line += left.quote + left.closers
-        is_line, part = "\n" not in fill, self._gap
+        is_line = "\n" not in fill
+        part = self._gap
         endings = [ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings]
         if is_line:
             endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
@@ -428,8 +434,10 @@ class Surroundings:
 
 def _distant(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> set[tuple[str, int]]:
     """The errors that are not near the lines of the fill: their types and distances from it, in bytes."""
-    first, start = excerpt.before.count("\n"), len(excerpt.before.encode())
-    last, end = first + fill.count("\n"), start + len(fill.encode())
+    first = excerpt.before.count("\n")
+    start = len(excerpt.before.encode())
+    last = first + fill.count("\n")
+    end = start + len(fill.encode())
     above = {(node.type, node.start_byte - start) for node in errors if node.end_point.row < first - NEAR}
     return above | {(node.type, node.start_byte - end) for node in errors if node.start_point.row > last + NEAR}
 

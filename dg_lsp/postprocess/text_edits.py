@@ -87,7 +87,8 @@ def drop_leading_blanks(fill: str, cursor: Cursor, language: Language = PLAIN) -
         return fill if is_prose else fill.lstrip(" ")
     if prefix[-1] in OPENERS and fill[:1] == " " and fill[1:2].strip():
         surroundings = "\n".join((*cursor.above, prefix[:-1], cursor.line_rest, *cursor.below))
-        num_blanks, num = surroundings.count(prefix[-1] + " "), surroundings.count(prefix[-1])
+        num_blanks = surroundings.count(prefix[-1] + " ")
+        num = surroundings.count(prefix[-1])
         return fill if 2 * num_blanks > num else fill.lstrip(" ")
     return fill.lstrip(" ")
 
@@ -119,7 +120,8 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     first, *lower_lines = fill.split("\n")
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
-    depth, deepest = depth_of(first), _deepest(cursor.line_above, language)
+    depth = depth_of(first)
+    deepest = _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = next((line for line in lower_lines if line.strip()), "")
@@ -227,7 +229,8 @@ def breaks_tags(fill: str, cursor: Cursor) -> bool:
     at = text.rfind("<")
     if at >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", text[at:]):
         # the last tag is unfinished: the lines below must end it
-        end, following = below.find(">"), below.find("<")
+        end = below.find(">")
+        following = below.find("<")
         if end < 0 or 0 <= following < end:
             return bool(below.strip())
         text = text[:at]
@@ -307,7 +310,8 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     below = _shown(cursor.below)
     if not (cursor.is_line_end and below) or _is_in_run(fill, cursor, language):
         return fill
-    lines, usual = fill.split("\n"), {line.rstrip() for line in cursor.above}
+    lines = fill.split("\n")
+    usual = {line.rstrip() for line in cursor.above}
     usual.update(line for line, num in Counter(below).items() if num > 1)
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
@@ -372,13 +376,13 @@ def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: 
     Not if the first ones are `usual` text of this file, or in markup.
     """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
-    same = [line for line, _ in pairs]
-    if not same or len(same) == min(len(lines), len(below)):
-        is_element = len(same) == 1 and same[0].endswith(",") and len(same[0].strip()) < MIN_COPIED
-        is_remark = len(same) == 1 and bool(language.comment) and same[0].strip() == language.comment
-        return bool(same) and not is_remark and not (is_element and same[0] in usual)
-    is_usual = language.has_tags or usual.issuperset(same)
-    return not is_usual and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
+    copied = [line for line, _ in pairs]
+    if not copied or len(copied) == min(len(lines), len(below)):
+        is_element = len(copied) == 1 and copied[0].endswith(",") and len(copied[0].strip()) < MIN_COPIED
+        is_remark = len(copied) == 1 and bool(language.comment) and copied[0].strip() == language.comment
+        return bool(copied) and not is_remark and not (is_element and copied[0] in usual)
+    is_usual = language.has_tags or usual.issuperset(copied)
+    return not is_usual and (len(copied) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:

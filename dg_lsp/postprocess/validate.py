@@ -23,7 +23,8 @@ class Reason(StrEnum):
     def __new__(cls, value: str, problem: str) -> Self:
         """A member, whose value is the word of records."""
         member = str.__new__(cls, value)
-        member._value_, member.problem = value, problem
+        member._value_ = value
+        member.problem = problem
         return member
 
     EMPTY = "empty", "is empty"
@@ -94,7 +95,8 @@ def judge(
     text = text_edits.to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    buffer_cursor, cursor = cursor, cursor.as_shown()
+    buffer_cursor = cursor
+    cursor = cursor.as_shown()
     language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
     shown = _shaped(text, cursor, max_lines, language)
@@ -230,7 +232,8 @@ def breakage(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | Non
 
     A name that was read before without a binding may be read again.
     """
-    style, text = TextStyle.of(snapshot.text, start), snapshot.text
+    style = TextStyle.of(snapshot.text, start)
+    text = snapshot.text
     broken = _broken(snapshot, start, end, style.to_model(text[start:end]), style.to_model(new), new)
     if broken is None and snapshot.language == "python":
         unbound = unbound_names(text[:start] + new + text[end:]).intersection(re.findall(r"\w+", new))

@@ -9,6 +9,8 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.context.document import Cursor, TextStyle
+from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
@@ -16,6 +18,7 @@ from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document, minimal_changes
+from dg_lsp.server.next_edit import changed_line
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -42,6 +45,21 @@ def did_show(ls: Server, params: Any) -> None:
     """The client displayed an item."""
     ls.acceptance.record_shown(_item_name(params))
     ls.settle()
+
+
+def did_show_edit(ls: Server, params: Any) -> None:
+    """The client displayed an edit."""
+    did_show(ls, params)
+    document = ls.documents.get(str(_field(params, "item", "textDocument", "uri")))
+    if document is None:
+        return
+    try:
+        span = ls.protocol.structured(_field(params, "item", "range"), types.Range, "range")
+    except JsonRpcInvalidParams:
+        return
+    start, end = ls.documents.offsets(document.lines, span)
+    proposal = Proposal(start, end, str(_field(params, "item", "text")), 0.0)
+    ls.next_edits.record_shown(document.uri, *changed_line(document, proposal))
 
 
 def did_accept_part(ls: Server, params: Any) -> None:
@@ -80,19 +98,46 @@ def watch(ls: Server, params: Any) -> None:
 
 
 async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
-    """The edits of the cursor's line, or the reason why the model makes none."""
+    """The last edits repeated elsewhere, else the model's edits of the cursor's line; or why there are none."""
+    document = ls.documents.get(_uri(params))
+    proposed = await next_edit(ls, params)
+    if proposed["edits"] or document is None:
+        return proposed
     if problem := _inline_edit_problem(ls):
         ls.log_once(problem)
-        return {"edits": [], "reason": problem}
+        return {"edits": [], "reason": f"{proposed['reason']}; {problem}"}
     return {"edits": await _inline_edits(ls, params)}
+
+
+async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
+    """The places where the last edits are likely to be repeated, or the reason why there is none."""
+    document = ls.documents.get(_uri(params))
+    if document is None:
+        return {"edits": [], "reason": "the document is not open"}
+    snapshot = document.snapshot()
+    answer = await ls.next_edits.propose(document, Eligibility.of_document(snapshot, ls.exclusion))
+    return {
+        "edits": [
+            {
+                "text": proposal.text,
+                "textDocument": {"uri": document.uri, "version": document.version},
+                "range": ls.documents.range(document, proposal.start, proposal.end),
+                "confidence": round(proposal.confidence, 3),
+                "command": accept_command("Accept next edit", ls.acceptance.offer()),
+            }
+            for proposal in answer.proposals
+        ],
+        "reason": answer.reason,
+    }
 
 
 HANDLERS: Mapping[str, Callable[..., Any]] = {
     "textDocument/didShowCompletion": did_show,
-    "textDocument/didShowInlineEdit": did_show,
+    "textDocument/didShowInlineEdit": did_show_edit,
     "textDocument/didPartiallyAcceptCompletion": did_accept_part,
     "textDocument/didFocus": did_focus,
     "textDocument/copilotInlineEdit": inline_edit,
+    "dg-lsp/nextEdit": next_edit,
     "dg-lsp/why": why,
     "dg-lsp/stats": stats,
     "dg-lsp/watch": watch,

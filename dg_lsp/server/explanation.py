@@ -56,7 +56,7 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
             sentence = f"The completion is hidden unless you request it: it {hidden.fault.problem}."
         return Explanation(Visibility.HIDDEN, sentence, hidden.text, spent)
     rejection = next(iter(result.rejections), Rejection(Reason.EMPTY))
-    verdict = "The completion is refused: it" if rejection.text else "There is no completion: the result"
+    verdict = "The completion is refused: it" if rejection.text.strip() else "There is no completion: the result"
     return Explanation(Visibility.REFUSED, f"{verdict} {rejection.reason.problem}.", rejection.text, spent)
 
 

@@ -28,6 +28,7 @@ from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
 from dg_lsp.settings import Settings, parse_settings
@@ -63,6 +64,7 @@ class Server(LanguageServer):
         self.documents = DocumentStore()
         self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
+        self.next_edits = NextEditProvider(self.documents)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
         self.usage = usage or Usage()
         self.status = Status(
@@ -258,7 +260,9 @@ class Server(LanguageServer):
         if partial_changes:
             self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
         self.acceptance.settle()  # what is due is judged by the text before the change
-        self.acceptance.change(document.uri, self.documents.change(identifier, changes))
+        applied = self.documents.change(identifier, changes)
+        self.acceptance.change(document.uri, applied)
+        self.next_edits.change(document.uri, document.lines.text, applied)
         self.settle()
         self.cancel_stale(document.uri)
 
@@ -267,6 +271,7 @@ class Server(LanguageServer):
         for uri in uris:
             self.context_provider.close(uri)
             self.acceptance.close(uri)
+            self.next_edits.close(uri)
             self.documents.close(uri)
             self.cancel_stale(uri)
             self._cursors.pop(uri, None)

@@ -47,22 +47,28 @@ def tiny_path(write_model):
 @pytest.fixture
 def opened():
     """Closes what a test opens."""
-    made = []
-    yield lambda each: made.append(each) or each
-    for each in made:
-        each.close()
+    resources = []
+
+    def keep(resource):
+        resources.append(resource)
+        return resource
+
+    yield keep
+    for resource in resources:
+        resource.close()
 
 
 @pytest.fixture
 def open_denoiser(tiny_path, opened):
     """Opens denoisers with a cached causal prompt."""
 
-    def open_one(spec=SPEC, *, path=tiny_path, **settings):
+    def open_model(spec=SPEC, *, path=tiny_path, **settings):
         chosen = runtime(**settings)
         return opened(LlamaDenoiser(LlamaModel.load(path, chosen), spec, chosen))
 
-    open_one.mask, open_one.uniform = SPEC, replace(SPEC, sampling=UniformSampling())
-    return open_one
+    open_model.mask = SPEC
+    open_model.uniform = replace(SPEC, sampling=UniformSampling())
+    return open_model
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +90,7 @@ def masked_model(tmp_path_factory):
 def open_masked(opened):
     """Opens the denoiser of a model; `spec` changes the model's description."""
 
-    def open_one(path, *, spec=None, **settings):
+    def open_model(path, *, spec=None, **settings):
         chosen = runtime(**settings)
         model = LlamaModel.load(path, chosen)
         described = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
@@ -94,4 +100,4 @@ def open_masked(opened):
             model.close()
             raise
 
-    return open_one
+    return open_model

@@ -22,7 +22,7 @@ ATOL = 1e-2
 BEFORE, AFTER = "class A:\n    def method(self, other):\n        ", "return 1\n"
 CAUSAL = ["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform"]
 """Denoisers with a causal prompt in a cache, and a causal head."""
-BIDIRECTIONAL = ["exact"]
+BIDIRECTIONAL = ["exact", "per_request"]
 CONDITIONED = ["gemma-llamacpp", "gemma-transformers"]
 only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
 only_conditioned = pytest.mark.parametrize("denoiser", CONDITIONED, indirect=True)
@@ -42,7 +42,7 @@ def denoiser(request, open_denoiser, open_masked, masked_model, opened):
         return opened(ScriptedDenoiser(AFTER, spec=spec))
     if backend == "llamacpp":
         return open_denoiser(open_denoiser.mask if noise == "mask" else open_denoiser.uniform)
-    return open_masked(masked_model("dream")[1])
+    return open_masked(masked_model("dream")[1], prompt_attention=backend)
 
 
 def encoded(denoiser, text=BEFORE):
@@ -92,13 +92,14 @@ def test_banned_ids_are_never_predicted(denoiser, temperature):
 
 def test_samples_follow_the_seed(denoiser):
     denoiser.prefill(0, encoded(denoiser))
+    predict(denoiser, masks(32))  # the first step after a prefill may compute the prompt
     samples = []
     for seed in (1, 1, 2):
         predict_fresh(denoiser, masks(1))
         samples.append(predict(denoiser, masks(32), temperature=2.0, seed=seed)[0])
-    first, again, other = samples
-    assert np.array_equal(first.sampled_ids, again.sampled_ids)
-    assert not np.array_equal(first.sampled_ids, other.sampled_ids)
+    first, repeated, reseeded = samples
+    assert np.array_equal(first.sampled_ids, repeated.sampled_ids)
+    assert not np.array_equal(first.sampled_ids, reseeded.sampled_ids)
     for prediction in samples:
         is_best = prediction.sampled_ids == prediction.argmax_ids
         assert np.allclose(prediction.sampled_confidence[is_best], prediction.confidence[is_best])
@@ -235,15 +236,21 @@ def test_bad_canvases_are_refused(denoiser, canvases):
     check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 
-def test_unknown_slots_and_bad_temperatures_are_refused(denoiser):
-    for slot in (-1, 4, 10**9):
+@pytest.mark.parametrize("slot", [-1, 4, 10**9])
+def test_unknown_slots_are_refused(denoiser, slot):
+    for request_ in (
+        lambda: denoiser.prefill(slot, encoded(denoiser)),
+        lambda: predict(denoiser, masks(8), slot=slot),
+        lambda: denoiser.refresh(slot),
+    ):
         with pytest.raises(RequestError):
-            denoiser.prefill(slot, encoded(denoiser))
-        with pytest.raises(RequestError):
-            predict(denoiser, masks(8), slot=slot)
-    for temperature in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(RequestError):
-            predict(denoiser, masks(8), temperature=temperature)
+            request_()
+
+
+@pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
+def test_bad_temperatures_are_refused(denoiser, temperature):
+    with pytest.raises(RequestError):
+        predict(denoiser, masks(8), temperature=temperature)
 
 
 @pytest.mark.parametrize("denoiser", ["llamacpp-mask", *CONDITIONED], indirect=True)
@@ -280,8 +287,8 @@ def test_extension_predicts_what_follows_each_token(denoiser):
     assert np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
     assert not np.isin(prediction.argmax_ids, denoiser.spec.banned_ids).any()
     for number in range(len(after)):
-        one = slice(number, number + 1)
-        check_close(denoiser.extend(1, after[one]), take(prediction, one), ATOL)
+        position = slice(number, number + 1)
+        check_close(denoiser.extend(1, after[position]), take(prediction, position), ATOL)
 
 
 @only_causal
@@ -340,9 +347,10 @@ def difference(left, right):
 
 @only_conditioned
 def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(denoiser):
-    [first], [again] = conditioned(denoiser, ([0], ())), conditioned(denoiser, ([0], ()))
+    [first] = conditioned(denoiser, ([0], ()))
+    [repeated] = conditioned(denoiser, ([0], ()))
     [second] = conditioned(denoiser, ([0], ()), ([0], ()))
-    check_close(first, again, 1e-4)
+    check_close(first, repeated, 1e-4)
     assert difference(first, second) > 0.2
 
 
@@ -350,9 +358,9 @@ def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(den
 def test_canvas_is_conditioned_on_its_own_lane(denoiser):
     [alone] = conditioned(denoiser, ([1], ()), ([1], ()))
     [raced] = conditioned(denoiser, ([0, 1, 2], ()), ([0], [0]), ([1], [1]))
-    [other] = conditioned(denoiser, ([0, 1, 2], ()), ([1], [2]))
+    [mismatched] = conditioned(denoiser, ([0, 1, 2], ()), ([1], [2]))
     check_close(alone, raced, ATOL)
-    assert difference(alone, other) > 0.2
+    assert difference(alone, mismatched) > 0.2
 
 
 @only_conditioned

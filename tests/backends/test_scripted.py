@@ -1,6 +1,7 @@
 """The scripted model: kinds of scripts, and the counters that tests read."""
 
 import numpy as np
+import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 
@@ -25,12 +26,21 @@ def predict(denoiser, *canvases, temperature=0.0):
     return denoiser.predict(0, list(canvases), temperature, np.random.default_rng(0))
 
 
-def test_text_is_predicted_and_followed_by_end_tokens():
-    denoiser = ScriptedDenoiser("x = 1")
-    denoiser.prefill(0, fim("", ""))
-    (prediction,) = predict(denoiser, masks(8))
-    assert text(prediction) == "x = 1"
-    assert (prediction.argmax_ids[5:] == END_ID).all()
+@pytest.mark.parametrize(
+    ("script", "prompt", "texts"),
+    [
+        pytest.param("x = 1", fim("", ""), ["x = 1"], id="one text"),
+        pytest.param(["one", "two"], fim("", ""), ["one", "two", "two"], id="a text for each canvas"),
+        pytest.param("hello world", fim("p", "s", "hello "), ["world"], id="the rest of a continued text"),
+        pytest.param("hello world", fim("p", "s", "bye"), [""], id="nothing after another text"),
+    ],
+)
+def test_text_is_predicted_and_followed_by_end_tokens(script, prompt, texts):
+    denoiser = ScriptedDenoiser(script)
+    denoiser.prefill(0, prompt)
+    predictions = predict(denoiser, *[masks(8)] * len(texts))
+    assert [text(prediction) for prediction in predictions] == texts
+    assert all(prediction.argmax_ids[-1] == END_ID for prediction in predictions)
 
 
 def test_function_receives_prefix_and_suffix():
@@ -39,20 +49,6 @@ def test_function_receives_prefix_and_suffix():
     denoiser.prefill(0, fim("ä1", "😋2"))
     assert text(predict(denoiser, masks(8))[0]) == "1😋"
     assert calls == [("ä1", "😋2")]
-
-
-def test_each_canvas_may_have_its_own_text():
-    denoiser = ScriptedDenoiser(["one", "two"])
-    denoiser.prefill(0, fim("", ""))
-    assert [text(one) for one in predict(denoiser, masks(8), masks(8), masks(8))] == ["one", "two", "two"]
-
-
-def test_continued_prompt_is_followed_by_the_rest_of_the_text():
-    denoiser = ScriptedDenoiser("hello world")
-    denoiser.prefill(0, fim("p", "s", "hello "))
-    assert text(predict(denoiser, masks(8))[0]) == "world"
-    denoiser.prefill(0, fim("p", "s", "other"))
-    assert text(predict(denoiser, masks(8))[0]) == ""
 
 
 def test_step_is_confident_of_the_leftmost_open_tokens():

@@ -26,8 +26,11 @@ FAST = {"tokens_per_step": 64}
 
 class FakeContender:
     def __init__(self, name, answer, log, make_attempt):
-        self.name, self.notes = name, (f"note of {name}",)
-        self._answer, self._log, self._make_attempt = answer, log, make_attempt
+        self.name = name
+        self.notes = (f"note of {name}",)
+        self._answer = answer
+        self._log = log
+        self._make_attempt = make_attempt
 
     def answer(self, case):
         self._log.append((self.name, case.id))

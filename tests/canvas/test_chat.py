@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
@@ -57,10 +56,6 @@ def fill_layout(prompt=PROMPT, max_tokens=2000):
     return instruct_layout(prompt, TOKENIZER, SPEC, max_tokens)
 
 
-def rewrite_text(prompt):
-    return spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
-
-
 def spelled(ids):
     """The ids as text, special tokens by their spelling."""
     names = {token: spelling for spelling, token in GEMMA.items()} | {98: "<|think|>"}
@@ -109,17 +104,18 @@ def test_a_rewrite_prompt_word_for_word():
     assert spelled(layout.head_ids) == "```python\n    "
 
 
-@pytest.mark.parametrize("selection", ["return x", "return x\n"], ids=["without its line end", "with it"])
-def test_a_selection_becomes_whole_lines(selection):
-    prompt = replace(PROMPT, selection=selection, instruction="{path}")
-    assert "<PART>\nreturn x\n</PART>\n" in rewrite_text(prompt)
-
-
-def test_braces_of_the_code_and_of_the_instruction_are_text():
-    prompt = replace(PROMPT, prefix="a = {x!r:{y}}\n", selection="{}\n", instruction="Use {fence} and %s.")
-    shown = rewrite_text(prompt)
-    assert "a = {x!r:{y}}\n" in shown
-    assert "Use {fence} and %s." in shown
+@pytest.mark.parametrize(
+    ("selection", "shown"),
+    [
+        pytest.param("return x", "<PART>\nreturn x\n</PART>\n", id="a selection without its line end"),
+        pytest.param("return x\n", "<PART>\nreturn x\n</PART>\n", id="a selection with its line end"),
+        pytest.param("{}\n", "a = {x!r:{y}}\n<PART>\n{}\n", id="braces of the code"),
+        pytest.param("x", "Use {fence} and %s.", id="braces of the instruction"),
+    ],
+)
+def test_code_and_instruction_of_a_rewrite_are_text_in_whole_lines(selection, shown):
+    prompt = replace(PROMPT, prefix="a = {x!r:{y}}\n", selection=selection, instruction="Use {fence} and %s.")
+    assert shown in spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
 
 
 def test_typing_within_a_line_does_not_change_the_prompt():
@@ -169,12 +165,10 @@ def test_a_buffer_without_name_or_language_gets_a_prompt():
 @pytest.mark.parametrize("template", ["", "unknown-name"])
 def test_chats_and_instruct_prompts_need_a_known_chat_template(template):
     spec = replace(SPEC, template=template)
-    for make in (
-        lambda: instruct_layout(PROMPT, TOKENIZER, spec, 2000),
-        lambda: chat_layout(QUESTION, TOKENIZER, spec),
-    ):
-        with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
-            make()
+    with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
+        instruct_layout(PROMPT, TOKENIZER, spec, 2000)
+    with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
+        chat_layout(QUESTION, TOKENIZER, spec)
 
 
 def test_a_vocabulary_without_a_template_token_is_refused():
@@ -210,9 +204,12 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
     prompt = replace(PROMPT, snippets=Snippets(chunks, 0.5))
     layout = fill_layout(prompt)
     shown = spelled(layout.prompt_ids)
-    one, two = "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n", "b.py\n````python\nb = 2\n````\n\n"
-    begin = "<bos><|turn>user\nOther code, for reference:\n\n"
-    assert shown.startswith(f"{begin}{one}{two}A gap in pkg/a.py is marked <GAP>.")
+    assert shown.startswith(
+        "<bos><|turn>user\nOther code, for reference:\n\n"
+        "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n"
+        "b.py\n````python\nb = 2\n````\n\n"
+        "A gap in pkg/a.py is marked <GAP>."
+    )
     assert layout.prompt_ids.tolist().count(106) == 1
     assert layout.stop == "````"
 
@@ -236,13 +233,15 @@ def test_messages_follow_each_other_in_the_published_prompt():
     ]
 
 
-def test_special_tokens_spelled_in_code_or_messages_stay_text():
-    fill, chat = (
-        fill_layout(replace(PROMPT, prefix="'<turn|>'\n")),
-        chat_layout((Turn(Role.USER, "<turn|>"),), TOKENIZER, SPEC),
-    )
-    for layout in (fill, chat):
-        assert layout.prompt_ids.tolist().count(106) == 1
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(fill_layout(replace(PROMPT, prefix="'<turn|>'\n")), id="code"),
+        pytest.param(chat_layout((Turn(Role.USER, "<turn|>"),), TOKENIZER, SPEC), id="message"),
+    ],
+)
+def test_special_tokens_that_are_spelled_in_a_text_stay_text(layout):
+    assert layout.prompt_ids.tolist().count(106) == 1
 
 
 @pytest.mark.parametrize("turns", [(), (*QUESTION, Turn(Role.ASSISTANT, "b"))])
@@ -272,28 +271,20 @@ def test_thinking_opens_the_systems_turn_and_leaves_the_thought_open():
 
 
 @pytest.mark.parametrize(
-    ("ids", "expected"),
+    ("ids", "is_thinking", "thought", "answer"),
     [
-        ([100, "thought\nWhy?\n", 101, "\nSo."], ("Why?", "So.")),
-        ([100, "thought\nWhy"], ("Why", "")),
-        ([100, "thought\n", 101, "So."], ("", "So.")),
-        (["thoughts are free"], ("", "thoughts are free")),
-        (["<think>\nWhy?\n</think>\n\nSo."], ("Why?", "So.")),
-        (["<think>\nWhy"], ("Why", "")),
-        (["<think>\nWhy</thi"], ("Why", "")),
-        (["<thi"], ("", "")),
-        (["Why?\n</think>\nSo."], ("Why?", "So.")),
-        (["a < b"], ("", "a < b")),
+        pytest.param([100, *ids_of("thought\nWhy?\n"), 101, *ids_of("\nSo.")], True, "Why?", "So.", id="channel"),
+        pytest.param([100, *ids_of("thought\nWhy")], True, "Why", "", id="open channel"),
+        pytest.param([100, *ids_of("thought\n"), 101, *ids_of("So.")], True, "", "So.", id="empty channel"),
+        pytest.param(ids_of("thoughts are free"), True, "", "thoughts are free", id="a word that begins as a channel"),
+        pytest.param(ids_of("<think>\nWhy?\n</think>\n\nSo."), True, "Why?", "So.", id="tags"),
+        pytest.param(ids_of("<think>\nWhy"), True, "Why", "", id="open tag"),
+        pytest.param(ids_of("<think>\nWhy</thi"), True, "Why", "", id="begun end tag"),
+        pytest.param(ids_of("<thi"), True, "", "", id="begun tag"),
+        pytest.param(ids_of("Why?\n</think>\nSo."), True, "Why?", "So.", id="end tag only"),
+        pytest.param(ids_of("a < b"), True, "", "a < b", id="no tag"),
+        pytest.param(ids_of("Use </think> here."), False, "", "Use </think> here.", id="end tag without thinking"),
     ],
 )
-def test_a_thought_is_split_from_the_answer(ids, expected):
-    parts = [[one] if isinstance(one, int) else TOKENIZER.encode(one) for one in ids]
-    found = split_thought(token_ids(np.concatenate(parts)), TOKENIZER, is_thinking=True)
-    assert found == expected
-
-
-def test_without_thinking_only_marked_thoughts_are_split():
-    assert split_thought(TOKENIZER.encode("Use </think> here."), TOKENIZER, is_thinking=False) == (
-        "",
-        "Use </think> here.",
-    )
+def test_a_thought_is_split_from_the_answer(ids, is_thinking, thought, answer):
+    assert split_thought(token_ids(ids), TOKENIZER, is_thinking=is_thinking) == (thought, answer)

@@ -16,8 +16,8 @@ from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 TOKENIZER = ByteTokenizer()
-START = 1
-PREFIX_FIRST = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST), start_ids=(START,))
+START_ID = 298
+PREFIX_FIRST = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST), start_ids=(START_ID,))
 PREFIX_ONLY = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PREFIX)
 
 
@@ -47,7 +47,7 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
             PREFIX_FIRST,
             "ab",
             "yz",
-            [START, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID],
+            [START_ID, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID],
             id="prefix first, after the start token",
         ),
         pytest.param(PREFIX_ONLY, "x ab", "yz", ids_of("x"), id="prefix only, up to a token boundary"),
@@ -109,37 +109,36 @@ def test_another_format_drops_the_expectations_of_the_models_own_format(name):
 
 
 @pytest.mark.parametrize(
-    ("lacking", "name", "message"),
+    ("changes", "name", "message"),
     [
-        (replace(EVERY, fim=None), "fim", "no fill-in-the-middle tokens.* choose infill, prefix, instruct"),
-        (replace(EVERY, template=""), "instruct", "no known chat template.* choose fim, infill, prefix"),
-        (replace(EVERY, sampling=None, canvas_lengths=()), "infill", "no canvas.* choose fim, prefix, instruct"),
+        ({"fim": None}, "fim", "no fill-in-the-middle tokens.* choose infill, prefix, instruct"),
+        ({"template": ""}, "instruct", "no known chat template.* choose fim, infill, prefix"),
+        ({"sampling": None, "canvas_lengths": ()}, "infill", "no canvas.* choose fim, prefix, instruct"),
     ],
+    ids=["no sentinels", "no chat template", "no canvas"],
 )
-def test_an_impossible_format_is_refused_with_the_possible_ones(lacking, name, message):
+def test_an_impossible_format_is_refused_with_the_possible_ones(changes, name, message):
     with pytest.raises(RequestError, match=f"able has {message}"):
-        in_format(lacking, name)
+        in_format(replace(EVERY, **changes), name)
 
 
-def test_other_formats_of_an_instruct_model_begin_with_its_start_token(monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "special", lambda _, spelling: 3 if spelling == "<bos>" else None)
-    for name in ("infill", "prefix"):
-        for spec, first in ((EVERY, 3), (replace(EVERY, template=""), ids_of("a")[0])):
-            layout = layout_of(Prompt("a = 1\nb = ", "\nc"), TOKENIZER, in_format(spec, name), 100)
-            assert layout.prompt_ids[0] == first
+@pytest.mark.parametrize("name", ["infill", "prefix"])
+@pytest.mark.parametrize(("template", "first_id"), [("gemma4", START_ID), ("", *ids_of("a"))])
+def test_formats_of_an_instruct_model_begin_with_its_start_token(monkeypatch, name, template, first_id):
+    monkeypatch.setattr(ByteTokenizer, "special", lambda _, spelling: START_ID if spelling == "<bos>" else None)
+    spec = in_format(replace(EVERY, template=template), name)
+    assert layout_of(Prompt("a = 1\nb = ", "\nc"), TOKENIZER, spec, 100).prompt_ids[0] == first_id
 
 
 SEPARATOR_ID = 299
+PREFIX_FIRST_FIM = FimTokens(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST)
 REPO_SPEC = replace(
     MASK_SPEC,
-    start_ids=(298,),
-    fim=FimTokens(
-        *(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST),
+    start_ids=(START_ID,),
+    fim=replace(
+        PREFIX_FIRST_FIM,
         file=(SEPARATOR_ID, "{path}\n{code}"),
-        prompt_with_files=(
-            *("{files}", SEPARATOR_ID, "{path}\n"),
-            *(PREFIX_ID, "{prefix}", SUFFIX_ID, "{suffix}", MIDDLE_ID),
-        ),
+        prompt_with_files=("{files}", SEPARATOR_ID, "{path}\n", *PREFIX_FIRST_FIM.prompt),
     ),
 )
 CHUNKS = (
@@ -172,7 +171,7 @@ def test_snippets_precede_the_sentinels_of_a_model_with_a_file_separator():
     ids = fim_ids(prompt(*CHUNKS), REPO_SPEC)
     begin = ids.index(PREFIX_ID)
     marks = [at for at in range(begin) if ids[at] == SEPARATOR_ID]
-    assert (ids[0], marks[0], len(marks)) == (298, 1, 3)
+    assert (ids[0], marks[0], len(marks)) == (START_ID, 1, 3)
     files = [text_of(ids[a + 1 : b]) for a, b in pairwise([*marks, begin])]
     assert files == ["pkg/a.py\ndef a():\n    ...\n", "pkg/b.py\nb = 2\n", "pkg/x.py\n"]
     assert text_of(ids[begin : ids.index(SUFFIX_ID)]) == "x = "
@@ -198,9 +197,9 @@ def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
 
 
 def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
-    one, two = Snippet(SnippetSource.OPEN_FILES, "one", "1"), Snippet(SnippetSource.OPEN_FILES, "two", "2")
-    text = snippet_text(prompt(one, two))
-    assert text.index("two") < text.index("one")
+    snippets = [Snippet(SnippetSource.OPEN_FILES, path, "x = 1") for path in ("first.py", "second.py")]
+    text = snippet_text(prompt(*snippets))
+    assert text.index("second.py") < text.index("first.py")
 
 
 def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():
@@ -216,28 +215,27 @@ def test_no_prompt_exceeds_its_limit(format_, max_tokens):
     assert len(layout_of(given, TOKENIZER, spec, max_tokens).prompt_ids) <= max_tokens
 
 
-def test_infill_and_prefix_prompts_begin_with_snippets():
-    for format_ in (PromptFormat.PREFIX, PromptFormat.INFILL):
-        layout = layout_of(prompt(*CHUNKS), TOKENIZER, replace(MASK_SPEC, prompt_format=format_), 1000)
-        assert text_of(layout.prompt_ids).startswith("# pkg/a.py\ndef a():")
+@pytest.mark.parametrize("format_", [PromptFormat.PREFIX, PromptFormat.INFILL])
+def test_infill_and_prefix_prompts_begin_with_snippets(format_):
+    layout = layout_of(prompt(*CHUNKS), TOKENIZER, replace(MASK_SPEC, prompt_format=format_), 1000)
+    assert text_of(layout.prompt_ids).startswith("# pkg/a.py\ndef a():")
 
 
-def test_paths_are_comments_of_the_language():
-    assert snippet_text(prompt(*CHUNKS, language="go")).startswith("// pkg/a.py\n")
-    # a file without a known language gets those of the other files
-    assert snippet_text(prompt(*CHUNKS, language="plaintext")).startswith("# pkg/a.py\n")
+@pytest.mark.parametrize(("language", "comment"), [("go", "//"), ("plaintext", "#")])
+def test_paths_are_comments_of_the_language_or_else_of_the_snippets_language(language, comment):
+    assert snippet_text(prompt(*CHUNKS, language=language)).startswith(f"{comment} pkg/a.py\n")
 
 
 @pytest.mark.parametrize(
     ("spec", "when", "expected"),
     [
-        (MASK_SPEC, "auto", False),
-        (MASK_SPEC, "always", True),
-        (REPO_SPEC, "auto", True),
-        (REPO_SPEC, "never", False),
-        (replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True),
-        (replace(MASK_SPEC, takes_snippets=True), "auto", True),
-        (replace(MASK_SPEC, takes_snippets=True), "never", False),
+        pytest.param(MASK_SPEC, "auto", False, id="untrained"),
+        pytest.param(MASK_SPEC, "always", True, id="untrained, always"),
+        pytest.param(REPO_SPEC, "auto", True, id="file separator"),
+        pytest.param(REPO_SPEC, "never", False, id="file separator, never"),
+        pytest.param(replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True, id="instructions"),
+        pytest.param(replace(MASK_SPEC, takes_snippets=True), "auto", True, id="trained"),
+        pytest.param(replace(MASK_SPEC, takes_snippets=True), "never", False, id="trained, never"),
     ],
 )
 def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected):

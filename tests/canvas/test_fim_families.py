@@ -18,31 +18,37 @@ GUESS = FimTokens(1, 2, 3, FimOrder.PREFIX_FIRST)
 """What llama.cpp finds by common spellings."""
 
 
-def found(tokens, name="", *, architecture="llama", filename="model", **metadata):
+def fim_of(tokens, name="", *, architecture="llama", filename="model", **metadata):
     metadata = {"general.architecture": architecture, "general.name": name, **metadata}
     spellings = {token: number for number, token in enumerate(tokens)}
     return find_fim(metadata, filename, SpecialTokens((), (), fim=GUESS, spellings=spellings))
 
 
+MELLUM = "Mellum 4b Base"
+BASENAME = {"general.basename": "Mellum-4b"}
+BASE_MODEL = {"general.base_model.0.name": MELLUM}
+QWEN_MOE = {"name": "Qwen3 Coder 30B A3B Instruct", "architecture": "qwen3moe"}
+
+
 @pytest.mark.parametrize(
     ("fim", "family", "evidence"),
     [
-        (found(STARS, "Mellum 4b Base", filename="starcoder-1b"), "mellum", "metadata"),
-        (found(STARS, **{"general.basename": "Mellum-4b"}), "mellum", "metadata"),
-        (found(STARS, "Mine", **{"general.base_model.0.name": "Mellum 4b Base"}), "mellum", "metadata"),
-        (found(STARS, filename="Mellum-4b-base.Q8_0"), "mellum", "file name"),
-        (found(STARS2, "Mine", filename="mellum"), "starcoder2", "vocabulary"),
-        (found(STARS2, architecture="starcoder2"), "starcoder2", "metadata"),
-        (found(STARS, architecture="granite"), "granite-code", "metadata"),
-        (found(GRANITE, architecture="granitehybrid"), "granite", "metadata"),
-        (found(GRANITE), "granite", "vocabulary"),
-        (found(QWEN, "Qwen3 8B"), "qwen", "vocabulary"),
-        (found(QWEN, "Qwen3 Coder 30B A3B Instruct", architecture="qwen3moe"), "qwen", "metadata"),
-        (found(GEMMA), "codegemma", "vocabulary"),
-        (found(SEED), "seed-coder", "vocabulary"),
-        (found(SEED, "zeta-2.1"), "zeta", "metadata"),
-        (found(LLAMA), "codellama", "vocabulary"),
-        (found(MISTRAL, filename="Codestral-22B-v0.1-Q4_K_M"), "codestral", "file name"),
+        pytest.param(fim_of(STARS, MELLUM, filename="starcoder-1b"), "mellum", "metadata", id="name before file name"),
+        pytest.param(fim_of(STARS, **BASENAME), "mellum", "metadata", id="base name"),
+        pytest.param(fim_of(STARS, "Mine", **BASE_MODEL), "mellum", "metadata", id="base model"),
+        pytest.param(fim_of(STARS, filename="Mellum-4b-base.Q8_0"), "mellum", "file name", id="file name"),
+        pytest.param(fim_of(STARS2, filename="mellum"), "starcoder2", "vocabulary", id="vocabulary before file name"),
+        pytest.param(fim_of(STARS2, architecture="starcoder2"), "starcoder2", "metadata", id="StarCoder2"),
+        pytest.param(fim_of(STARS, architecture="granite"), "granite-code", "metadata", id="Granite Code"),
+        pytest.param(fim_of(GRANITE, architecture="granitehybrid"), "granite", "metadata", id="Granite"),
+        pytest.param(fim_of(GRANITE), "granite", "vocabulary", id="tokens of Granite"),
+        pytest.param(fim_of(QWEN, "Qwen3 8B"), "qwen", "vocabulary", id="tokens of Qwen"),
+        pytest.param(fim_of(QWEN, **QWEN_MOE), "qwen", "metadata", id="Qwen Coder"),
+        pytest.param(fim_of(GEMMA), "codegemma", "vocabulary", id="tokens of CodeGemma"),
+        pytest.param(fim_of(SEED), "seed-coder", "vocabulary", id="tokens of Seed-Coder"),
+        pytest.param(fim_of(SEED, "zeta-2.1"), "zeta", "metadata", id="Zeta with tokens of Seed-Coder"),
+        pytest.param(fim_of(LLAMA), "codellama", "vocabulary", id="tokens of Code Llama"),
+        pytest.param(fim_of(MISTRAL, filename="Codestral-22B-v0.1-Q4_K_M"), "codestral", "file name", id="Codestral"),
     ],
 )
 def test_metadata_decide_before_the_vocabulary_and_the_file_name(fim, family, evidence):
@@ -50,19 +56,25 @@ def test_metadata_decide_before_the_vocabulary_and_the_file_name(fim, family, ev
 
 
 @pytest.mark.parametrize(
-    "fim", [found(STARS), found(MISTRAL, "Devstral Small"), found(STARS[:2], "Mellum"), found((), "codegemma")]
+    "fim",
+    [
+        pytest.param(fim_of(STARS), id="tokens of several families"),
+        pytest.param(fim_of(MISTRAL, "Devstral Small"), id="a model of the vendor that was not trained for it"),
+        pytest.param(fim_of(STARS[:2], "Mellum"), id="a missing token"),
+        pytest.param(fim_of((), "codegemma"), id="no tokens"),
+    ],
 )
 def test_without_a_family_the_tokens_of_the_file_are_used(fim):
     assert fim is GUESS
 
 
 def test_files_are_comments_if_the_vocabulary_has_no_token_for_them():
-    fim = found(STARS[:3], "Mellum")
+    fim = fim_of(STARS[:3], "Mellum")
     assert (fim.family, fim.file, fim.prompt_with_files) == ("mellum", (), ())
 
 
 def test_a_prompt_of_codestral_ends_with_the_prefix():
-    fim = found(MISTRAL, "Codestral")
+    fim = fim_of(MISTRAL, "Codestral")
     assert fim.middle_id is None
     assert fim.prompt == (3, "{suffix}", 1, "{prefix}")
 

@@ -27,9 +27,10 @@ def canvas_of(layout, spec):
 def shown(canvas):
     """Gaps as `_`, end tokens as `$`, frozen text as it is."""
     ids = np.where(canvas.frozen, canvas.canvas_ids, MASK_ID).tolist()
-    return "".join({MASK_ID: "_", END_ID: "$"}.get(one) or TOKENIZER.decode([one]).decode() for one in ids)
+    return "".join({MASK_ID: "_", END_ID: "$"}.get(token) or TOKENIZER.decode([token]).decode() for token in ids)
 
 
+@pytest.mark.parametrize("noise_spec", [MASK_SPEC, UNIFORM_SPEC], ids=["masks", "uniform noise"])
 @pytest.mark.parametrize(
     ("prompt_format", "canvas"),
     [
@@ -37,10 +38,9 @@ def shown(canvas):
         (PromptFormat.INFILL, "    x = __\n    y = __, a)\n    z = __\n    return x\n"),
     ],
 )
-def test_text_between_and_around_the_gaps_is_frozen(prompt_format, canvas):
-    for of_noise in (MASK_SPEC, UNIFORM_SPEC):
-        layout, spec = layout_in(prompt_format, of_noise)
-        assert shown(canvas_of(layout, spec)) == canvas
+def test_text_between_and_around_the_gaps_is_frozen(prompt_format, canvas, noise_spec):
+    layout, spec = layout_in(prompt_format, noise_spec)
+    assert shown(canvas_of(layout, spec)) == canvas
 
 
 def test_a_model_that_follows_instructions_answers_with_the_lines_of_the_gaps(monkeypatch):
@@ -48,8 +48,8 @@ def test_a_model_that_follows_instructions_answers_with_the_lines_of_the_gaps(mo
     spec = replace(UNIFORM_SPEC, canvas_lengths=(256,))
     layout, spec = layout_in(PromptFormat.INSTRUCT, spec)
     assert shown(canvas_of(layout, spec)) == "```python\n    x = __\n    y = __, a)\n    z = __\n```$"
-    asked = TOKENIZER.decode(layout.layout.prompt_ids).decode()
-    assert f"    x = {MARK}\n    y = {MARK}, a)\n    z = {MARK}\n" in asked
+    question = TOKENIZER.decode(layout.layout.prompt_ids).decode()
+    assert f"    x = {MARK}\n    y = {MARK}, a)\n    z = {MARK}\n" in question
 
 
 def test_lengths_are_tried_that_fit_into_the_longest_canvas_and_into_one_pass():
@@ -58,14 +58,14 @@ def test_lengths_are_tried_that_fit_into_the_longest_canvas_and_into_one_pass():
     assert not layout.fits(replace(spec, canvas_lengths=(32,)))
     assert layout.sizes(replace(spec, canvas_lengths=(64,))) == (4, 8)
     assert layout.sizes(replace(spec, canvas_lengths=(256,))) == (4, 8, 16)
-    assert layout.sizes(replace(spec, canvas_lengths=(64,), gap_lengths=(6,))) == (6,)
+    assert layout.sizes(replace(spec, canvas_lengths=(64,), gap_lengths=(6,))) == (6,), "lengths of the model"
 
 
 @pytest.mark.parametrize("longest", [64, 256])
 def test_the_canvases_of_a_pass_have_at_most_as_many_tokens_as_every_runtime_takes(longest):
     prompt = replace(PROMPT, suffix="\n" + "a = 1\n" * 99)
     spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(longest,))
-    lengths = [len(one.frozen) for one in gaps_layout(prompt, BETWEEN, TOKENIZER, spec).canvases(spec, None)]
+    lengths = [len(canvas.frozen) for canvas in gaps_layout(prompt, BETWEEN, TOKENIZER, spec).canvases(spec, None)]
     assert len(lengths) > 1
     assert max(lengths) <= longest
     assert sum(lengths) <= 256

@@ -8,7 +8,7 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runner import Run
-from dg_lsp.cli import measurements
+from dg_lsp.cli import bench
 from dg_lsp.engine.engine import LocalEngine
 
 REFERENCES = {
@@ -36,9 +36,9 @@ def model(monkeypatch, tmp_path):
         held.filled.clear()
         fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
         engine = LocalEngine(held.denoiser, held.denoiser.tokenizer, fill_settings)
-        return measurements.BenchModel(engine, tmp_path / "weights", threads=1)
+        return bench.BenchModel(engine, tmp_path / "weights", threads=1)
 
-    monkeypatch.setattr(measurements, "open_model", open_model)
+    monkeypatch.setattr(bench, "open_model", open_model)
     return held
 
 

@@ -10,7 +10,7 @@ from shared_daemon import TIMEOUT, wait_until
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
@@ -52,7 +52,7 @@ def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
     facts = dg_lsp("daemon", "status", "--json").json
     assert (facts["running"], facts["version"], facts["pid"]) == (True, __version__, os.getpid())
     shown = dg_lsp("daemon", "status").facts
-    assert (shown["running"], shown["pid"], shown["sessions"]) == ("True", str(os.getpid()), "0")
+    assert (shown["running"], shown["pid"], shown["sessions"]) == ("yes", str(os.getpid()), "0")
     again = dg_lsp("daemon", "start")
     assert (again.code, again.out) == (0, "")
     assert "runs already" in again.err
@@ -67,7 +67,7 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
     endpoint.write(record_of(endpoint))
     outcome = dg_lsp("daemon", "status")
     assert outcome.code == 1
-    assert outcome.facts.items() >= {"running": "False", "crashed process": "7", "log": str(endpoint.log)}.items()
+    assert outcome.facts.items() >= {"running": "no", "crashed process": "7", "log": str(endpoint.log)}.items()
     assert dg_lsp("daemon", "stop").code == 1
     assert endpoint.read() is None
 
@@ -78,7 +78,7 @@ def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     thread.start()
     wait_until(endpoint.read)
-    assert "stopping" in ask(endpoint, "stop")
+    assert "stopping" in query(endpoint, "stop")
     thread.join(TIMEOUT)
     assert outcomes[0].code == 0
     assert f"the daemon listens at {endpoint.socket_path} (process {os.getpid()})\n" in outcomes[0].err

@@ -83,7 +83,8 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, sour
     outcome = dg_lsp("fill", f"{source}:4:16")
     assert outcome.code == 0
     assert outcome.err == ""
-    lines = outcome.out.splitlines()
+    first, *lines = outcome.out.splitlines()
+    assert first == "scripted answers: it knows all languages, and follows no instructions"
     assert lines[:5] == [
         "  1 │ class A:",
         "  2 │     def f(self, x):",
@@ -275,4 +276,4 @@ def test_what_an_editor_hides_is_reported_with_the_reason(
     lines = re.findall("^while you type, an editor shows nothing here. (.*)$", outcome.out, re.MULTILINE)
     assert re.fullmatch(sentence, "".join(lines)), outcome
     if sentence:
-        assert dg_lsp("why", f"{source}:{place}").out == lines[0] + "\n"
+        assert dg_lsp("why", f"{source}:{place}").out.splitlines()[0] == lines[0]

@@ -35,16 +35,23 @@ def written(tmp_path_factory):
 
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
-def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, architecture):
+@pytest.mark.parametrize("attention", ["auto", "per_request"])
+def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, architecture, attention):
     def open_engine(settings, opens=loading.open_engine):
         completion = attrs.evolve(settings.completion, check_syntax=False)
         return opens(attrs.evolve(settings, completion=completion))
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
-    user_settings("[model]\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n")
+    user_settings(
+        f"[model]\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
+        f"[model.sampler.{architecture}]\nprompt_attention = '{attention}'\n"
+    )
     path = written(architecture)
     outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--confidence-threshold", "0.2")
+    if (architecture, attention) == ("llada-moe", "per_request"):
+        assert "set its prompt_attention (model.sampler) to exact" in outcome.error(3)
+        return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == architecture
@@ -79,8 +86,9 @@ def dreamon(monkeypatch, tmp_path):
     return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
 
 
-def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch):
-    model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0)
+@pytest.mark.parametrize("attention", ["auto", "per_request"])
+def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch, attention):
+    model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0, prompt_attention=attention)
     completion = CompletionSettings(check_syntax=False, max_tokens=64)
     gaps, changes = [], set()
     with closing(loading.open_engine(Settings(model=model, completion=completion))) as engine:

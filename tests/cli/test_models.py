@@ -156,7 +156,7 @@ def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
         "family architecture": "dream", "family canvas lengths": "16, 32, 64, 128", "licence": "MIT",
         "sha256": TINY.sha256, "sources": "a book",
     }.items()  # fmt: skip
-    assert "mask_id 151666" in before.facts["family sampling"]
+    assert "mask id: 151666" in before.facts["family sampling"]
     assert "from the file:" not in before.out.splitlines()
     dg_lsp("models", "pull", "tiny")
     assert listed()["path"] == str(TINY.folder / "Tiny.Q8_0.gguf")

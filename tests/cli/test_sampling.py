@@ -91,12 +91,14 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_pa
     user_settings("[model.sampler.dg-mini]\nentropy_bound = 0.5\n")
     message = dg_lsp("fill", "a.py:2").error(2)
     assert f"model.sampler.dg-mini: entropy_bound does not apply to dg-mini, {MASKS}" in message
+    user_settings("[model.sampler.dg-mini]\nprompt_attention = 'per_request'\n")
+    assert "prompt_attention does not apply to dg-mini, whose prompt does not see" in dg_lsp("fill", "a.py:2").error(2)
 
 
 def test_samplers_reach_a_daemon_and_back():
-    table = {"t_max": 1, "thinking": True}
+    table = {"t_max": 1, "thinking": True, "prompt_attention": "per_request"}
     settings = parse_settings({"model": {"sampler": {"a": table}}})
-    assert settings.model.sampler_of("a") == SamplerOptions(t_max=1, thinking=True)
+    assert settings.model.sampler_of("a") == SamplerOptions(t_max=1, thinking=True, prompt_attention="per_request")
     assert settings.model.sampler_of("b") == SamplerOptions()
     assert parse_settings(json.loads(json.dumps(settings_tree(settings)))) == settings
     assert hash(settings.model_key)
@@ -109,6 +111,8 @@ def test_samplers_reach_a_daemon_and_back():
         ("[model.sampler.a]\nwindow = 1", "unknown setting model.sampler.a.window: use canvas_length"),
         ("[model.sampler.a]\ncanvas_length = 1.5", "model.sampler.a.canvas_length must be a whole number, not 1.5"),
         ("[model.sampler.a]\nthinking = 1", "model.sampler.a.thinking must be true or false"),
+        ("[model.sampler.a]\nprompt_attention = 1", "model.sampler.a.prompt_attention must be a text"),
+        ("[model.sampler.a]\nprompt_attention = 'causal'", "prompt_attention must be one of auto, exact, per_request"),
         ("[model.sampler.a]\nt_max = 99.0", "model.sampler.a.t_max must be from 0.01 to 10"),
     ],
 )
@@ -129,4 +133,4 @@ def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     assert ["model.sampler" in message for message in messages] == [True]
     merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
     assert merged == parse_settings({})
-    assert ["model.sampler.a.t_max is not used" in error for error in errors] == [True]
+    assert ["model.sampler is not used" in error for error in errors] == [True]

@@ -60,7 +60,7 @@ def hub(monkeypatch):
 def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_lsp):
     outcome = dg_lsp("models", "recommend")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.facts["machine memory bandwidth"] == "20.0 GB"
+    assert outcome.facts["machine memory bandwidth"] == "20.0 GB/s"
     assert outcome.facts["unused gpu"] == "none"
     assert outcome.facts["autoregressive command"] == "dg-lsp models pull qwen2.5-coder-0.5b"
     assert outcome.facts["diffusion command"] == "--model dg-mini"

@@ -26,6 +26,12 @@ def test_a_refused_completion_is_printed_with_the_reason(dg_lsp, script, source)
     assert list(dg_lsp("why", f"{source}:2:12", "--json").json) == ["outcome", "sentence", "text", "milliseconds"]
 
 
+def test_an_empty_completion_is_not_printed(dg_lsp, script, source):
+    script.fill = "  \n"
+    outcome = dg_lsp("why", f"{source}:2:12")
+    assert (outcome.code, outcome.out) == (1, "There is no completion: the result is empty.\n")
+
+
 def test_a_language_that_the_model_does_not_know_is_explained(dg_lsp, tmp_path):
     (tmp_path / "a.ts").write_text("const x = \n")
     outcome = dg_lsp("why", f"{tmp_path / 'a.ts'}:1")

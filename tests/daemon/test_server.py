@@ -13,7 +13,7 @@ from shared_daemon import wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon import client, server
-from dg_lsp.daemon.client import ask, call
+from dg_lsp.daemon.client import call, query
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
@@ -26,7 +26,7 @@ def open_session(endpoint):
 def test_status_lists_version_sessions_models_and_memory(start, endpoint):
     start()
     with open_session(endpoint):
-        facts = ask(endpoint, "status")
+        facts = query(endpoint, "status")
     assert (facts["version"], facts["pid"], facts["sessions"], facts["models"]) == (__version__, os.getpid(), 1, [])
     assert facts["memory_bytes"] > 1 << 20
 
@@ -34,26 +34,26 @@ def test_status_lists_version_sessions_models_and_memory(start, endpoint):
 def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
     start()
     session = open_session(endpoint)
-    assert "stopping" in ask(endpoint, "stop")
+    assert "stopping" in query(endpoint, "stop")
     assert session.recv(1) == b""
     session.close()
     wait_until(lambda: endpoint.read() is None and not endpoint.socket_path.exists())
-    assert ask(endpoint, "status") is None
+    assert query(endpoint, "status") is None
     start()
-    assert ask(endpoint, "status")["sessions"] == 0
+    assert query(endpoint, "status")["sessions"] == 0
 
 
 @pytest.mark.parametrize("endpoint", ["socket", "tcp"], indirect=True)
 def test_the_token_is_required(start, endpoint):
     start()
     record = endpoint.read()
-    assert ask(endpoint, "status")["address"] == record.address
+    assert query(endpoint, "status")["address"] == record.address
     for token in ("", record.token[:-1], record.token + "x", "é"):
         endpoint.write(replace(record, token=token))
         with pytest.raises(DaemonError, match="the token is wrong"):
-            ask(endpoint, "stop")
+            query(endpoint, "stop")
     endpoint.write(record)
-    assert ask(endpoint, "status")["version"] == __version__
+    assert query(endpoint, "status")["version"] == __version__
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, ca
         stranger.settimeout(30)
         assert stranger.recv(100) in (b"", b'{"refused": "the token is wrong"}\n')
     monkeypatch.undo()
-    assert ask(endpoint, "status")["sessions"] == 0
+    assert query(endpoint, "status")["sessions"] == 0
     assert capfd.readouterr().err == ""
 
 
@@ -109,9 +109,9 @@ def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_daemon_goes
 
     start()
     monkeypatch.setattr(threading.Thread, "start", fail)
-    assert ask(endpoint, "status") is None
+    assert query(endpoint, "status") is None
     monkeypatch.undo()
-    assert ask(endpoint, "status")["sessions"] == 0
+    assert query(endpoint, "status")["sessions"] == 0
 
 
 def test_a_daemon_without_descriptors_waits_before_it_accepts_again(start, endpoint, monkeypatch):
@@ -126,5 +126,5 @@ def test_a_daemon_without_descriptors_waits_before_it_accepts_again(start, endpo
     clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic, time=time.time)
     monkeypatch.setattr(server, "time", clock)
     start()
-    assert ask(endpoint, "status")["sessions"] == 0
+    assert query(endpoint, "status")["sessions"] == 0
     assert len(pauses) == 2

@@ -104,7 +104,8 @@ class ExpandingModel:
     spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.INFILL)
 
     def __init__(self, wanted):
-        self.wanted, self.seen = wanted, []
+        self.wanted = wanted
+        self.seen = []
 
     def predict(self, _slot, canvases, *_):
         (ids,) = canvases
@@ -132,7 +133,8 @@ class RandomModel:
 
     def __init__(self, sampling, seed):
         self.spec = ModelSpec("b", 16, sampling, end_ids=(END,), prompt_format=PromptFormat.INFILL)
-        self.seen, self._rng = [], np.random.default_rng(seed)
+        self.seen = []
+        self._rng = np.random.default_rng(seed)
 
     def predict(self, _slot, canvases, *_):
         (ids,) = canvases

@@ -15,7 +15,8 @@ VOCAB = 1000
 
 def predicts(argmax, entropy, sampled=None):
     floats = np.array(entropy, np.float32)
-    sampled_ids, confidence = token_ids(argmax if sampled is None else sampled), np.exp(-floats)
+    sampled_ids = token_ids(argmax if sampled is None else sampled)
+    confidence = np.exp(-floats)
     return Prediction(token_ids(argmax), sampled_ids, confidence, floats, confidence)
 
 
@@ -84,7 +85,8 @@ def test_frozen_positions_are_excluded_from_the_mean_entropy():
 
 
 def test_stability_threshold_counts_the_repeats():
-    sure, stops = predicts([10], [0.0]), []
+    sure = predicts([10], [0.0])
+    stops = []
     step = canvas(1)
     for _ in range(4):
         step = after(step, sure, stability_threshold=3)
@@ -121,7 +123,8 @@ def test_settled_position_is_open_again_when_its_token_changes():
 
 
 def test_a_position_settles_after_the_models_stability_steps():
-    step, settled = canvas(1, 2), []
+    step = canvas(1, 2)
+    settled = []
     for _ in range(4):
         step = after(step, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
         settled.append(step.num_settled)

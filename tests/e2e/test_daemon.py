@@ -11,7 +11,7 @@ import pytest
 from shared_daemon import is_gone, kill, wait_until
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import ask
+from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint
 
 BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
@@ -45,7 +45,7 @@ def test_an_editor_with_a_model_for_rewrites_shares_both_models(shared):
         client.wait_log("reviser for rewrites ready")
     models = [(Path(model["model"]).name, model["state"], model["sessions"]) for model in shared.status()["models"]]
     assert models == [("auto", "ready", 2), ("reviser", "ready", 2)]
-    assert "model reviser, state ready, sessions 2" in shared.dg_lsp("daemon", "status").stdout
+    assert "model: reviser, state: ready, sessions: 2" in shared.dg_lsp("daemon", "status").stdout
 
 
 def test_each_editor_has_its_own_settings(shared):
@@ -102,7 +102,7 @@ def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
     after = shared.edit("echo", use="auto").begin()
     assert text_in(after) == "\n"
     pids = [endpoint.read().pid for endpoint in (old, shared.endpoint)]
-    assert [ask(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
+    assert [query(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
     assert sorted(shared.daemons()) == sorted(pids)
     assert text_in(before) == "typed\n"
     assert f"other versions running  {OLD}" in shared.dg_lsp("daemon", "status").stdout

@@ -163,8 +163,10 @@ def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, 
     def address(library, name):
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(str(library)), name))
 
-    overlay, installed = target / "libllama.so", stub_library.with_name("libstub.so.0")
-    table_of_gemma4, type_of_all = "_ZTV18llama_model_gemma4", "_ZTI11llama_model"
+    overlay = target / "libllama.so"
+    installed = stub_library.with_name("libstub.so.0")
+    table_of_gemma4 = "_ZTV18llama_model_gemma4"
+    type_of_all = "_ZTI11llama_model"
     assert address(overlay, table_of_gemma4) != address(installed, table_of_gemma4)
     assert address(overlay, type_of_all) == address(installed, type_of_all), "other classes are not replaced"
 
@@ -346,7 +348,8 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
     ids=["good", "without a GPU", "bomb", "another backend", "none"],
 )
 def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatch, library, code, lists_gpu, reason):
-    commands, tried = [], []
+    commands = []
+    tried = []
 
     def pip(command, *options):
         commands.append(command)
@@ -387,7 +390,8 @@ def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, messa
 
 def test_an_environment_without_pip_gets_it_first(monkeypatch):
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
-    modules, failures = [], {}
+    modules = []
+    failures = {}
 
     def run(command, *_):
         modules.append(command[3])
@@ -403,14 +407,18 @@ def test_an_environment_without_pip_gets_it_first(monkeypatch):
 
 def test_only_regular_files_inside_the_folder_are_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "SOURCE_SHA256", {})
-    root, link = f"llama_cpp_python-{VERSION}/vendor/llama.cpp", tarfile.TarInfo("link")
-    link.name, link.type, link.linkname = f"{root}/link", tarfile.SYMTYPE, "/etc/passwd"
+    root = f"llama_cpp_python-{VERSION}/vendor/llama.cpp"
+    link = tarfile.TarInfo("link")
+    link.name = f"{root}/link"
+    link.type = tarfile.SYMTYPE
+    link.linkname = "/etc/passwd"
     packed = tmp_path / f"llama_cpp_python-{VERSION}.tar.gz"
     with tarfile.open(packed, "w:gz") as archive:
         archive.addfile(link)
         for name in (f"{root}/run.sh", f"{root}/../../../../outside"):
             member = tarfile.TarInfo(name)
-            member.size, member.mode = 4, 0o4755
+            member.size = 4
+            member.mode = 0o4755
             archive.addfile(member, io.BytesIO(b"text"))
     unpacked = unpack_llama_cpp(VERSION, packed, tmp_path / "into", ("",))
     assert [path.name for path in unpacked.iterdir()] == ["run.sh"]

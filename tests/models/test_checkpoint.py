@@ -34,7 +34,8 @@ def tokenize(tiny_repacked):
 
 
 def of_kind(values, kind):
-    tokens, kinds = values["tokenizer.ggml.tokens"].read(), values["tokenizer.ggml.token_type"].read()
+    tokens = values["tokenizer.ggml.tokens"].read()
+    kinds = values["tokenizer.ggml.token_type"].read()
     return {token for token, token_kind in zip(tokens, kinds, strict=True) if token_kind == kind}
 
 

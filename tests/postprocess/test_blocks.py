@@ -2,8 +2,9 @@
 
 import pytest
 
-from dg_lsp.context.document import Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, judge
+from dg_lsp.postprocess.validate import Candidate
+
+from .conftest import judged
 
 CASES = {
     "python": (
@@ -139,14 +140,4 @@ CASES = {
 @pytest.mark.parametrize("language", CASES)
 def test_a_fill_ends_where_the_text_behind_it_begins(language, kind):
     marked, fill, expected = CASES[language][kind]
-    offset, text = marked.index("¦"), marked.replace("¦", "")
-    result = judge(
-        fill.encode(),
-        snapshot=Snapshot("file:///x", 0, text, language),
-        offset=offset,
-        cursor=Cursor.at(text, offset),
-        max_lines=None,
-        score=0.0,
-        check_syntax=True,
-    )
-    assert result == Candidate(expected, 0.0)
+    assert judged(marked, fill, language) == Candidate(expected, -0.5)

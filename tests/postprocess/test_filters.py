@@ -1,14 +1,8 @@
 import pytest
 
-from dg_lsp.context.document import Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, judge
+from dg_lsp.postprocess.validate import Candidate, Reason
 
-
-def judged(marked, fill, language="python"):
-    snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
-    cursor = Cursor.at(snapshot.text, offset)
-    options = {"max_lines": None, "score": 0.0, "check_syntax": True}
-    return judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **options)
+from .conftest import judged
 
 
 def case(marked, fill, reason=None):
@@ -70,4 +64,4 @@ def test_a_fill_that_only_looks_alike_is_shown(marked, fill, reason):
     ],
 )
 def test_a_blank_after_an_opener_a_dot_or_a_blank_is_removed(marked, fill, text):
-    assert judged(marked, fill) == Candidate(text, 0.0)
+    assert judged(marked, fill) == Candidate(text, -0.5)

@@ -2,17 +2,9 @@
 
 import pytest
 
-from dg_lsp.context.document import Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, judge
+from dg_lsp.postprocess.validate import Candidate, Reason
 
-
-def judged(language, marked, fill):
-    """The judgement of a fill at `¦`."""
-    offset = marked.index("¦")
-    text = marked.replace("¦", "")
-    snapshot, cursor = Snapshot("file:///x", 0, text, language), Cursor.at(text, offset)
-    more = {"max_lines": None, "score": 0.0, "check_syntax": True}
-    return judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **more)
+from .conftest import judged
 
 
 @pytest.mark.parametrize(
@@ -40,7 +32,7 @@ def judged(language, marked, fill):
     ],
 )
 def test_what_the_editor_closed_is_not_closed_twice(language, marked, fill, expected):
-    assert judged(language, marked, fill) == Candidate(expected, 0.0)
+    assert judged(marked, fill, language) == Candidate(expected, -0.5)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +49,7 @@ def test_what_the_editor_closed_is_not_closed_twice(language, marked, fill, expe
     ],
 )
 def test_tags_brackets_and_quotes_with_a_wrong_partner_are_refused(language, marked, fill):
-    assert judged(language, marked, fill).reason is Reason.SYNTAX_ERROR
+    assert judged(marked, fill, language).reason is Reason.SYNTAX_ERROR
 
 
 @pytest.mark.parametrize(
@@ -73,7 +65,7 @@ def test_tags_brackets_and_quotes_with_a_wrong_partner_are_refused(language, mar
     ],
 )
 def test_usual_text_of_a_language_is_kept(language, marked, fill):
-    assert judged(language, marked, fill).text == fill
+    assert judged(marked, fill, language).text == fill
 
 
 @pytest.mark.parametrize(
@@ -98,7 +90,7 @@ def test_usual_text_of_a_language_is_kept(language, marked, fill):
     ],
 )
 def test_the_habits_of_a_file_are_kept(language, marked, fill, expected):
-    assert judged(language, marked, fill).text == expected
+    assert judged(marked, fill, language).text == expected
 
 
 METHODS = "".join(f"    int f{i}(int a) {{\n        return a + {i};\n    }}\n\n" for i in range(300))
@@ -126,5 +118,5 @@ NAMESPACE = "namespace a {\n\nint f() {\n  return 1;\n}\n\nint g() {\n  ¦\n}\n\
     ],
 )
 def test_a_part_of_a_long_file_is_judged_as_the_whole_would_be(language, marked, fill, is_kept):
-    result = judged(language, marked, fill)
-    assert (result == Candidate(fill, 0.0)) == is_kept
+    result = judged(marked, fill, language)
+    assert (result == Candidate(fill, -0.5)) == is_kept

@@ -24,7 +24,7 @@ NUM_MIDDLES = 60
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_correct_fills_of_a_real_file_come_back_unchanged(path):
     middles = list(cuts([Source(path.name, path.read_text(), path.stem)], NUM_MIDDLES))
-    results = [bench.judged(middle, middle.text, path.stem)[0] for middle in middles]
+    results = [bench.judged(middle, middle.text)[0] for middle in middles]
     outcomes = [bench.outcome(result, middle.text) for middle, result in zip(middles, results, strict=True)]
     assert outcomes.count("unchanged") >= NUM_MIDDLES - 2
     assert outcomes.count("refused") <= 1
@@ -32,14 +32,16 @@ def test_correct_fills_of_a_real_file_come_back_unchanged(path):
 
 @pytest.mark.parametrize("path", [path for path in SAMPLES if path.stem not in UNCHECKED], ids=lambda path: path.stem)
 def test_damaged_fills_of_a_real_file_are_refused_or_mended(path):
-    rng, shown, num = random.Random(1), 0, 0
+    rng = random.Random(1)
+    shown = 0
+    num = 0
     for middle in cuts([Source(path.name, path.read_text(), path.stem)], NUM_MIDDLES):
         text = bench.damaged(middle, rng.choice(bench.DAMAGES), rng)
-        if text is None or not bench.is_rejected(middle.prefix + text + middle.suffix, path.stem):
+        if text is None or not bench.is_rejected(middle, text):
             continue
-        result, _ = bench.judged(middle, text, path.stem)
+        result, _ = bench.judged(middle, text)
         num += 1
         is_shown = not isinstance(result, Rejection)
-        shown += is_shown and bench.is_rejected(middle.prefix + result.text + middle.suffix, path.stem)
+        shown += is_shown and bench.is_rejected(middle, result.text)
     assert num > 0
     assert shown <= 0.25 * num

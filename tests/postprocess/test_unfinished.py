@@ -2,10 +2,11 @@
 
 import pytest
 
-from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.syntax import Surroundings
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+
+from .conftest import judged
 
 JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
 CLASS = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
@@ -97,25 +98,11 @@ MIDDLES = {  # texts around a cursor, above a finished definition, and correct f
 }
 
 
-def judged(language, marked, fill):
-    before, _, after = marked.partition("¦")
-    text = before + after
-    return judge(
-        fill.encode(),
-        snapshot=Snapshot("file:///x", 0, text, language),
-        offset=len(before),
-        cursor=Cursor.at(text, len(before)),
-        max_lines=None,
-        score=0.0,
-        check_syntax=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("language", "above", "fill"), [(language, *case) for language, cases in ENDS.items() for case in cases]
 )
 def test_a_fill_at_the_end_of_an_unfinished_file_is_kept(language, above, fill):
-    assert judged(language, above, fill) == Candidate(fill, 0.0)
+    assert judged(above + "¦", fill, language) == Candidate(fill, -0.5)
 
 
 BLOCKS = {  # texts around a cursor in an open block of a block that goes on, and what the fill repeats of its end
@@ -154,12 +141,12 @@ BLOCKS = {  # texts around a cursor in an open block of a block that goes on, an
 def test_lines_of_an_unfinished_block_inside_another_one_are_kept(language, ends_block):
     marked, fill, end = BLOCKS[language]
     fill += end if ends_block else ""
-    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+    assert judged(marked, fill, language) == Candidate(fill, -0.5)
 
 
 @pytest.mark.parametrize(("language", "marked", "fill"), [(language, *case) for language, case in MIDDLES.items()])
 def test_a_line_of_an_unfinished_block_above_another_one_is_kept(language, marked, fill):
-    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+    assert judged(marked, fill, language) == Candidate(fill, -0.5)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +161,14 @@ def test_a_line_of_an_unfinished_block_above_another_one_is_kept(language, marke
     ],
 )
 def test_a_mistake_at_the_end_of_an_unfinished_file_is_refused(language, above, fill):
-    result = judged(language, above, fill)
+    result = judged(above + "¦", fill, language)
     assert isinstance(result, Rejection)
     assert result.reason is Reason.SYNTAX_ERROR
 
 
 def test_a_fill_that_ends_more_blocks_than_are_open_keeps_the_lines_inside_the_block():
-    result = judged("typescript", CLASS, "    this.items.push(item);\n  }\n}\n}")
-    assert result == Candidate("    this.items.push(item);", 0.0)
+    result = judged(CLASS + "¦", "    this.items.push(item);\n  }\n}\n}", "typescript")
+    assert result == Candidate("    this.items.push(item);", -0.5)
 
 
 FUNCTIONS = "    #[test]\n    fn a() {\n        let b = 1;\n    }\n\n" * 120
@@ -225,7 +212,7 @@ COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
     ],
 )
 def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
-    assert judged(language, marked, fill) == Candidate(fill, 0.0)
+    assert judged(marked, fill, language) == Candidate(fill, -0.5)
 
 
 @pytest.mark.parametrize("marked", [SWITCH, MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
@@ -236,4 +223,4 @@ def test_a_directive_at_the_margin_ends_no_block(marked):
 
 def test_a_quote_that_ends_in_code_below_is_refused():
     marked = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
-    assert isinstance(judged("rust", marked, '"f'), Rejection)
+    assert isinstance(judged(marked, '"f', "rust"), Rejection)

@@ -1,5 +1,6 @@
 import ast
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,12 +9,7 @@ from hypothesis import strategies as st
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, merge, rank
 
-
-def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python", must_parse=False):
-    snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
-    raw, cursor = fill if isinstance(fill, bytes) else fill.encode(), Cursor.at(snapshot.text, offset)
-    options = {"max_lines": max_lines, "score": -0.5, "check_syntax": check_syntax, "must_parse": must_parse}
-    return judge(raw, snapshot=snapshot, offset=offset, cursor=cursor, **options)
+from .conftest import judged
 
 
 @pytest.mark.parametrize(
@@ -75,7 +71,8 @@ def test_a_candidate_has_at_most_the_requested_lines(marked, max_lines, text):
 
 
 def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested():
-    marked, fill = "def f():\n    |\n", "return 1\n\n\ndef g():\n    return 2"
+    marked = "def f():\n    |\n"
+    fill = "return 1\n\n\ndef g():\n    return 2"
     assert judged(marked, fill) == Candidate("return 1", -0.5)
     assert judged(marked, fill, max_lines=9) == Candidate(fill, -0.5)
     assert judged("def f():|\n", "\n    return 1", max_lines=5) == Candidate("\n    return 1", -0.5)
@@ -110,8 +107,10 @@ def test_a_line_with_text_gets_no_line_end(text, fill, data):
 def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
     text = giant_line
     snapshot = Snapshot("file:///a.py", 1, text)
-    more = {"cursor": Cursor.at(text, 2_500_000), "max_lines": None, "score": 0.0, "check_syntax": True}
-    result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, **more)
+    cursor = Cursor.at(text, 2_500_000)
+    result = judge(
+        b" = 1", snapshot=snapshot, offset=2_500_000, cursor=cursor, max_lines=None, score=0.0, check_syntax=True
+    )
     assert result == Candidate(" = 1", 0.0)
     assert text.num_read < 100_000
 
@@ -152,42 +151,61 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
     ],
 )
 def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, expected):
-    cell, at, (head, tail) = marked.replace("|", ""), marked.index("|"), (f"{above}\n\n", f"\n\n{below}")
-    text, offset = head + cell + tail, len(head) + at
-    snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=len(head), num_after=len(tail))
-    cursor, options = Cursor.at(text, offset), {"max_lines": None, "score": -0.5, "check_syntax": True}
-    found = judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **options)
-    assert expected in (found, getattr(found, "reason", None), getattr(found, "fault", None))
+    head = f"{above}\n\n"
+    tail = f"\n\n{below}"
+    text = head + marked.replace("|", "") + tail
+    offset = len(head) + marked.index("|")
+    verdict = judge(
+        fill.encode(),
+        snapshot=Snapshot("file:///a.ipynb#1", 1, text, num_before=len(head), num_after=len(tail)),
+        offset=offset,
+        cursor=Cursor.at(text, offset),
+        max_lines=None,
+        score=-0.5,
+        check_syntax=True,
+    )
+    assert expected in (verdict, getattr(verdict, "reason", None), getattr(verdict, "fault", None))
 
 
 @pytest.mark.parametrize("below", ["y = )", ")"])
 def test_a_rewrite_of_a_cell_is_judged_by_the_cell(below):
-    text, after = f"def f(:\n\nx = 1\n\n{below}", len(f"\n\n{below}")
+    text = f"def f(:\n\nx = 1\n\n{below}"
+    after = len(f"\n\n{below}")
     snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=9, num_after=after)
-    options = {"snapshot": snapshot, "start": 9, "end": 14, "score": -0.5, "check_syntax": True}
-    assert judge_rewrite(b"x = 2", **options) == Candidate("x = 2", -0.5)
+    rewrite = partial(judge_rewrite, snapshot=snapshot, start=9, end=14, score=-0.5, check_syntax=True)
+    assert rewrite(b"x = 2") == Candidate("x = 2", -0.5)
     for broken in (b"x = = 2", b"x = (2"):
-        assert judge_rewrite(broken, **options).reason is Reason.SYNTAX_ERROR
+        assert rewrite(broken).reason is Reason.SYNTAX_ERROR
 
 
 def test_candidates_are_ranked_without_duplicates():
-    empty, wrong, best = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate("a + 1\n", -1.0)
+    empty = Rejection(Reason.EMPTY)
+    wrong = Rejection(Reason.SYNTAX_ERROR, "(")
+    best = Candidate("a + 1\n", -1.0)
     results = [Candidate("b", -2.0), empty, best, wrong, Candidate(" a + 1", -2.5), Candidate("a+1", -3.0)]
     assert rank(results) == ((best, Candidate("b", -2.0)), (empty, wrong))
 
 
 def test_the_most_confident_first_candidate_of_several_decoders_is_first():
-    one, other, more = Candidate("a", -1.0, 0.2), Candidate("b", -2.0, 0.3), Candidate("c", -1.5, 0.9)
-    assert merge([(one,), (other, more, Candidate("a ", -3.0, 0.1)), ()]) == (other, one, more)
+    unsure = Candidate("a", -1.0, 0.2)
+    first = Candidate("b", -2.0, 0.3)
+    second = Candidate("c", -1.5, 0.9)
+    assert merge([(unsure,), (first, second, Candidate("a ", -3.0, 0.1)), ()]) == (first, unsure, second)
 
 
 def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):
     """`«` and `»` mark the selection."""
     before, selection, after = re.split("[«»]", marked)
     snapshot = Snapshot("file:///a.py", 1, before + selection + after, language)
-    raw, end = answer if isinstance(answer, bytes) else answer.encode(), len(before + selection)
-    options = {"score": -0.5, "check_syntax": check_syntax, "must_fix_errors": must_fix_errors}
-    return judge_rewrite(raw, snapshot=snapshot, start=len(before), end=end, **options)
+    return judge_rewrite(
+        answer if isinstance(answer, bytes) else answer.encode(),
+        snapshot=snapshot,
+        start=len(before),
+        end=len(before + selection),
+        score=-0.5,
+        check_syntax=check_syntax,
+        must_fix_errors=must_fix_errors,
+    )
 
 
 @pytest.mark.parametrize(
@@ -339,7 +357,8 @@ def test_a_requested_fill_that_python_accepts_is_kept(marked, fill):
 
 
 def test_of_a_requested_block_the_lines_that_parse_are_kept():
-    marked, fill = "def f():\n\t|\n", "a = 1\n    b = 2\n    print a"
+    marked = "def f():\n\t|\n"
+    fill = "a = 1\n    b = 2\n    print a"
     assert judged(marked, fill).text.endswith("print a")
     assert judged(marked, fill, must_parse=True).text == "a = 1\n\tb = 2"
 

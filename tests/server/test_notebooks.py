@@ -157,6 +157,16 @@ def test_the_name_of_the_notebook_excludes_its_cells(client):
     assert len(client.server._models.completion.warmed) == 1
 
 
+def test_a_cell_that_a_notebook_names_is_closed_with_it_although_another_notebook_opened_it(client):
+    client.open("a", uri="file:///project/b.ipynb")
+    notebook = types.NotebookDocument(
+        URI, "jupyter-notebook", 1, [types.NotebookCell(CODE, "file:///project/b.ipynb#0")]
+    )
+    app.did_open_notebook(client.server, types.DidOpenNotebookDocumentParams(notebook, []))
+    client.close()
+    assert client.documents.get("file:///project/b.ipynb#0") is None
+
+
 def test_nothing_of_closed_notebooks_is_kept(client):
     client.open("x = 1", "y = 2")
     client.close()

@@ -33,7 +33,9 @@ class TextModel:
     def __init__(self, item, notebook=""):
         """`notebook` is the URI of the notebook that it is a cell of."""
         self.notebook = notebook
-        self.language, self.version, self.text = item["languageId"], item["version"], readable(item["text"])
+        self.language = item["languageId"]
+        self.version = item["version"]
+        self.text = readable(item["text"])
 
     def lines(self):
         """Start and end of each line, without its line end."""
@@ -45,14 +47,16 @@ class TextModel:
 
     def offset(self, position, encoding):
         """Index into the text of a position."""
-        line, character = int(position["line"]), position["character"]
+        line = int(position["line"])
+        character = position["character"]
         if line < 0:
             return 0
         for number, (start, end) in enumerate(self.lines()):
             if number == line:
                 at = start
                 while at < end and character >= (size := units(self.text[at], encoding)):
-                    at, character = at + 1, character - size
+                    at += 1
+                    character -= size
                 return at
         return len(self.text)
 
@@ -73,7 +77,9 @@ class TextModel:
     def change(self, params, encoding):
         """Applies the parameters of `textDocument/didChange`."""
         for change in params["contentChanges"]:
-            text, start, end = readable(change["text"]), 0, len(self.text)
+            text = readable(change["text"])
+            start = 0
+            end = len(self.text)
             if change.get("range") is not None:
                 start, end = self.span(change["range"], encoding)
             self.text = self.text[:start] + text + self.text[end:]
@@ -127,7 +133,8 @@ class WorkspaceModel:
         return {item["uri"] for item in items}
 
     def _change_notebook(self, params, encoding):
-        uri, changed = params["notebookDocument"]["uri"], (params["change"] or {}).get("cells") or {}
+        uri = params["notebookDocument"]["uri"]
+        changed = (params["change"] or {}).get("cells") or {}
         touched = set()
         if uri not in self.notebooks:
             return touched

@@ -22,7 +22,8 @@ class Figures:
 
     def __init__(self, seconds=math.inf, most=math.inf):
         self.start = time.monotonic()
-        self.seconds, self.most = seconds, most
+        self.seconds = seconds
+        self.most = most
         self.counts = Counter()
         self.examples = []
         self.facts = {}
@@ -44,7 +45,8 @@ class Figures:
 
     def limit(self, share):
         """A function that returns whether a part of the campaign with this share has ended; the part begins now."""
-        end, most = time.monotonic() + share * self.seconds, self.counts["messages"] + share * self.most
+        end = time.monotonic() + share * self.seconds
+        most = self.counts["messages"] + share * self.most
         return lambda: self.counts["messages"] >= most or time.monotonic() > end
 
     def sample(self, size, process=""):

@@ -65,7 +65,8 @@ class File:
 
     @classmethod
     def read(cls, path):
-        header, data = read_header(path), path.read_bytes()
+        header = read_header(path)
+        data = path.read_bytes()
         start = min(tensor.start for tensor in header.tensors.values())
         values = [[key, value.kind, value.data] for key, value in header.values.items()]
         tensors = [
@@ -176,7 +177,8 @@ def _changed_array(data, rng):
 
 def change_entry(file, rng):
     """A value that is missing, there twice, or of another type."""
-    number, how = rng.randrange(len(file.values)), rng.choice(("missing", "missing", "missing", "twice", "type"))
+    number = rng.randrange(len(file.values))
+    how = rng.choice(("missing", "missing", "missing", "twice", "type"))
     key = file.values[number][0]
     if how == "missing":
         del file.values[number]
@@ -191,7 +193,9 @@ def change_tensor(file, rng):
     """A tensor that is missing, there twice, or has another name, shape, format or place."""
     tensor = rng.choice(file.tensors)
     hows = ("missing", "twice", "name", "exchanged", "size", "turned", "longer", "shorter", "format", "format", "place")
-    name, how, at = tensor[0], rng.choice(hows), rng.randrange(len(tensor[1]))
+    name = tensor[0]
+    how = rng.choice(hows)
+    at = rng.randrange(len(tensor[1]))
     if how == "missing":
         file.tensors.remove(tensor)
     elif how == "twice":
@@ -200,7 +204,8 @@ def change_tensor(file, rng):
         tensor[0] = rng.choice((*TEXTS, "blk.9999.attn_q.weight", f"{name}x"))
     elif how == "exchanged":
         partner = rng.choice(file.tensors)
-        tensor[0], partner[0] = partner[0], name
+        tensor[0] = partner[0]
+        partner[0] = name
     elif how == "size":
         tensor[1][at] = rng.choice((*NUMBERS, tensor[1][at] + 32, tensor[1][at] // 2))
     elif how == "turned":
@@ -225,7 +230,8 @@ def change_frame(file, rng):
         file.is_fitted = False
         del file.body[start:]
     elif how == "weights":
-        size, pattern = rng.choice((4, 64, 4096)), rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff", b"\1\xa7"))
+        size = rng.choice((4, 64, 4096))
+        pattern = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff", b"\1\xa7"))
         file.body[start : start + size] = (pattern * size)[: len(file.body[start : start + size])]
     else:
         setattr(file, how, rng.choice((1, 2, 4, 255) if how == "version" else (-1, 1, 1000, 1 << 40)))

@@ -199,7 +199,8 @@ class Client:
 
     def _notebook(self):
         """A notebook that is opened, changed or closed; mostly as editors do."""
-        rng, uri = self.rng, self.rng.choice(NOTEBOOKS)
+        rng = self.rng
+        uri = self.rng.choice(NOTEBOOKS)
         head = {"uri": uri, "version": self._version()}
         if uri not in self.workspace.notebooks or rng.random() < 0.05:
             cells = [self._cell() for _ in range(rng.randint(0, 4))]
@@ -227,7 +228,8 @@ class Client:
     def _structure(self, cells):
         """Cells that are inserted, deleted or moved."""
         rng = self.rng
-        start, number = rng.randint(0, len(cells) + (rng.random() < 0.1)), rng.choice((0, 0, 1, 2, values.MOST))
+        start = rng.randint(0, len(cells) + (rng.random() < 0.1))
+        number = rng.choice((0, 0, 1, 2, values.MOST))
         deleted = cells[start : start + number]
         new = [self._cell() for _ in range(rng.randint(0, 2) if len(cells) < MAX_CELLS else 0)]
         array = {"start": start, "deleteCount": number, "cells": new}
@@ -247,8 +249,10 @@ class Client:
         return {"document": change["textDocument"], "changes": change["contentChanges"]}
 
     def _change(self):
-        rng, uri = self.rng, self._uri()
-        document, changes = self.documents.get(uri), []
+        rng = self.rng
+        uri = self._uri()
+        document = self.documents.get(uri)
+        changes = []
         is_long = document is not None and len(document.text) > LONGEST
         for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 0))):
             change = {"text": values.text(rng, rng.choice((1, 1, 2, 8)))}
@@ -332,7 +336,8 @@ class Client:
     # what must follow, by JSON-RPC 2.0 and LSP 3.18
 
     def _expect(self, body):
-        self.touched, self.last = set(), body[:500]
+        self.touched = set()
+        self.last = body[:500]
         try:
             data = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -353,7 +358,8 @@ class Client:
         return body
 
     def _expect_call(self, data, body):
-        code, method = self._refusal(data), data["method"]
+        code = self._refusal(data)
+        method = data["method"]
         if "id" in data:
             expected = Expected(str(method)[:80], (code,), body=body[:500])
             if code is None:
@@ -366,7 +372,8 @@ class Client:
 
     def _refusal(self, data):
         """The code of the error that must answer a call; None if it is valid."""
-        method, is_request = data["method"], "id" in data
+        method = data["method"]
+        is_request = "id" in data
         if not isinstance(method, str):
             return REQUEST
         if self.state == "new" and method not in ("initialize", "exit"):
@@ -421,7 +428,8 @@ class Client:
             return partial(_check_equal, {"items": []})
         selected = (params.get("context") or {}).get("selectedCompletionInfo")
         if selected is not None:
-            (start, end), typed = document.span(selected["range"], self.encoding), readable(selected["text"])
+            start, end = document.span(selected["range"], self.encoding)
+            typed = readable(selected["text"])
         else:
             start = end = document.offset(params["position"], self.encoding)
             typed = None
@@ -438,8 +446,10 @@ class Client:
                 continue
             head, _, tail = item["insertText"].rpartition('{"text": ')
             assert head == typed if typed is not None else not head.strip(), f"it begins with {head!r}"
-            seen, text = json.loads('{"text": ' + tail), text[:start] + head + text[end:]
-            at, cursor = start + len(head), seen["offset"]
+            seen = json.loads('{"text": ' + tail)
+            text = text[:start] + head + text[end:]
+            at = start + len(head)
+            cursor = seen["offset"]
             if is_cell:  # between the texts of other cells
                 seen["text"] = seen["text"][max(0, cursor - at) : cursor - at + len(text)]
                 cursor = at
@@ -464,7 +474,8 @@ class Client:
                 self.figures.add("unexpected", f"logged: {line}")
 
     def _receive_answer(self, message):
-        msg_id, code = message["id"], message.get("error", {}).get("code")
+        msg_id = message["id"]
+        code = message.get("error", {}).get("code")
         if msg_id is None:
             expected = self.nameless.popleft() if self.nameless else None
             if code != expected:

@@ -117,7 +117,8 @@ class Inbox:
 
     def deliver(self, client, *, has_nameless=True):
         """Passes them to the client; without those answers that have no id if there are none that count."""
-        bodies, self._bodies = self._bodies, []
+        bodies = self._bodies
+        self._bodies = []
         for message in map(json.loads, bodies):
             if has_nameless or "method" in message or message["id"] is not None:
                 client.receive(message)
@@ -139,7 +140,8 @@ async def _connection(client, rng, figures, has_ended):
     report = partial(figures.add, "unexpected")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
     server = create_server(partial(Scheduler, _open_engine), Settings())
-    inbox, reader = Inbox(), asyncio.StreamReader()
+    inbox = Inbox()
+    reader = asyncio.StreamReader()
     feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures, has_ended))
     try:
         code = await serve(server, reader, inbox)

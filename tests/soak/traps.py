@@ -111,7 +111,10 @@ class Folder:
     """The traps, a home without any, and what was executed, opened and connected to."""
 
     def __init__(self, top):
-        self.top, self.path, self.home, self.marks = top, top / "project", top / "home", top / "marks"
+        self.top = top
+        self.path = top / "project"
+        self.home = top / "home"
+        self.marks = top / "marks"
         for folder in (self.path, self.home, self.marks, top / "bin", top / "outside"):
             folder.mkdir(parents=True)
         self.program = top / "bin/dg-lsp"
@@ -159,7 +162,8 @@ max_tokens = 16
 
     def _write_others(self):
         """What git, package tools, build tools and libraries read in a working directory."""
-        path, mark = self.path, f"sh -c 'echo > {self.marks}/%s'"
+        path = self.path
+        mark = f"sh -c 'echo > {self.marks}/%s'"
         for name in ("objects", "refs", "hooks"):
             (path / ".git" / name).mkdir(parents=True)
         (path / ".git/HEAD").write_text("ref: refs/heads/main\n")
@@ -280,7 +284,8 @@ class Runs:
     """What runs in the folder cause."""
 
     def __init__(self, figures, folder):
-        self.figures, self.folder = figures, folder
+        self.figures = figures
+        self.folder = folder
 
     def check(self, what, output="", *, may_open=()):
         """Counts what a run triggered, and what of a secret it printed."""
@@ -415,7 +420,8 @@ print(json.dumps(outcomes))
 
 def check_command_line(runs):
     """No secret is filled, rewritten, replayed or listed, even for a server that would receive it."""
-    folder, remote = runs.folder, f"http://127.0.0.1:{runs.folder.listener.getsockname()[1]}"
+    folder = runs.folder
+    remote = f"http://127.0.0.1:{runs.folder.listener.getsockname()[1]}"
     queries = []
     for name in SECRETS:
         if (folder.path / name).is_file():

@@ -171,7 +171,8 @@ def fits(value, kind, field=None):
 
 def _has(value, field):
     """An optional field may be missing or null."""
-    is_required, name = field.default is attrs.NOTHING, json_name(field)
+    is_required = field.default is attrs.NOTHING
+    name = json_name(field)
     if name not in value or (value[name] is None and not is_required):
         return not is_required
     return fits(value[name], field.type, field)

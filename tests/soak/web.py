@@ -98,7 +98,8 @@ class Gap:
 
 def gaps(number=8):
     """Gaps with the texts of an engine that has done nothing else."""
-    gaps, rng = {}, random.Random(0)
+    gaps = {}
+    rng = random.Random(0)
     while len(gaps) < number:
         first, second = rng.sample(WORDS, 2)
         prefix = f"class Thing:\n    def __init__(self, {first}, {second}):\n        self.{first} = {first}\n"
@@ -185,7 +186,8 @@ class Incoming(io.BufferedReader):
 
 def answers(connection, number, method="POST"):
     """At most so many answers: status, headers and body; fewer if the server closes."""
-    incoming, received = Incoming(connection.makefile("rb", buffering=0)), []
+    incoming = Incoming(connection.makefile("rb", buffering=0))
+    received = []
     with suppress(ConnectionError, HTTPException):
         for _ in range(number):
             answer = HTTPResponse(incoming, method=method)
@@ -239,7 +241,8 @@ def huge_text(server, rng):
     text = rng.choice(FRAGMENTS)
     text *= MAX_BODY_BYTES // len(json.dumps(text).encode())
     name = text[: rng.choice((300, 5000, None))]
-    gap, messages = {"input_prefix": "a = ", "n_predict": 0}, [{"role": "user", "content": text}]
+    gap = {"input_prefix": "a = ", "n_predict": 0}
+    messages = [{"role": "user", "content": text}]
     return exchange(server, packed(*rng.choice((
         ("/infill", {"input_prefix": text, "n_predict": 0, "language": "python"}),
         ("/infill", {"input_suffix": text, "n_predict": 0, "language": "python"}),
@@ -278,7 +281,8 @@ LENGTHS = (
 def lying_length(server, rng):
     """A length that is wrong, chunks that are broken, or less than was promised and nothing more."""
     head = f"POST /infill HTTP/1.1\r\n{HEAD}Content-Length: {rng.choice(LENGTHS)}\r\n\r\n"
-    wrong, broken = head.encode("utf-8") + BODY, CHUNKED + rng.choice(CHUNKS)
+    wrong = head.encode("utf-8") + BODY
+    broken = CHUNKED + rng.choice(CHUNKS)
     return exchange(server, *rng.choice(((wrong, b"\r\n\r\n"), (broken, b"\r\nGET / HTTP/1.1\r\n\r\n"))), number=2)
 
 
@@ -340,7 +344,8 @@ def garbage(server, rng):
 
 
 def odd_body(server, rng):
-    depth, path = rng.choice((500, 5_000, 200_000)), rng.choice(("/infill", "/v1/completions", "/v1/chat/completions"))
+    depth = rng.choice((500, 5_000, 200_000))
+    path = rng.choice(("/infill", "/v1/completions", "/v1/chat/completions"))
     bodies = (
         b'{"a":' * depth, b"[" * depth + b"]" * depth, b'{"input_prefix":"' + b"\\ud800" * depth + b'"}',
         b'{"seed":' + b"9" * depth + b"}", b'{"stop":[' + b'"a",' * depth + b'"b"]}', b"\x00" * depth,
@@ -395,7 +400,8 @@ def be_hostile(server, figures, rng, clients):
 
 def campaign(figures, folder, seed):
     """Sends requests of all clients at a time."""
-    known, server = gaps(), Server(folder)
+    known = gaps()
+    server = Server(folder)
     figures.facts["statuses"] = {}
     clients = [partial(be_ordinary, server, figures, known, most=most) for most in (1, 8)]
     clients += [

@@ -60,6 +60,20 @@ def benchmarks(
     print(f"{BENCHMARK_HASHES}: {write_benchmarks(files)} n-grams")
 
 
+@app.command(name="next-edits")
+def fit_next_edits(
+    repositories: Annotated[list[Path], typer.Argument(help="Folders of git repositories.")],
+    out: Annotated[Path, typer.Option(help="The file of weights to write.")],
+    number: Annotated[int, typer.Option(help="Changed files of each repository.")] = 400,
+) -> None:
+    """Fit the weights by which a repetition of the last edits is believed."""
+    from dg_training.next_edits import fit_repositories, write_weights
+
+    weights, num_examples = fit_repositories(repositories, number)
+    write_weights(out, weights)
+    print(f"{out}: {len(weights)} weights of {num_examples} examples")
+
+
 @app.command(name="test-cases")
 def write_test_cases(
     root: Root,

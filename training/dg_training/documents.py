@@ -25,7 +25,8 @@ from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, MIDDLE, PREFIX, SU
 Ids = npt.NDArray[np.uint16]
 
 LANGUAGE_SHARES = {"python": 0.5, "typescript": 0.11, "javascript": 0.1, "typescriptreact": 0.02}
-OTHER_SHARE, OTHER_CHARS = 0.03, 1_000_000
+OTHER_SHARE = 0.03
+OTHER_CHARS = 1_000_000
 """Shares of the documents by language, and of each other language with so many characters; one with less has less. They
 are scaled to the languages of a corpus."""
 SPAN_KINDS = ("line_rest", "lines", "span", "body")

@@ -31,7 +31,9 @@ MANIFEST = "manifest.json"
 CORPUS = ("train.jsonl.xz", "val.jsonl.xz")
 START = "start.gguf"
 ARCHIVE = "run.tar"
-EXPORTS, LOG, NAME = "exports", "log.jsonl", "gpu"
+EXPORTS = "exports"
+LOG = "log.jsonl"
+NAME = "gpu"
 SENT = "sent"  # a file beside an export: the slices that have come home
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
 

@@ -135,7 +135,8 @@ def _attend_documents(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tenso
 
 def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor:
     rows, heads, _, d = q.shape
-    groups, clean = k.shape[1], mask.context.shape[-1]
+    groups = k.shape[1]
+    clean = mask.context.shape[-1]
     canvases, length = mask.canvas.shape[2:]
     share = heads // groups
     q = (q[:, :, clean:] * d**-0.5).reshape(rows, groups, share * canvases * length, d)

@@ -29,7 +29,8 @@ def draw_masks(length: Tensor, canvas_length: int, generator: torch.Generator) -
 
     length (R, C): positions in use. Random masks have a rate of U(0, 1). A canvas in use has at least one mask.
     """
-    device, shape = length.device, tuple(length.shape)
+    device = length.device
+    shape = tuple(length.shape)
     shapes = (shape, shape, (*shape, canvas_length))
     which, rate, noise = (torch.rand(shape, device=device, generator=generator) for shape in shapes)
     at = torch.arange(canvas_length, device=device).expand(*shape, canvas_length)
@@ -123,9 +124,11 @@ class Objective:
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
         """In chunks of one size, so that one compiled graph serves all batches."""
-        num, chunk = len(targets), GPU_CHUNK if self.is_cuda else CPU_CHUNK
+        num = len(targets)
+        chunk = GPU_CHUNK if self.is_cuda else CPU_CHUNK
         pad = -num % chunk
-        states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
+        states = F.pad(states, (0, 0, 0, pad))
+        targets = F.pad(targets, (0, pad), value=-100)
         weight = self.network.output_weight
         parts = zip(states.split(chunk), targets.split(chunk), strict=True)
         return torch.cat([self._loss(h, weight, y) for h, y in parts])[:num]

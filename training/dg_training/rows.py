@@ -96,7 +96,8 @@ class BatchStream:
 
     def _row(self, canvas_length: int) -> TrainingBatch:
         """One row without the batch axis. Canvases that are not needed have the length 0."""
-        num_clean, num = self.config.num_clean, self.config.num_noisy // canvas_length
+        num_clean = self.config.num_clean
+        num = self.config.num_noisy // canvas_length
         tokens = np.full(num_clean, END_OF_TEXT, np.int32)
         document = np.full(num_clean, -1, np.int32)
         position = np.zeros(num_clean, np.int32)
@@ -168,7 +169,8 @@ class BatchStream:
 
 def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
     """A stream over a split that `data` prepared, in the tokens of `root`."""
-    files, tokenizer = read_texts(root / f"{split}.jsonl.xz"), load_tokenizer(root / "tokenizer.json")
+    files = read_texts(root / f"{split}.jsonl.xz")
+    tokenizer = load_tokenizer(root / "tokenizer.json")
     shape = (config.max_prompt, config.max_middle, seed, config.start_ids)
     return BatchStream(DocumentStream(files, tokenizer, *shape), config)
 
@@ -193,9 +195,14 @@ class _TrainingBatches(IterableDataset[TrainingBatch]):
 
 def training_batches(root: Path, config: RowConfig, seed: int, num_processes: int) -> Generator[TrainingBatch]:
     """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
-    options = {"prefetch_factor": BATCHES_AHEAD, "multiprocessing_context": "spawn"} if num_processes else {}
-    batches = _TrainingBatches(root, config, seed)
-    yield from DataLoader(batches, batch_size=None, num_workers=num_processes, collate_fn=_unchanged, **options)
+    yield from DataLoader(
+        _TrainingBatches(root, config, seed),
+        batch_size=None,
+        num_workers=num_processes,
+        collate_fn=_unchanged,
+        prefetch_factor=BATCHES_AHEAD if num_processes else None,
+        multiprocessing_context="spawn" if num_processes else None,
+    )
 
 
 def _unchanged(item: Any) -> Any:

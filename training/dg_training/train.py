@@ -233,10 +233,8 @@ def fastest_dtype(config: NetworkConfig, device: torch.device) -> torch.dtype:
         return torch.bfloat16
 
     def seconds(dtype: torch.dtype) -> float:
-        states, weight = (
-            torch.zeros(512, config.width, dtype=dtype),
-            torch.zeros(config.hidden, config.width, dtype=dtype),
-        )
+        states = torch.zeros(512, config.width, dtype=dtype)
+        weight = torch.zeros(config.hidden, config.width, dtype=dtype)
         times = []
         for _ in range(8):
             started = time.perf_counter()

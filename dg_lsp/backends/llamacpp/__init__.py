@@ -17,7 +17,7 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     """
     from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
     from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import require_runtime
-    from dg_lsp.backends.llamacpp.masked import BlockDenoiser, ExactDenoiser, ShiftedDenoiser
+    from dg_lsp.backends.llamacpp.masked import BlockDenoiser, ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
 
     if spec.self_conditioning is not None:
         require_runtime(model.path)
@@ -25,7 +25,8 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     if spec.block_length:
         return BlockDenoiser(model, spec, settings)
     if spec.is_bidirectional:
-        return ExactDenoiser(model, spec, settings)
+        is_exact = settings.prompt_attention != "per_request"
+        return (ExactDenoiser if is_exact else PerRequestDenoiser)(model, spec, settings)
     if spec.is_shifted and spec.sampling is not None and not spec.is_drafter:
         return ShiftedDenoiser(model, spec, settings)
     return LlamaDenoiser(model, spec, settings)

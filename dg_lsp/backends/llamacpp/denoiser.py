@@ -238,23 +238,27 @@ class LlamaDenoiser(ContextDenoiser):
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """See `Denoiser.extend`."""
-        if self.spec.block_length:
+        if self.spec.block_length or self.spec.is_bidirectional:
             return super().extend(slot, ids)
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
-        count = len(new)
-        self._check_room(slot, [count])
+        self._check_room(slot, [len(new)])
+        reduce = partial(self._reducer.reduce, temperature=0.0, rng=self._greedy, allowed=allowed)
+        return self._append(slot, new, np.ones(len(new), np.bool_), reduce, causal=True)
+
+    def _append(self, slot: int, ids: TokenIds, outputs: Flags, reduce: Reduce, *, causal: bool) -> Prediction:
+        """One decode of tokens after those of the slot, which keeps them; the prediction of those in `outputs`."""
         old = self._cache.ids(slot)
         try:
-            self._cache.make_room(slot, count)
-            self._context.batch.put(new, np.arange(len(old), len(old) + count, dtype=np.int32), slot)
-            self._cache.decode(slot, causal=True)
-            reduced = self._reducer.reduce(self._context.logits(count), 0.0, self._greedy, allowed)
+            self._cache.make_room(slot, len(ids))
+            self._context.batch.put(ids, np.arange(len(old), len(old) + len(ids), dtype=np.int32), slot, outputs)
+            self._cache.decode(slot, causal=causal)
+            prediction = reduce(self._context.logits(int(outputs.sum())))
         except BackendError:
             self._cache.clear(slot)
             raise
-        self._cache.set_ids(slot, token_ids(np.concatenate([old, new])))
-        return reduced
+        self._cache.set_ids(slot, token_ids(np.concatenate([old, ids])))
+        return prediction
 
     def _num_used(self) -> int:
         return self._cache.num_used

@@ -77,7 +77,7 @@ class KvCache:
             return num_decoded
         kept, block = common_prefix_length(self.ids(slot), ids), self._block_length or 1
         kept -= kept % block
-        self._crop(slot, kept)
+        self.crop(slot, kept)
         ids = ids[: kept + math.ceil((most - num_decoded) / block) * block]
         if kept < len(ids):
             self.make_room(slot, len(ids) - kept)
@@ -96,7 +96,7 @@ class KvCache:
         end = drift.start + self._suffix_length(ids[drift.start :])
         start = drift.next if drift.next < end else drift.start
         stop = min(start + REFRESH_TOKENS, end)
-        self._crop(slot, end)  # what follows the suffix has read the older states
+        self.crop(slot, end)  # what follows the suffix has read the older states
         self._splice(slot, start, stop, ids[start:stop])
         if stop < end:
             self._drifts[slot] = replace(drift, next=stop)
@@ -121,7 +121,7 @@ class KvCache:
         is_wide = 0 < self._context.sliding_window <= length  # its first cells could be reused while it is parked
         if is_wide or length < max(MIN_MOVED, at_new - kept):
             return 0
-        self._crop(slot, at_old + length)
+        self.crop(slot, at_old + length)
         if at_new - kept > most:
             self._splice(slot, kept, at_old - 1, ids[kept : kept + most])  # the suffix sentinel moves, too
             start, num_edits = kept + most, max(1, drift.num_edits)
@@ -152,7 +152,7 @@ class KvCache:
         old, shift = self.ids(slot), start + len(ids) - stop
         self.make_room(slot, max(0, shift))
         self._context.park(slot, stop, shift)
-        self._crop(slot, start)
+        self.crop(slot, start)
         self._append(slot, ids)
         self._context.unpark(slot)
         self.set_ids(slot, token_ids(np.concatenate([old[:start], ids, old[stop:]])))
@@ -172,7 +172,7 @@ class KvCache:
             raise
         self.set_ids(slot, token_ids(np.concatenate([old, ids])))
 
-    def _crop(self, slot: int, length: int) -> None:
+    def crop(self, slot: int, length: int) -> None:
         """Keeps the first `length` tokens of a slot."""
         ids = self.ids(slot)
         if length < len(ids):

@@ -1,9 +1,10 @@
 """Denoisers for models whose prompt is bidirectional, as a whole or inside blocks, and for shifted models.
 
-A bidirectional prompt is computed in every step; blocks are cached.
+A bidirectional prompt is computed in every step, or once per request; blocks are cached.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -12,10 +13,10 @@ from dg_lsp.backends.llamacpp.library import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
-from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
+from dg_lsp.canvas.layout import NOTHING, TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, check_slot, checked_canvases
-from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
+from dg_lsp.errors import ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
 
 
@@ -85,26 +86,13 @@ class BlockDenoiser(LlamaDenoiser):
         num_decoded = self._cache.prefill(slot, before, most)
         if num_decoded >= most:
             return num_decoded
-        self._next[slot] = blocks, self._decode_block(slot, before, last)
+        reduce = partial(self._reducer.reduce, temperature=0.0, rng=self._greedy)
+        is_last = np.arange(len(last)) == len(last) - 1
+        self._next[slot] = blocks, self._append(slot, last, is_last, reduce, causal=False)
         return num_decoded + len(last)
 
     def _ahead(self, slot: int) -> TokenIds:
         return self._rest.get(slot, NOTHING)
-
-    def _decode_block(self, slot: int, before: TokenIds, block: TokenIds) -> Prediction:
-        """Appends a block to the slot; returns the prediction of the token after it."""
-        length = len(block)
-        self._cache.make_room(slot, length)
-        positions = np.arange(len(before), len(before) + length, dtype=np.int32)
-        self._context.batch.put(block, positions, slot, np.arange(length) == length - 1)
-        try:
-            self._cache.decode(slot, causal=False)
-            prediction = self._reducer.reduce(self._context.logits(1), 0.0, self._greedy)
-        except BackendError:
-            self._cache.clear(slot)
-            raise
-        self._cache.set_ids(slot, token_ids(np.concatenate([before, block])))
-        return prediction
 
     def _predict(
         self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
@@ -120,6 +108,52 @@ class BlockDenoiser(LlamaDenoiser):
             join([first, take(prediction, slice(1, None))]) if ids[0] == mask_id else prediction
             for ids, prediction in zip(canvases, predictions, strict=True)
         ]
+
+
+class PerRequestDenoiser(LlamaDenoiser):
+    """See `Denoiser`. The first step after a prefill computes the prompt with its first canvas; later steps keep it.
+
+    If the model is shifted, every step decodes the last token of the prompt again, which predicts the first position.
+    """
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
+        super().__init__(model, spec, settings)
+        self._prompts: dict[int, TokenIds] = {}
+        """By slot, computed or not."""
+
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
+        """See `Denoiser.prefill`; the next step decodes the whole prompt."""
+        del most
+        prompt = self._checked_prompt(slot, prompt_ids)
+        self._cache.clear(slot)
+        self._prompts[slot] = prompt
+        return len(prompt)
+
+    def _cached(self, slot: int) -> TokenIds:
+        """The part of the prompt that the cache has after the first step."""
+        prompt = self._prompts.get(slot, NOTHING)
+        return prompt[:-1] if self.spec.is_shifted else prompt
+
+    def _ahead(self, slot: int) -> TokenIds:
+        return self._prompts.get(slot, NOTHING)[len(self._cached(slot)) :]
+
+    def _num_missing(self, slot: int) -> int:
+        """Prompt tokens that the next step computes: all of the cached part, or none."""
+        return len(self._cached(slot)) - len(self._cache.ids(slot))
+
+    def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
+        longest, *shorter = sorted(lengths, reverse=True)
+        super()._check_room(slot, [self._num_missing(slot) + longest, *shorter])
+
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
+        if not self._num_missing(slot):
+            return super()._predict_open(slot, canvases, reduce)
+        query = CanvasQuery(canvases[:1], self._prompts[slot], is_shifted=self.spec.is_shifted)
+        prediction = query.prediction(self._append(slot, query.ids, query.outputs, reduce, causal=False))
+        self._cache.crop(slot, len(self._cached(slot)))
+        if len(canvases) == 1:
+            return prediction
+        return join([prediction, super()._predict_open(slot, canvases[1:], reduce)])
 
 
 class ExactDenoiser(ContextDenoiser):

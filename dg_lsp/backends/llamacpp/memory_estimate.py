@@ -171,12 +171,14 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
     of_fills = spec.max_prompt_tokens + 2 * longest
     soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
-    of_texts = min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
+    of_texts = 0 if spec.is_bidirectional else min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
     slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
     shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
     first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + canvas_tokens))
-    batch_tokens = min(max(_UBATCH, canvas_tokens), context_length)
+    # a prompt and a canvas that see each other are one batch
+    of_batch = max(_UBATCH, canvas_tokens, slot_limit if spec.is_bidirectional else 0)
+    batch_tokens = min(of_batch, context_length)
     return ContextBudget(
         context_length=context_length,
         first_length=context_length if settings.context_length else min(first_length, context_length),

@@ -1,13 +1,16 @@
 """Weights and vocabulary of one GGUF file."""
 
+import contextlib
 import ctypes
+import os
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -31,12 +34,15 @@ from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
+    ModelError,
+    ModelMemoryError,
     ModelNotFoundError,
     ModelUnsupportedError,
     escaped,
 )
-from dg_lsp.gguf import GGUFHeader, read_header
+from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
+from dg_lsp.system import system_free
 
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
@@ -132,7 +138,7 @@ class LlamaModel:
     def load(
         cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False, source: Path | None = None
     ) -> "LlamaModel":
-        """Loads a GGUF file.
+        """Loads a GGUF file; for the prompt attention `per_request` as an architecture with a KV cache.
 
         `check_tensors` reads all weights and refuses numbers that are not finite. `source` is another path of the file,
         by which llama.cpp opens it.
@@ -154,11 +160,17 @@ class LlamaModel:
         placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
         check_fits(str(path), needed, ADVICE, placement=placement)
         shares = placement.apply(params, native.api)
-        is_mapped = path.stat().st_size >= _MAPPED_BYTES
+        alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
+        is_mapped = path.stat().st_size >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
         if not is_mapped:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        native.problems.clear()
-        handle = native.api.llama_model_load_from_file(str(source or path).encode(), params)
+        with contextlib.ExitStack() as copies:
+            opened = source or path
+            if alias is not None:
+                opened = copies.enter_context(aliased_copy(header, alias, opened))
+                header = read_header(opened)
+            native.problems.clear()
+            handle = native.api.llama_model_load_from_file(str(opened).encode(), params)
         del shares
         if not handle:
             raise load_error(path, native.problems)
@@ -169,7 +181,7 @@ class LlamaModel:
                 weights,
                 header,
                 gpu_layers=params.n_gpu_layers,
-                mapped=is_mapped,
+                mapped=is_mapped and alias is None,
                 placement=placement,
             )
         except ModelUnsupportedError:
@@ -232,7 +244,8 @@ def _text(value: object) -> str:
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
     """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
     if needs_cache and not model.has_cache:
-        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; use another model")
+        advice = "set its prompt_attention (model.sampler) to exact, or use another model"
+        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; {advice}")
     ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     if isinstance(sampling := spec.sampling, MaskSampling):
         ids += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
@@ -367,3 +380,43 @@ class LlamaTokenizer:
         count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
         piece = self._pieces[token] = buffer.raw[: max(0, count)]
         return piece
+
+
+CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
+"""Architectures without a KV cache, and architectures with the same layers and a cache."""
+IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
+"""Whether the copy is a file in memory, which llama.cpp maps, instead of a temporary file, which it reads."""
+
+
+@contextlib.contextmanager
+def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterator[Path]:
+    """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
+
+    Raises:
+        ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
+    """
+    path, old, advice = header.path, header.architecture, "set its prompt_attention (model.sampler) to exact"
+    if (split := header.values.get("split.count")) and split.read() not in (0, 1):
+        raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
+    if IN_MEMORY and path.stat().st_size > (free := system_free()):
+        needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
+        raise ModelMemoryError(f"{needed}, {free >> 20} are free; {advice}")
+    values = {
+        f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
+        for key, value in header.values.items()
+        if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
+    }
+    values |= {"general.architecture": gguf.text(architecture), "general.relabelled_from": gguf.text(old)}
+    with contextlib.ExitStack() as stack:
+        if IN_MEMORY:
+            file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
+            copy = Path(f"/proc/self/fd/{file.fileno()}")
+        else:
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
+            file = stack.enter_context(copy.open("wb"))
+        try:
+            write_gguf(file, values, [copied(source, tensor) for tensor in header.tensors.values()])
+            file.flush()
+        except OSError as error:
+            raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
+        yield copy

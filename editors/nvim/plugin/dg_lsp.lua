@@ -39,6 +39,12 @@ local commands = {
     end,
     { range = true, desc = "Complete the range, or the block at the cursor" },
   },
+  DgNextEdit = {
+    function(options)
+      require("dg_lsp.next_edit").run(options)
+    end,
+    { bang = true, desc = "Repeat the last edits at the next place; with !, at all places" },
+  },
   DgCancel = {
     function()
       require("dg_lsp.status").cancel()

@@ -19,6 +19,7 @@ const MENU = [
   ["$(bell-slash) Snooze Completions…", "dg-lsp.snooze"],
   ["$(edit) Rewrite Selection…", "dg-lsp.rewriteSelection"],
   ["$(symbol-snippet) Complete This Block", "dg-lsp.completeBlockHere"],
+  ["$(arrow-right) Next Edit", "dg-lsp.nextEdit"],
   ["$(question) Why Is There Nothing?", "dg-lsp.why"],
   ["$(eye) Show Denoising", "dg-lsp.showDenoising"],
   ["$(refresh) Restart Server", "dg-lsp.restart"],
@@ -26,7 +27,7 @@ const MENU = [
 ] as const;
 
 /** Commands at the cursor. */
-const OF_EDITORS = ["dg-lsp.completeBlockHere", "dg-lsp.why"];
+const OF_EDITORS = ["dg-lsp.completeBlockHere", "dg-lsp.nextEdit", "dg-lsp.why"];
 
 export function registerCommands(
   session: Session,

@@ -4,6 +4,7 @@ import * as vscode from "vscode";
 import { registerCommands } from "./commands";
 import { Denoising } from "./denoising";
 import { Installation } from "./installation";
+import { NextEdits } from "./nextEdit";
 import { changedOptions, isSelected } from "./options";
 import { Preview } from "./preview";
 import { Session } from "./session";
@@ -28,6 +29,7 @@ export function activate({ extension, extensionUri, globalStorageUri, subscripti
     statusBar,
     preview,
     denoising,
+    new NextEdits(current),
     current.onFrame((frame) => denoising.draw(frame)),
     current.onStart(() => {
       notifyFocus(current);

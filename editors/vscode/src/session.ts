@@ -146,11 +146,26 @@ export class Session {
   }
 
   /** Runs a command of the server; the server reports the result to the user. */
-  async execute(command: string, argument: object): Promise<void> {
+  async execute(command: string, argument: object | string): Promise<void> {
     try {
       await this.client?.sendRequest("workspace/executeCommand", { command, arguments: [argument] });
     } catch (error) {
       await this.reportFailure(command, error);
+    }
+  }
+
+  /** Sends a request about the document of an editor; undefined without a server, an editor or an answer. */
+  async request<Answer>(method: string, editor: vscode.TextEditor | undefined): Promise<Answer | undefined> {
+    const [client] = this.active();
+    if (client === undefined || editor === undefined) {
+      return undefined;
+    }
+    try {
+      const uri = client.code2ProtocolConverter.asUri(editor.document.uri);
+      return await client.sendRequest<Answer>(method, { textDocument: { uri, version: editor.document.version } });
+    } catch (error) {
+      await this.reportFailure(method, error);
+      return undefined;
     }
   }
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import tiny_masked
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from tiny_masked import MASK, softmax
 
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, SpeculativeDecoder
-from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.decoders.base import DecodeTask, Limits, StopCriteria
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.engine import drain
 
@@ -142,32 +141,32 @@ def until_end(ids, denoiser):
 
 
 def filled(denoiser, prompt, threshold, decoder_class=DiffusionDecoder):
-    """The tokens of a fill of whole blocks, and the decoder."""
+    """The tokens of a fill of whole blocks."""
     sampling = replace(denoiser.spec.sampling, confidence_threshold=threshold)
     denoiser.spec = replace(denoiser.spec, sampling=sampling)
     limits = Limits(denoiser.spec.canvas_lengths[-1], NUM_TOKENS, None)
     # a text without repetitions, so that only the length ends a fill
     stop = StopCriteria(lambda ids: "".join(map(chr, range(300, 300 + len(ids)))).encode(), limits)
     task = DecodeTask(denoiser, 0, Layout(token_ids(prompt)), limits, stop, np.random.default_rng(0))
-    decoder = decoder_class(task)
-    (draft,) = drain(decoder.run())
-    return draft.ids.tolist(), decoder
+    (draft,) = drain(decoder_class(task).run())
+    return draft.ids.tolist()
 
 
 def difference(denoiser, tiny, prompt, canvas, **attention):
     """The largest difference of a logit at the open positions of a canvas after the prompt from numpy's."""
-    found, reduce = [], denoiser._reducer.reduce
+    recorded = []
+    reduce = denoiser._reducer.reduce
+
+    def record(logits, temperature, rng):
+        recorded.append(logits.copy())  # the reduction overwrites them
+        return reduce(logits, temperature, rng)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(denoiser._reducer, "reduce", lambda rows, *rest, **more: keep(found, rows, reduce, rest, more))
+        patch.setattr(denoiser._reducer, "reduce", record)
         predicted(denoiser, canvas)
     rows = len(prompt) + np.flatnonzero(np.asarray(canvas) == MASK) - denoiser.spec.is_shifted
     exact = tiny_masked.logits(tiny, [*prompt, *canvas], **attention, dtype=np.float64)
-    return np.abs(found[0] - exact[rows]).max()
-
-
-def keep(found, rows, reduce, rest, more):
-    found.append(rows.copy())  # the reduction overwrites them
-    return reduce(rows, *rest, **more)
+    return np.abs(recorded[0] - exact[rows]).max()
 
 
 @pytest.mark.parametrize("case", [*BLOCKS, SHIFTED], ids=lambda case: case.name)
@@ -207,8 +206,8 @@ def test_fills_are_those_of_the_authors_sampler(open_case, case):
     for number in range(NUM_FILLS):
         prompt = rng.integers(5, 200, 45 + number).tolist()
         expected = until_end(reference(tiny, denoiser, prompt, case.threshold), denoiser)
-        found, _ = filled(denoiser, prompt, case.threshold)
-        assert found[:NUM_TOKENS] == expected[:NUM_TOKENS]
+        fill = filled(denoiser, prompt, case.threshold)
+        assert fill[:NUM_TOKENS] == expected[:NUM_TOKENS]
 
 
 def test_drafts_and_verified_tokens_are_those_of_nemotron(open_case):
@@ -221,5 +220,5 @@ def test_drafts_and_verified_tokens_are_those_of_nemotron(open_case):
         assert difference(denoiser, tiny, prompt[:-1], block, num_causal=len(prompt) - 1) < EXACT
         expected = until_end(linear_spec_generate(tiny, denoiser, prompt), denoiser)
         for decoder in (SpeculativeDecoder, AutoregressiveDecoder):
-            found, _ = filled(denoiser, prompt, DRAFTER.threshold, decoder)
-            assert found[:NUM_TOKENS] == expected[:NUM_TOKENS]
+            fill = filled(denoiser, prompt, DRAFTER.threshold, decoder)
+            assert fill[:NUM_TOKENS] == expected[:NUM_TOKENS]

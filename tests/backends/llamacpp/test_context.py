@@ -14,7 +14,7 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
 LARGE = 2048
-KINDS = ("cached", "conditioned", "exact")
+KINDS = ("cached", "conditioned", "per_request", "exact")
 rng = np.random.default_rng(3)
 PROMPTS = [token_ids(rng.integers(110, 250, size)) for size in (300, 200, 310, 120)]
 LONG = token_ids(rng.integers(110, 250, 700))
@@ -35,7 +35,7 @@ def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
         if kind == "cached":
             return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
         if kind != "conditioned":
-            return open_masked(masked_model("dream")[1], spec=changes, **settings)
+            return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
         settings = ModelSettings(threads=1, gpu_layers=0, **settings)
         model = LlamaModel.load(tiny_repacked, settings)
         spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
@@ -55,9 +55,9 @@ def predict(denoiser, slot, seed):
     return denoiser.predict(slot, list(map(token_ids, canvases)), 0.0, np.random.default_rng(seed))
 
 
-def check_same(left, right):
-    for one, other in zip(left, right, strict=True):
-        check_close(one, other, ATOL)
+def check_same(predictions, expected):
+    for pair in zip(predictions, expected, strict=True):
+        check_close(*pair, ATOL)
 
 
 def full(*_arguments, **_options):
@@ -103,7 +103,10 @@ def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
     for denoiser in (small, large):
         denoiser.prefill(0, prompt)
     for ids in (PROMPTS[1][:8], PROMPTS[2][:8]):
-        check_same(*(predict(each, 0, 0) if call == "predict" else [each.extend(0, ids)] for each in (small, large)))
+        if call == "predict":
+            check_same(predict(small, 0, 0), predict(large, 0, 0))
+        else:
+            check_close(small.extend(0, ids), large.extend(0, ids), ATOL)
     assert cells(small) > before
     assert small.prefill(0, prompt) == 0
 
@@ -132,8 +135,8 @@ def test_without_memory_slots_are_evicted_and_too_long_prompts_are_refused(open_
         assert denoiser.prefill(2, PROMPTS[0]) == len(PROMPTS[0])
         check_same(predict(denoiser, 0, 0), before)
         assert denoiser.prefill(1, PROMPTS[1]) > 0, "the least recently used slot was evicted"
-    for each in (denoiser, large):
-        each.prefill(1, LONG)
+    denoiser.prefill(1, LONG)
+    large.prefill(1, LONG)
     check_same(predict(denoiser, 1, 5), predict(large, 1, 5))
 
 

@@ -106,22 +106,24 @@ def test_embeddings_as_input_compute_what_their_tokens_compute(denoiser, tiny_pa
     np.testing.assert_allclose(*logits, atol=1e-3)
 
 
-def test_trained_length_and_context_limit_prompt_and_canvas(open_denoiser, write_model):
+@pytest.mark.parametrize(
+    ("trained_length", "context_length", "num_prompt", "refused"),
+    [
+        pytest.param(64, 4096, 32, lambda d: d.prefill(0, PROMPT[:33]), id="prompt beyond the trained length"),
+        pytest.param(64, 4096, 32, lambda d: predict(d, masks(33)), id="canvas beyond the trained length"),
+        pytest.param(2048, 256, 220, lambda d: predict(d, masks(37)), id="canvas beyond the context"),
+        pytest.param(2048, 256, 220, lambda d: predict(d, masks(32), masks(32)), id="canvases beyond the context"),
+    ],
+)
+def test_trained_length_and_context_limit_prompt_and_canvas(
+    open_denoiser, write_model, trained_length, context_length, num_prompt, refused
+):
     """Learned positions beyond the trained length would be read past the end of their table."""
-    denoiser = open_denoiser(path=write_model(trained_length=64), context_length=4096)
-    denoiser.prefill(0, PROMPT[:32])
-    small = open_denoiser(context_length=256)
-    small.prefill(0, np.resize(PROMPT, 220))
-    for each in (denoiser, small):
-        assert len(predict(each, masks(32))) == 1
-    for refused in (
-        lambda: denoiser.prefill(0, PROMPT[:33]),
-        lambda: predict(denoiser, masks(33)),
-        lambda: predict(small, masks(32), masks(32)),
-        lambda: predict(small, masks(37)),
-    ):
-        with pytest.raises(RequestError):
-            refused()
+    denoiser = open_denoiser(path=write_model(trained_length=trained_length), context_length=context_length)
+    denoiser.prefill(0, np.resize(PROMPT, num_prompt))
+    assert len(predict(denoiser, masks(32))) == 1
+    with pytest.raises(RequestError):
+        refused(denoiser)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,19 @@ def test_no_row_of_logits_leaves_a_device(open_with, monkeypatch):
 
 
 @needs_runtime
+def test_other_models_of_the_process_get_their_logits(open_with, open_denoiser):
+    denoiser, predictions = open_denoiser(), []
+    denoiser.prefill(0, canvas_of(9) % denoiser.spec.vocab_size)
+    masks = token_ids([denoiser.spec.sampling.mask_id] * 16)
+    for reduced in (None, open_with(), open_with(("cpu",))):
+        if reduced is not None:
+            reduced.predict(0, [canvas_of(16)], 0.8, np.random.default_rng(0))
+        predictions += denoiser.predict(0, [masks], 0.8, np.random.default_rng(1))
+    for prediction in predictions[1:]:
+        np.testing.assert_array_equal(prediction.entropy, predictions[0].entropy)
+
+
+@needs_runtime
 @on_both
 def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
     """The mean embeddings that are fed back are those of all tokens but for the hundredth that is left out."""
@@ -195,5 +208,7 @@ def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, nu
     monkeypatch.setattr(device_graph.functions(), "backend_dev_get", lambda index: index)
     monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
     device = GraphDevice.open(GPU_KINDS, number)
-    facts = None if device is None else (device.native, device.memory_free)
-    assert facts == (None if opened_device is None else (opened_device, 100 + opened_device))
+    if opened_device is None:
+        assert device is None
+    else:
+        assert (device.native, device.memory_free) == (opened_device, 100 + opened_device)

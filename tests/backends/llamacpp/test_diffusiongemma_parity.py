@@ -109,14 +109,14 @@ def record(checkpoint, monkeypatch, opened):
         params.type_k = params.type_v = 0  # GGML_TYPE_F32
         return params
 
-    def open_one(prompt, cache="float32", mass=1.0, kinds=()):
+    def open_recording(prompt, cache="float32", mass=1.0, kinds=()):
         if cache == "float32":
             monkeypatch.setattr(library().api, "llama_context_default_params", exact)
         recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds)
         opened(recording.denoiser).prefill(0, prompt)
         return recording
 
-    return open_one
+    return open_recording
 
 
 def material(num_prompt, length, seed=0):
@@ -171,9 +171,9 @@ def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, reco
     prompt, canvas, noise = material(150, 16)
     canvases = [canvas, noise[0], noise[1]]
     recording = record(prompt)
-    recording.denoiser.predict(0, [token_ids(each) for each in canvases], 0.8, np.random.default_rng(0))
+    recording.denoiser.predict(0, [*map(token_ids, canvases)], 0.8, np.random.default_rng(0))
     cache = reference.encoded(prompt)
-    expected = np.concatenate([reference.logits(cache, each) for each in canvases])
+    expected = np.concatenate([reference.logits(cache, ids) for ids in canvases])
     logits = recording.denoiser._reduction.logits(range(len(expected)))
     assert np.abs(logits - expected).max() < TOLERANCE["float32"]
 

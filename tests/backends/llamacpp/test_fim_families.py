@@ -27,8 +27,8 @@ def opened(tmp_path):
 
 def files(*chunks, repository=""):
     """Code of other files, in prompt order."""
-    found = tuple(Snippet(SnippetSource.OPEN_FILES, path, code) for path, code in reversed(chunks))
-    return Snippets(found, 0.9, repository)
+    snippets = tuple(Snippet(SnippetSource.OPEN_FILES, path, code) for path, code in reversed(chunks))
+    return Snippets(snippets, 0.9, repository)
 
 
 FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>")
@@ -87,7 +87,9 @@ PUBLISHED = [
             "\n    if student.borrow_book(book, library):",
             path="main.py",
             snippets=files(
-                *(("library.py", "class Book:\n"), ("student.py", "class Student:\n")), repository="library-system"
+                ("library.py", "class Book:\n"),
+                ("student.py", "class Student:\n"),
+                repository="library-system",
             ),
         ),
         "<|repo_name|>library-system\n<|file_sep|>library.py\nclass Book:\n<|file_sep|>student.py\nclass Student:\n"
@@ -138,7 +140,8 @@ PUBLISHED = [
         "starcoder2",
         STARCODER2,
         Prompt(
-            *("code1_pre", "code1_suf"),
+            "code1_pre",
+            "code1_suf",
             path="filepath1",
             snippets=files(("filepath0", "code0\n"), repository="reponame"),
         ),

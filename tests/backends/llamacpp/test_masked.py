@@ -9,6 +9,8 @@ from margins import check_close
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp import denoiser_for
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, RequestError
@@ -16,6 +18,7 @@ from dg_lsp.settings import ModelSettings
 
 PROMPT = token_ids(np.random.default_rng(1).integers(5, 200, 40))
 GAPS = token_ids([20, 21, MASK, MASK, 22, MASK, 23])
+FILLED = token_ids([31, 21, 32, MASK, 22, 33, 23])
 ALL_MASKS = token_ids([MASK] * 3)
 HALF = 1e-2
 """Keys and values are half-precision numbers where llama.cpp has a cache."""
@@ -49,6 +52,63 @@ def test_exact_prompt_is_computed_as_trained(masked_model, open_masked, architec
             tiny_masked.check(*predict(denoiser, canvas), tiny, prompt, canvas, denoiser.spec.banned_ids, atol)
 
 
+@pytest.fixture
+def open_per_request(masked_model, open_masked):
+    """Opens a model whose prompt is computed once for a request."""
+
+    def open_model(architecture="dream", **settings):
+        return open_masked(masked_model(architecture)[1], prompt_attention="per_request", **settings)
+
+    return open_model
+
+
+@pytest.mark.parametrize("architecture", ["dream", "rnd1", "qwen2", "llada"])
+def test_prompt_of_a_request_is_exact_in_the_first_step(masked_model, open_per_request, architecture):
+    tiny, _ = masked_model(architecture)
+    denoiser = open_per_request(architecture)
+    for prompt in (PROMPT, PROMPT[:2], PROMPT[:1], PROMPT[:0]):
+        for canvas in (GAPS, FILLED, token_ids([20, MASK])):
+            assert denoiser.prefill(0, prompt) == len(prompt)
+            tiny_masked.check(*predict(denoiser, canvas), tiny, prompt, canvas, denoiser.spec.banned_ids, HALF)
+
+
+def test_prompt_of_a_request_keeps_its_attention_to_the_first_canvas(masked_model, open_masked, open_per_request):
+    denoiser, exact = open_per_request(), open_masked(masked_model("dream")[1])
+    denoiser.prefill(0, PROMPT)
+    exact.prefill(0, PROMPT)
+    (first,), (second,) = predict(denoiser, GAPS), predict(denoiser, FILLED)
+    check_close(first, *predict(denoiser, GAPS), HALF)
+    check_close(second, *predict(denoiser, FILLED), HALF)
+    assert second.confidence[3] != pytest.approx(predict(exact, FILLED)[0].confidence[3], abs=1e-4)
+
+
+@pytest.mark.parametrize(("architecture", "num_ahead"), [("dream", 1), ("llada", 0)])
+def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(
+    open_per_request, monkeypatch, architecture, num_ahead
+):
+    denoiser = open_per_request(architecture)
+    sizes = watch_decodes(denoiser, monkeypatch)
+    denoiser.prefill(0, PROMPT)
+    for canvases in ([GAPS], [GAPS, FILLED], [FILLED], [[20, 30]]):
+        predict(denoiser, *canvases)
+    assert sizes == [47, 2 * (7 + num_ahead), 7 + num_ahead]
+    denoiser.prefill(0, PROMPT)
+    predict(denoiser, [20, 30], GAPS, FILLED)
+    assert sizes[3:] == [47, 7 + num_ahead], "the first open canvas is computed with the prompt"
+
+
+def test_prompt_of_a_request_is_computed_again_after_its_eviction(masked_model, open_masked, open_per_request):
+    denoiser, exact = open_per_request(context_length=256), open_masked(masked_model("dream")[1])
+    for slot, prompt in enumerate([PROMPT, token_ids(np.tile(PROMPT, 3))]):
+        denoiser.prefill(slot, prompt)
+        exact.prefill(slot, prompt)
+    num_used = []
+    for slot, canvas in ((0, GAPS), (1, [MASK] * 100), (0, GAPS)):
+        check_close(*predict(denoiser, canvas, slot=slot), *predict(exact, canvas, slot=slot), HALF)
+        num_used.append(denoiser.footprint.cache_used)
+    assert num_used == [39, 119, 158], "the long canvas has no room beside both prompts"
+
+
 def test_exact_step_decodes_as_many_canvases_together_as_fit(masked_model, open_masked, monkeypatch):
     denoiser = open_masked(masked_model("dream")[1], spec=SMALL)
     sizes = watch_decodes(denoiser, monkeypatch)
@@ -60,9 +120,9 @@ def test_exact_step_decodes_as_many_canvases_together_as_fit(masked_model, open_
     assert sizes[3:] == [48, 12]
 
 
-@pytest.mark.parametrize("mode", ["cached", "exact"])
+@pytest.mark.parametrize("mode", ["cached", "exact", "per_request"])
 def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_denoiser, monkeypatch, mode):
-    denoiser = open_denoiser() if mode == "cached" else open_masked(masked_model("dream")[1])
+    denoiser = open_denoiser() if mode == "cached" else open_masked(masked_model("dream")[1], prompt_attention=mode)
     denoiser.prefill(0, PROMPT[:0])
     sizes = watch_decodes(denoiser, monkeypatch)
     assert predict(denoiser, [20, 30])[0].argmax_ids.tolist() == [20, 30]
@@ -71,10 +131,12 @@ def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_den
     assert sizes == [8]
 
 
-def test_failed_step_is_an_error_and_the_next_one_works(masked_model, open_masked, monkeypatch):
-    denoiser = open_masked(masked_model("dream")[1])
+@pytest.mark.parametrize("attention", ["exact", "per_request"])
+def test_failed_step_is_an_error_and_the_next_one_works(masked_model, open_masked, monkeypatch, attention):
+    denoiser = open_masked(masked_model("dream")[1], prompt_attention=attention)
     denoiser.prefill(0, PROMPT)
     (before,) = predict(denoiser, GAPS)
+    denoiser.prefill(0, PROMPT)
     with monkeypatch.context() as patch:
         patch.setattr(denoiser._context, "decode", lambda **_: 1)
         with pytest.raises(BackendError, match="full"):
@@ -83,15 +145,16 @@ def test_failed_step_is_an_error_and_the_next_one_works(masked_model, open_maske
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("attention", "request_"),
     [
-        pytest.param(lambda d: d.prefill(0, token_ids([10] * 41)), id="long prompt"),
-        pytest.param(lambda d: predict(d, [MASK] * 9), id="long canvas"),
-        pytest.param(lambda d: predict(d, *[[MASK]] * 9), id="many canvases"),
+        pytest.param("exact", lambda d: d.prefill(0, token_ids([10] * 41)), id="long prompt"),
+        pytest.param("exact", lambda d: predict(d, [MASK] * 9), id="long canvas"),
+        pytest.param("exact", lambda d: predict(d, *[[MASK]] * 9), id="many canvases"),
+        pytest.param("per_request", lambda d: predict(d, [MASK] * 20), id="long canvas of a request's first step"),
     ],
 )
-def test_prompts_and_canvases_that_do_not_fit_are_refused(masked_model, open_masked, request_):
-    denoiser = open_masked(masked_model("dream")[1], spec=SMALL)
+def test_prompts_and_canvases_that_do_not_fit_are_refused(masked_model, open_masked, attention, request_):
+    denoiser = open_masked(masked_model("dream")[1], spec=SMALL, prompt_attention=attention)
     denoiser.prefill(0, PROMPT)
     with pytest.raises(RequestError):
         request_(denoiser)
@@ -120,3 +183,15 @@ def test_tokens_that_a_causal_pass_allows_do_not_limit_the_canvas_after_it(tiny_
         (prediction,) = predict(denoiser, np.full(8, open_denoiser.mask.sampling.mask_id, np.int32))
         first.append(prediction.confidence[0])
     assert first[1] == pytest.approx(first[0], abs=HALF)
+
+
+@pytest.mark.parametrize(
+    ("attention", "kind"), [("auto", ExactDenoiser), ("exact", ExactDenoiser), ("per_request", PerRequestDenoiser)]
+)
+def test_prompt_is_exact_unless_it_is_computed_once_for_a_request(
+    masked_model, open_masked, tiny_path, open_denoiser, opened, attention, kind
+):
+    assert type(open_masked(masked_model("dream")[1], prompt_attention=attention)) is kind
+    settings = ModelSettings(threads=1, gpu_layers=0, prompt_attention=attention)
+    causal = opened(denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings))
+    assert type(causal) is LlamaDenoiser, "a causal prompt does not see the canvas"

@@ -49,13 +49,18 @@ def test_budget_holds_all_slots_within_the_trained_length():
     assert budget(trained=300).slot_limit == budget(trained=300, context_length=10_000).slot_limit == 300
 
 
-def test_a_slot_grows_to_a_conversation_within_the_soft_limit_of_the_cache():
-    long = {"trained": 262_144}
-    assert budget(**long).slot_limit == 8192 + 2 * 64
-    assert budget(**long, kv=1 << 18).slot_limit == 4096
-    assert budget(**long, kv=1 << 20).slot_limit == 1024
-    assert budget(**long, kv=16 << 20).slot_limit == 512 + 2 * 64, "a fill always fits"
-    assert budget(**long, kv=1 << 20, context_length=16_384).slot_limit == 16_384
+@pytest.mark.parametrize(
+    ("kv", "context_length", "limit"),
+    [
+        pytest.param(4096, 0, 8192 + 2 * 64, id="a conversation"),
+        pytest.param(1 << 18, 0, 4096, id="half of it"),
+        pytest.param(1 << 20, 0, 1024, id="an eighth of it"),
+        pytest.param(16 << 20, 0, 512 + 2 * 64, id="a fill always fits"),
+        pytest.param(1 << 20, 16_384, 16_384, id="the length of the settings"),
+    ],
+)
+def test_a_slot_grows_to_a_conversation_within_the_soft_limit_of_the_cache(kv, context_length, limit):
+    assert budget(trained=262_144, kv=kv, context_length=context_length).slot_limit == limit
 
 
 def test_canvases_of_a_step_always_fit_into_the_physical_batch():
@@ -83,21 +88,18 @@ def machine(monkeypatch):
     return has
 
 
-def check(*, gpu=0, host=0, **options):
-    check_fits("it", MemoryEstimate(gpu, host), "", **options)
-
-
 @pytest.mark.parametrize("size", [100 * MIB, 20 * GB])
 def test_some_memory_stays_free(machine, size):
+    needed = MemoryEstimate(host=size)
     machine(2 * size)
-    check(host=size)
-    check()
+    check_fits("it", needed, "")
+    check_fits("it", MemoryEstimate(), "")
     machine(size + 16 * MIB)
     with pytest.raises(ModelMemoryError):
-        check(host=size)
+        check_fits("it", needed, "")
     machine(2 * size)
     with pytest.raises(ModelMemoryError):  # mapped weights count as free, but are in use
-        check(host=size, mapped=size)
+        check_fits("it", needed, "", mapped=size)
 
 
 def test_refusal_has_the_numbers_and_the_advice(machine):
@@ -109,29 +111,34 @@ def test_refusal_has_the_numbers_and_the_advice(machine):
     )
 
 
-def test_gpu_and_host_are_compared_separately(machine):
-    machine(2 * GB, CARD)
-    check(gpu=9 * GB, host=GB)
-    with pytest.raises(ModelMemoryError, match=r"RTX 5090 has 10\.0 GB free"):
-        check(gpu=11 * GB)
-    with pytest.raises(ModelMemoryError, match=r"this machine has 2\.0 GB free"):
-        check(gpu=GB, host=3 * GB)
-    machine(2 * GB, CARD, CARD)
-    check(gpu=18 * GB)
-    machine(2 * GB, replace(CARD, memory_free=0))  # the driver does not report it
-    check(gpu=99 * GB)
+FITTING = {
+    "into GPU and machine": (2, [CARD], MemoryEstimate(9 * GB, GB)),
+    "into two GPUs": (2, [CARD, CARD], MemoryEstimate(18 * GB)),
+    "into a GPU that reports no memory": (2, [replace(CARD, memory_free=0)], MemoryEstimate(99 * GB)),
+    "into the card, which llama.cpp uses alone": (8, [CARD, SHARED], MemoryEstimate(9 * GB)),
+}
 
 
-def test_gpu_without_memory_of_its_own_uses_the_machines(machine, monkeypatch):
-    machine(8 * GB, SHARED)
-    with pytest.raises(ModelMemoryError, match=r"this machine has 8\.0 GB free"):
-        check(gpu=9 * GB)
-    for devices in ((CARD,), (CARD, SHARED)):  # llama.cpp uses the card alone
-        machine(8 * GB, *devices)
-        check(gpu=9 * GB)
-    monkeypatch.setattr(memory_estimate.sys, "platform", "darwin")
-    with pytest.raises(ModelMemoryError, match="this machine"):
-        check(gpu=9 * GB)
+@pytest.mark.parametrize(("free", "devices", "needed"), FITTING.values(), ids=FITTING)
+def test_model_that_fits_is_not_refused(machine, free, devices, needed):
+    machine(free * GB, *devices)
+    check_fits("it", needed, "")
+
+
+@pytest.mark.parametrize(
+    ("platform", "free", "device", "needed", "problem"),
+    [
+        pytest.param("linux", 2, CARD, MemoryEstimate(11 * GB), r"RTX 5090 has 10\.0 GB free", id="GPU"),
+        pytest.param("linux", 2, CARD, MemoryEstimate(GB, 3 * GB), r"this machine has 2\.0 GB free", id="machine"),
+        pytest.param("linux", 8, SHARED, MemoryEstimate(9 * GB), r"this machine has 8\.0 GB free", id="shared memory"),
+        pytest.param("darwin", 8, CARD, MemoryEstimate(9 * GB), r"this machine has 8\.0 GB free", id="unified memory"),
+    ],
+)
+def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, free, device, needed, problem):
+    monkeypatch.setattr(memory_estimate.sys, "platform", platform)
+    machine(free * GB, device)
+    with pytest.raises(ModelMemoryError, match=problem):
+        check_fits("it", needed, "")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ def test_estimate_is_more_than_llama_cpp_allocates_and_not_twice_that(cells, fla
 def test_sizes_are_the_same_with_and_without_llama_cpp(tiny_path, tiny_repacked, opened):
     plain, gemma = (ModelSizes.of(read_header(path)) for path in (tiny_path, tiny_repacked))
     loaded = [opened(LlamaModel.load(path, CPU)) for path in (tiny_path, tiny_repacked)]
-    assert [each.sizes for each in loaded] == [plain, gemma]
+    assert [weights.sizes for weights in loaded] == [plain, gemma]
     assert plain.kv_bytes_per_token == 2 * 2 * 64 * 2
     assert gemma.kv_bytes_per_token < 2 * gemma.layers * 2 * gemma.heads * 64, "sliding layers have smaller heads"
     assert 0.9 * tiny_path.stat().st_size < loaded[0].weights.host < tiny_path.stat().st_size

@@ -1,26 +1,32 @@
-"""Loading of model files: what is read and what is refused."""
+"""Loading of model files: what is read, what is refused, copies as another architecture."""
 
+import errno
+import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 import tiny_masked
 
-from dg_lsp.backends.llamacpp import LlamaModel, devices
+from dg_lsp.backends.llamacpp import LlamaModel, devices, model
 from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
 from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
     ModelError,
+    ModelMemoryError,
     ModelNotFoundError,
     ModelUnsupportedError,
 )
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
+PER_REQUEST = ModelSettings(threads=1, gpu_layers=0, prompt_attention="per_request")
 
 
 def test_properties_of_a_model(write_model, tmp_path):
@@ -62,10 +68,10 @@ def test_broken_file_is_one_line_with_advice(tiny_path, tmp_path, damage):
     assert re.search("[;:,].* (download|name|use) ", str(caught.value))
 
 
-def test_missing_file_and_directory_are_refused(tmp_path):
-    for path, problem in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "directory")):
-        with pytest.raises(ModelNotFoundError, match=problem):
-            LlamaModel.load(path, CPU)
+@pytest.mark.parametrize(("name", "problem"), [("none.gguf", "does not exist"), ("", "directory")])
+def test_missing_file_and_directory_are_refused(tmp_path, name, problem):
+    with pytest.raises(ModelNotFoundError, match=problem):
+        LlamaModel.load(tmp_path / name, CPU)
 
 
 @pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])
@@ -127,9 +133,8 @@ def test_damaged_vocabulary_is_an_error(tiny_path, tmp_path, opened):
 
 
 def test_cpu_is_a_device():
-    found = devices()
-    assert any(device.kind == "cpu" and device.memory_total > 0 for device in found)
-    assert all(device.name and device.memory_free <= device.memory_total for device in found)
+    assert any(device.kind == "cpu" and device.memory_total > 0 for device in devices())
+    assert all(device.name and device.memory_free <= device.memory_total for device in devices())
 
 
 @pytest.mark.parametrize(("features", "is_used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX512 = 1 | ", True)])
@@ -159,3 +164,55 @@ def test_special_tokens_are_read_from_the_vocabulary(write_model, opened, has_fi
     files = {"file": (0, "{path}\n{code}"), "prompt_with_files": ("{files}", 0, "{path}\n", *prompt)}
     assert specials.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST, **files) if has_fim else None)
     assert specials.spellings["<|mask|>"] == 0
+
+
+@pytest.fixture(params=["in memory", "on disk"])
+def folder(request, monkeypatch, tmp_path):
+    """The folder for temporary files; a copy is a file in memory or a file there."""
+    if request.param == "in memory" and not model.IN_MEMORY:
+        pytest.skip("this system has no files in memory")
+    monkeypatch.setattr(model, "IN_MEMORY", request.param == "in memory")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def dream(tmp_path):
+    return tiny_masked.write(tmp_path / "dream.gguf", tiny_masked.make("dream"))
+
+
+def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):
+    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
+    denoiser = open_masked(dream, prompt_attention="per_request")
+    loaded = denoiser._model
+    assert loaded.has_cache
+    assert loaded.metadata["general.architecture"] == "qwen2"
+    assert loaded.metadata["general.relabelled_from"] == "dream"
+    assert loaded.path == dream
+    dream.unlink()
+    denoiser.prefill(0, token_ids(range(20, 50)))
+    (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))
+    assert len(np.unique(prediction.confidence)) > 1
+    assert not list(folder.iterdir())
+
+
+def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(model, "write_gguf", fail)
+    with pytest.raises(ModelError, match=r"No space left.*prompt_attention \(model\.sampler\) to exact"):
+        LlamaModel.load(dream, PER_REQUEST)
+    assert not list(folder.iterdir())
+
+
+def test_copy_that_does_not_fit_into_memory_or_of_a_split_model_is_refused(dream, tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "IN_MEMORY", True)
+    monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
+    with pytest.raises(ModelMemoryError, match=r"0 are free; set its prompt_attention"):
+        LlamaModel.load(dream, PER_REQUEST)
+    part = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
+    with pytest.raises(ModelUnsupportedError, match="several parts"):
+        LlamaModel.load(part, PER_REQUEST)

@@ -8,6 +8,7 @@ import tiny_masked
 from margins import check_close
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, kv_cache, memory_estimate
+from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
 from dg_lsp.context.document import Snapshot
@@ -35,8 +36,14 @@ def prompt(before=BEFORE, after=AFTER):
 
 
 @pytest.fixture
-def denoiser(open_denoiser):
-    return open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+def open_prefix_first(open_denoiser):
+    """Opens a model whose prompts begin with the prefix."""
+    return lambda: open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+
+
+@pytest.fixture
+def denoiser(open_prefix_first):
+    return open_prefix_first()
 
 
 def predict(denoiser, slot=0):
@@ -89,29 +96,24 @@ EDITS = {
 
 
 @pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
-def test_edit_moves_the_part_of_the_suffix_that_is_the_same(denoiser, before, after):
+def test_edit_moves_the_part_of_the_suffix_that_is_the_same_at_once_or_in_pieces(denoiser, before, after):
+    ids = prompt(before, after)
     denoiser.prefill(0, prompt())
     predict(denoiser)
-    ids = prompt(before, after)
     num_decoded = denoiser.prefill(0, ids)
     assert drift(denoiser) == 1
     assert num_decoded < len(after)
     assert denoiser.prefill(0, ids) == 0
     check_exact(denoiser, ids)
-
-
-@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
-def test_pieces_of_an_edit_move_the_suffix_as_the_whole_does(denoiser, before, after):
-    denoiser.prefill(0, prompt())
-    whole = denoiser.prefill(0, prompt(before, after))
     denoiser.prefill(0, NOTHING)
     denoiser.prefill(0, prompt())
-    ids, pieces = prompt(before, after), [16]
+    pieces = [denoiser.prefill(0, ids, 16)]
     while not is_whole(pieces[-1], ids, 16):
-        pieces.append(denoiser.prefill(0, ids, 16))
-        assert pieces[-1] <= 16
         assert drift(denoiser) > 0
-    assert sum(pieces[1:]) == whole
+        pieces.append(denoiser.prefill(0, ids, 16))
+    assert max(pieces) <= 16
+    assert sum(pieces) == num_decoded
+    assert drift(denoiser) > 0
     assert denoiser.prefill(0, ids) == 0
     check_exact(denoiser, ids)
 
@@ -155,10 +157,9 @@ def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
     typed = np.append(typed, OTHER[:2])
     assert denoiser.prefill(0, prompt(typed)) <= 16
     assert drift(denoiser) == 2
-    rest, again = [16, 16, 16, 10], [16, 16, 16, 16, 16, 10]
-    assert [denoiser.refresh(0) for _ in rest] == rest, "the refresh goes on where it was"
+    assert [denoiser.refresh(0) for _ in range(4)] == [16, 16, 16, 10], "the refresh goes on where it was"
     assert drift(denoiser) == 1, "the first tokens were decoded before the last edit"
-    assert refresh(denoiser) == again
+    assert refresh(denoiser) == [16, 16, 16, 16, 16, 10]
     assert refresh(denoiser) == []
     check_exact(denoiser, prompt(typed))
 
@@ -173,10 +174,10 @@ def test_suffix_is_decoded_again_after_many_edits(denoiser, monkeypatch):
     assert drifts == [1, 2, 3, 0, 1, 2, 3]
 
 
-def test_slots_move_independently_and_growth_keeps_moved_cells(open_denoiser, monkeypatch):
+def test_slots_move_independently_and_growth_keeps_moved_cells(open_prefix_first, monkeypatch):
     monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
     monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
-    denoiser = open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+    denoiser = open_prefix_first()
     for slot in (0, 1):
         denoiser.prefill(slot, prompt())
         denoiser.prefill(slot, prompt(BEFORE[: -1 - slot]))
@@ -214,11 +215,10 @@ REFUSED = {"positions of several dimensions": 8, "no rotary positions": -1}
 
 @pytest.mark.parametrize(("problem", "rope"), REFUSED.items(), ids=REFUSED)
 def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
-    open_denoiser, monkeypatch, caplog, problem, rope
+    open_prefix_first, monkeypatch, caplog, problem, rope
 ):
-    api = open_denoiser()._context._api
-    monkeypatch.setattr(api, "llama_model_rope_type", lambda _: rope)
-    denoiser = open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+    monkeypatch.setattr(library().api, "llama_model_rope_type", lambda _: rope)
+    denoiser = open_prefix_first()
     denoiser.prefill(0, BEFORE)
     assert problem not in caplog.text  # a prompt without a suffix
     denoiser.prefill(0, prompt())
@@ -227,37 +227,39 @@ def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
     assert drift(denoiser) == 0
 
 
-@pytest.mark.parametrize("kind", ["yarn", "linear"])
-def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind):
+@pytest.mark.parametrize(("kind", "problem"), [("yarn", "scaled rotations (yarn)"), ("linear", "")])
+def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind, problem):
     model = opened(LlamaModel.load(tiny_path, CPU))
     model.metadata = {**model.metadata, "qwen2.rope.scaling.type": kind}
-    assert model.shift_problem == ("scaled rotations (yarn)" if kind == "yarn" else "")
+    assert model.shift_problem == problem
 
 
-def test_sliding_windows_never_miss_cells(tiny_repacked, opened):
-    """llama.cpp reuses cells outside the window of 64 tokens; what needs them is decoded again."""
+@pytest.fixture
+def windowed(tiny_repacked, opened):
+    """A denoiser whose layers have sliding windows of 64 tokens."""
     model = LlamaModel.load(tiny_repacked, CPU)
     spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
-    denoiser = opened(LlamaDenoiser(model, spec, CPU))
+    return opened(LlamaDenoiser(model, spec, CPU))
+
+
+def test_sliding_windows_never_miss_cells(windowed):
+    """llama.cpp reuses cells outside the window; what needs them is decoded again."""
     typed, num_cheap = BEFORE, 0
     for number in range(40):
         typed = typed[:-1] if number % 3 == 2 else np.append(typed, rng.integers(110, 250))
-        num_cheap += denoiser.prefill(0, prompt(typed, AFTER[:18])) <= 16
-        denoiser.extend(0, token_ids(OTHER[:30]))
+        num_cheap += windowed.prefill(0, prompt(typed, AFTER[:18])) <= 16
+        windowed.extend(0, token_ids(OTHER[:30]))
     assert num_cheap > 30
     for before in (typed, typed[:36], typed):  # the second is a cursor jump to cells that have been reused
         ids = prompt(before, AFTER[:18])
-        denoiser.prefill(0, ids)
-        check_exact(denoiser, ids, FLAT)
+        windowed.prefill(0, ids)
+        check_exact(windowed, ids, FLAT)
 
 
-def test_suffix_as_wide_as_the_window_is_not_moved(tiny_repacked, opened):
-    model = LlamaModel.load(tiny_repacked, CPU)
-    spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
-    denoiser = opened(LlamaDenoiser(model, spec, CPU))
-    denoiser.prefill(0, prompt())
-    assert denoiser.prefill(0, prompt(BEFORE[:-1])) > 64
-    check_exact(denoiser, prompt(BEFORE[:-1]), FLAT)
+def test_suffix_as_wide_as_the_window_is_not_moved(windowed):
+    windowed.prefill(0, prompt())
+    assert windowed.prefill(0, prompt(BEFORE[:-1])) > 64
+    check_exact(windowed, prompt(BEFORE[:-1]), FLAT)
 
 
 def test_one_pass_of_a_refresh_for_each_key_keeps_the_drift_small(denoiser):
@@ -308,3 +310,4 @@ def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_
     assert drift(denoiser, result.slot) == (6 if is_moved else 0)
     assert len(list(engine.refresh())) >= (2 if is_moved else 0)
     assert drift(denoiser, result.slot) == 0
+    assert drift(denoiser, fill("").slot) == 0

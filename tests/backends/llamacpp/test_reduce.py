@@ -41,15 +41,15 @@ def test_threads_that_share_a_reduction_compute_the_same(monkeypatch, temperatur
     monkeypatch.setattr(reduction, "_SHARED_LOGITS", 1)
     logits = np.random.default_rng(1).normal(0, 3, (num_rows, 1000)).astype(np.float32)
     allowed = {num_rows - 1: token_ids([5, 8, 13])}
-    found, weights = [], []
+    reductions, weights = [], []
     for threads in (1, 3):
         reducer = Reducer((0, 3), expand_id=7, threads=threads)
-        found.append(reducer.reduce(logits.copy(), temperature, np.random.default_rng(0), allowed))
+        reductions.append(reducer.reduce(logits.copy(), temperature, np.random.default_rng(0), allowed))
         weights.append(reducer.weights(num_rows).copy())
     for name in FIELDS:
-        one, other = (getattr(each, name) for each in found)
-        assert np.allclose(one, other, rtol=1e-5, atol=1e-6), name
-        assert one.dtype == other.dtype
+        alone, shared = (getattr(reduction, name) for reduction in reductions)
+        assert np.allclose(alone, shared, rtol=1e-5, atol=1e-6), name
+        assert alone.dtype == shared.dtype
     assert np.allclose(*weights, rtol=1e-6)
     with pytest.raises(BackendError, match="no numbers"):
         reducer.reduce(np.full((num_rows, 1000), np.nan, np.float32), temperature, np.random.default_rng(0))

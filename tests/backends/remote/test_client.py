@@ -145,6 +145,7 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (chunked(event("w * "), end=b""), "broke the connection"),
         (b"\x16\x03\x01\x02\x00\x01", "broke the connection"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "response",
 )
 def test_invalid_response_is_an_error_that_does_not_quote_it(serve, model_of, response, message):
     server = serve(response)
@@ -167,11 +168,11 @@ def test_server_that_does_not_run_is_an_error(model_of):
 @pytest.mark.parametrize("status", ["301 Moved", "307 Temporary"])
 def test_redirect_is_not_followed(serve, model_of, monkeypatch, status):
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
-    other = serve(GOOD)
-    server = serve(reply("", status, Location=f"{other.url}/v1/completions"))
+    target = serve(GOOD)
+    server = serve(reply("", status, Location=f"{target.url}/v1/completions"))
     with pytest.raises(RemoteError, match="redirects to another address"):
         last_answer(model_of(server.url), QUERY)
-    assert (len(server.requests), other.requests) == (1, [])
+    assert (len(server.requests), target.requests) == (1, [])
 
 
 @pytest.mark.parametrize(

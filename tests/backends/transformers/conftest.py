@@ -72,11 +72,11 @@ def float32_models():
 def open_denoiser(float64_models, opened, monkeypatch):
     """Opens denoisers over the tiny network; `reduce` replaces the reduction of all of them."""
 
-    def open_one(network=float64_models[1], *, reduce=reduce_logits):
+    def open_network(network=float64_models[1], *, reduce=reduce_logits):
         monkeypatch.setattr(network_module, "reduce_logits", reduce)
         return opened(TransformersDenoiser(network, SPEC, None, 4))
 
-    return open_one
+    return open_network
 
 
 @pytest.fixture

@@ -115,19 +115,28 @@ def test_weights_that_are_not_finite_are_refused(copied, number):
         open_checkpoint(*read_folder(copied), CPU)
 
 
-def test_directories_of_other_models_are_refused(copied, tmp_path):
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ModelBrokenError, match=r"config\.json cannot be read"):
         read_folder(tmp_path)
-    edit(copied / "config.json", model_type="gemma4")
-    with pytest.raises(ModelUnsupportedError, match="gemma4"):
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"model_type": "gemma4"}, "gemma4"), ({"text_config": {}}, "download")],
+    ids=["another model", "no sizes"],
+)
+def test_checkpoints_of_other_models_are_refused(copied, changes, problem):
+    edit(copied / "config.json", **changes)
+    with pytest.raises(ModelUnsupportedError, match=problem):
         read_folder(copied)
-    config = json.loads((copied / "config.json").read_text())["text_config"]
-    edit(copied / "config.json", model_type="diffusion_gemma", text_config={})
-    with pytest.raises(ModelUnsupportedError, match="download"):
-        read_folder(copied)
-    edit(copied / "config.json", text_config=config | {"sliding_window": "wide"})
-    with pytest.raises(ModelBrokenError, match="download"):  # by transformers
-        open_checkpoint(*read_folder(copied), CPU)
+
+
+def test_sizes_that_transformers_refuses_are_reported(copied):
+    path = copied / "config.json"
+    edit(path, text_config=json.loads(path.read_text())["text_config"] | {"sliding_window": "wide"})
+    checkpoint, spec = read_folder(copied)
+    with pytest.raises(ModelBrokenError, match="download"):
+        open_checkpoint(checkpoint, spec, CPU)
 
 
 def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny_checkpoint, monkeypatch):
@@ -146,21 +155,48 @@ def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny
         check_memory(25_250_000_000, config, spec, 1, torch.bfloat16, torch.device("cpu"))
 
 
-def test_the_device_is_the_gpu_with_the_most_free_memory_unless_the_settings_name_another(monkeypatch):
-    with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
-        choose_device(ModelSettings(device="cuda:1"))
-    assert choose_device(CPU).type == "cpu"
-    with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
-        choose_device(ModelSettings(device="gpu"))
-    assert choose_device(ModelSettings()).type == "cpu"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(loader, "gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
-    for wanted in ("auto", "gpu", "gpu:1", "cuda:1"):
-        assert choose_device(ModelSettings(device=wanted)) == torch.device("cuda", 1)
-    assert choose_device(ModelSettings(device="gpu:0")) == torch.device("cuda", 0)
-    assert choose_device(ModelSettings(gpu_layers=0)).type == "cpu"
-    with pytest.raises(SettingsError, match="runs on one GPU"):
-        choose_device(ModelSettings(device="gpu:0,1"))
+@pytest.fixture
+def gpus(monkeypatch):
+    """`gpus(count)` makes torch list so many GPUs; each has more free memory than the one before it."""
+
+    def have(count):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(loader, "gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "settings", "device"),
+    [
+        pytest.param(0, ModelSettings(), "cpu", id="no GPU"),
+        pytest.param(2, CPU, "cpu", id="the CPU of the settings"),
+        pytest.param(2, ModelSettings(gpu_layers=0), "cpu", id="no layers on a GPU"),
+        pytest.param(2, ModelSettings(), "cuda:1", id="most free memory"),
+        pytest.param(2, ModelSettings(device="gpu"), "cuda:1", id="a GPU with most free memory"),
+        pytest.param(2, ModelSettings(device="gpu:0"), "cuda:0", id="the GPU of the settings"),
+        pytest.param(2, ModelSettings(device="cuda:1"), "cuda:1", id="torch's name of it"),
+    ],
+)
+def test_the_device_is_the_gpu_with_the_most_free_memory_unless_the_settings_name_another(
+    gpus, num_gpus, settings, device
+):
+    gpus(num_gpus)
+    assert choose_device(settings) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "device", "problem"),
+    [
+        pytest.param(0, "cuda:1", "torch finds 0 GPUs", id="a GPU by its number"),
+        pytest.param(0, "gpu", "torch finds 0 GPUs", id="any GPU"),
+        pytest.param(2, "gpu:0,1", "runs on one GPU", id="two GPUs"),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_an_error(gpus, num_gpus, device, problem):
+    gpus(num_gpus)
+    with pytest.raises(SettingsError, match=problem):
+        choose_device(ModelSettings(device=device))
 
 
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):

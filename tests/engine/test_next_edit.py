@@ -1,0 +1,97 @@
+"""The last edits are repeated where their tokens stand in the same context, and nowhere else."""
+
+import pytest
+
+from dg_lsp.context.document import LineIndex
+from dg_lsp.context.edit_history import EditHistory
+from dg_lsp.engine import next_edit
+from dg_lsp.engine.next_edit import repetitions
+
+
+def proposals(text, *edits):
+    """The lines that are proposed after edits, each of which replaces the first occurrence of a text."""
+    history = EditHistory()
+    for old, new in edits:
+        start = text.index(old)
+        history.change(text, start, start + len(old), new, 0.0)
+        text = text[:start] + new + text[start + len(old) :]
+    lines = LineIndex.of(text)
+    shown = []
+    for proposal in repetitions(lines, history.edits(text)):
+        start, end = lines.span(lines.line_at(proposal.start))
+        shown.append((text[start : proposal.start] + proposal.text + text[proposal.end : end]).strip())
+    return shown
+
+
+RENAMED = """\
+def scale(width, factor):
+    if width < 0:
+        raise ValueError(width)
+    return width * factor
+"""
+CALLS = """\
+first = load(path, mode)
+second = load(path, mode)
+third = load(other)
+"""
+ATTRIBUTES = """\
+    logger.warn("no connection")
+    retry()
+    logger.warn("still none")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "edits", "expected"),
+    [
+        (
+            RENAMED,
+            [("width", "length"), ("width <", "length <")],
+            {"raise ValueError(length)", "return length * factor"},
+        ),
+        (CALLS, [("mode)", "mode, strict=True)")], {"second = load(path, mode, strict=True)"}),
+        (ATTRIBUTES, [("logger.warn", "logger.warning")], {'logger.warning("still none")'}),
+        ("a = f(x, None)\nb = f(x, None)\n", [(", None", "")], {"b = f(x)"}),
+        ("swap(old, old)\nkeep\nswap(old, old)\n", [("old, old", "new, new")], {"swap(new, new)"}),
+        ("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}),
+    ],
+    ids=[
+        "a rename",
+        "an added argument",
+        "an attribute",
+        "a removed argument",
+        "two places of a line",
+        "emoji and CRLF",
+    ],
+)
+def test_an_edit_is_repeated(text, edits, expected):
+    assert set(proposals(text, *edits)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "edits"),
+    [
+        (RENAMED, []),
+        ("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")]),
+        ("a = width\nb = width\n", [("width", "length"), ("length", "width")]),
+        ("x = 1\n" * 400, [("x = 1", "y = 2")]),
+        ("", [("", "x")]),
+        ("'unclosed\n(((\n", [("(((", ")))")]),
+    ],
+    ids=["no edit", "another number", "an edit that is undone", "too many places", "an empty file", "broken code"],
+)
+def test_nothing_is_proposed_without_the_same_context(text, edits):
+    assert proposals(text, *edits) == []
+
+
+def test_an_edit_that_would_add_a_syntax_error_is_not_proposed(monkeypatch):
+    monkeypatch.setattr(next_edit, "MIN_CONFIDENCE", 0.0)
+    text = "size = load(path)\nuse(size = load(path))\n"
+    history = EditHistory()
+    history.change(text, 4, 4, ": int", 0.0)
+    text = text[:4] + ": int" + text[4:]
+    lines = LineIndex.of(text)
+    edits = history.edits(text)
+    [proposal] = next_edit.next_edits(lines, edits, "plaintext")
+    assert proposal.applied(text).splitlines()[1] == "use(size: int = load(path))"
+    assert next_edit.next_edits(lines, edits, "python") == []

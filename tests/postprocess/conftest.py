@@ -1,0 +1,19 @@
+"""The judgement of a fill at a marked position."""
+
+from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.postprocess.validate import judge
+
+
+def judged(marked, fill, language="python", *, max_lines=None, check_syntax=True, must_parse=False):
+    """`marked` is the text with `¦`, or with `|` if it has none, at the cursor."""
+    before, _, after = marked.partition("¦" if "¦" in marked else "|")
+    return judge(
+        fill if isinstance(fill, bytes) else fill.encode(),
+        snapshot=Snapshot("file:///x", 1, before + after, language),
+        offset=len(before),
+        cursor=Cursor.at(before + after, len(before)),
+        max_lines=max_lines,
+        score=-0.5,
+        check_syntax=check_syntax,
+        must_parse=must_parse,
+    )

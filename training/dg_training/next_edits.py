@@ -1,0 +1,61 @@
+"""Fits the weights of repeated edits, `dg_lsp/engine/next_edit.toml`, to the histories of repositories."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dg_lsp.bench.next_edit import NextEditCase, cases_of, cut_history
+from dg_lsp.context.document import LineIndex
+from dg_lsp.engine.next_edit import sites_of
+
+PENALTY = 1.0
+"""Weight of the squared weights, in examples."""
+NUM_STEPS = 12
+"""Steps of Newton's method; the last ones change nothing."""
+
+
+def examples(cases: Iterable[NextEditCase]) -> tuple[list[list[str]], list[bool]]:
+    """The features of every site, and whether the change of tokens at it is one of the commit's."""
+    features = list[list[str]]()
+    labels = list[bool]()
+    for case in cases:
+        lines = LineIndex.of("".join(case.lines))
+        for line, site in sites_of(lines, case.history):
+            features.append(["bias", *site.features(line - case.history[0].line)])
+            labels.append(case.changes(line, site.change))
+    return features, labels
+
+
+def fit(features: list[list[str]], labels: list[bool]) -> dict[str, float]:
+    """The weights of logistic regression by Newton's method."""
+    names = sorted({name for row in features for name in row})
+    column = {name: number for number, name in enumerate(names)}
+    matrix = np.zeros((len(features), len(names)), np.float32)
+    for number, row in enumerate(features):
+        matrix[number, [column[name] for name in row]] = 1
+    target = np.array(labels, np.float32)
+    weights = np.zeros(len(names))
+    for _ in range(NUM_STEPS):
+        probability = 1 / (1 + np.exp(-np.clip(matrix @ weights, -30, 30)))
+        slope = matrix.T @ (probability - target) + PENALTY * weights
+        curvature = (matrix * (probability * (1 - probability))[:, None]).T @ matrix
+        weights -= np.linalg.solve(curvature + PENALTY * np.eye(len(names)), slope)
+    return {name: round(float(weight), 2) for name, weight in zip(names, weights, strict=True)}
+
+
+def fit_repositories(repositories: Sequence[Path], num_files: int) -> tuple[dict[str, float], int]:
+    """The weights of the histories of repositories, and the number of examples."""
+    changes = [change for repository in repositories for change in cut_history(repository, num_files)]
+    features, labels = examples(case for change in changes for case in cases_of(change))
+    return fit(features, labels), len(labels)
+
+
+def write_weights(path: Path, weights: Mapping[str, float]) -> None:
+    """Writes the table that `dg_lsp.engine.next_edit` reads."""
+    lines = [f'"{name}" = {weight}\n' for name, weight in weights.items()]
+    path.write_text(
+        "# Weights of logistic regression, by feature; python -m dg_training next-edits writes them.\n"
+        "[weights]\n" + "".join(lines),
+        encoding="utf-8",
+    )
