@@ -22,9 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decode_run import SlotState
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
@@ -270,16 +268,9 @@ class Scheduler:
         return self._engine is None and self.ready.done() and self.ready.exception() is None
 
     @property
-    def footprint(self) -> Footprint:
-        """The model's memory now."""
-        engine = self._engine
-        return engine.footprint if engine is not None else Footprint()
-
-    @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """See `Engine.slots`; none while the model is closed."""
-        engine = self._engine
-        return engine.slots if engine is not None else ()
+    def engine(self) -> Engine | None:
+        """The engine while the model is open; only for what any thread may read."""
+        return self._engine
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
