@@ -104,7 +104,7 @@ class Starter:
         self._threads = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
-        open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
+        open_scheduler = partial(Scheduler, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
         server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, (rules := rules or AccessRules()))
         self.started.append(server)

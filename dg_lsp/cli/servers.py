@@ -137,7 +137,7 @@ def serve(
         origins=tuple(allow_origin or ()),
         max_queued=max_queued,
     )
-    open_scheduler = partial(Scheduler.of, loading.open_engine, device=SharedDevice())
+    open_scheduler = partial(Scheduler, loading.open_engine, device=SharedDevice())
     keep_heap_small()
     HttpServer((host, port), open_scheduler, settings, rules).run()
     return 0

@@ -77,7 +77,7 @@ class Pool:
         with self._lock:
             model = self._models.get(key)
             if model is None or model.state == "failed":  # what was missing may be there by now
-                scheduler = Scheduler.of(self._open, settings, self._device)
+                scheduler = Scheduler(self._open, settings, self._device)
                 model = self._models[key] = _Model(key, settings.model.name, scheduler)
             model.timer.cancel()
             model.num_sessions += 1

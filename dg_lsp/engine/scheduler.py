@@ -22,9 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decode_run import SlotState
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
@@ -187,26 +185,23 @@ class Scheduler:
 
     def __init__(
         self,
-        open_engine: Callable[[], Engine],
-        settings: CompletionSettings,
-        idle_seconds: float = 0.0,
+        open_engine: Callable[[Settings], Engine],
+        settings: Settings,
         device: SharedDevice | None = None,
     ) -> None:
-        """After `idle_seconds` without work the model is closed until the next request; 0 keeps it open.
-
-        `device` is that of the other models of the process.
-        """
+        """Starts to open the model of these settings; `device` is that of the other models of the process."""
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
         self.listeners: tuple[SchedulerListener, ...] = ()
         """Receive the events of the requests that bring no listeners."""
-        self._open_engine = open_engine
+        self._open_engine = partial(open_engine, settings)
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
-        self._settings = settings  # of requests that bring no settings
-        self._idle_seconds = min(idle_seconds, threading.TIMEOUT_MAX) or None
-        self._device = device or SharedDevice()
+        self._settings = settings.completion  # of requests that bring no settings
+        self._idle_seconds = settings.model.idle_seconds or None
+        # a model on a server shares no device with the others
+        self._device = SharedDevice() if device is None or settings.is_remote else device
         self._cache = CompletionCache()
         self._queue = RequestQueue()
         self._active: Job | None = None
@@ -214,14 +209,6 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
         self._thread.start()
-
-    @classmethod
-    def of(
-        cls, open_engine: Callable[[Settings], Engine], settings: Settings, device: SharedDevice | None = None
-    ) -> "Scheduler":
-        """A scheduler that starts to open the model of these settings; `device` as in the constructor."""
-        device = None if settings.is_remote else device  # a server computes elsewhere
-        return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds, device)
 
     def submit(
         self,
@@ -281,16 +268,9 @@ class Scheduler:
         return self._engine is None and self.ready.done() and self.ready.exception() is None
 
     @property
-    def footprint(self) -> Footprint:
-        """The model's memory now."""
-        engine = self._engine
-        return engine.footprint if engine is not None else Footprint()
-
-    @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """See `Engine.slots`; none while the model is closed."""
-        engine = self._engine
-        return engine.slots if engine is not None else ()
+    def engine(self) -> Engine | None:
+        """The engine while the model is open; only for what any thread may read."""
+        return self._engine
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.

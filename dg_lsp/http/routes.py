@@ -298,10 +298,9 @@ async def props(service: RequestService) -> Json:
 async def slots(service: RequestService) -> list[Json]:
     """One object per slot of the prompt cache; none for a remote server."""
     size = service.context_size
-    return [
-        {"id": number, "n_ctx": size, "is_processing": slot.is_busy}
-        for number, slot in enumerate(service.models.completion.slots)
-    ]
+    engine = service.models.completion.engine
+    states = () if engine is None else engine.slots
+    return [{"id": number, "n_ctx": size, "is_processing": slot.is_busy} for number, slot in enumerate(states)]
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -161,8 +161,9 @@ class Service:
     @property
     def context_size(self) -> int:
         """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
-        spec = self.engine.spec
-        return self.models.completion.footprint.context_size or spec.max_prompt_tokens + spec.longest_block
+        engine = self.models.completion.engine
+        size = 0 if engine is None else engine.footprint.context_size
+        return size or self.engine.spec.max_prompt_tokens + self.engine.spec.longest_block
 
     def engine_of(self, scheduler: Scheduler) -> Engine:
         """The open engine of a scheduler.

@@ -258,7 +258,7 @@ def serve_tcp(
 def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
     keep_heap_small()
     device = SharedDevice()
-    return create_server(lambda merged: Scheduler.of(open_engine, merged, device), settings, over)
+    return create_server(lambda merged: Scheduler(open_engine, merged, device), settings, over)
 
 
 async def serve(

@@ -11,7 +11,7 @@ from dg_lsp.diffusion.denoiser import Footprint, Prediction
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 NO_HURRY = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 """Results do not depend on the load of the machine."""
@@ -118,12 +118,13 @@ def scheduler_of():
     """A scheduler over a denoiser; `before` runs each time the model is opened."""
     schedulers = []
 
-    def make(denoiser, settings=LONG, before=lambda: None, **options):
-        def open_engine():
+    def make(denoiser, settings=LONG, before=lambda: None, idle_seconds=0.0, engine=LocalEngine):
+        def open_engine(_settings):
             before()
-            return LocalEngine(denoiser, denoiser.tokenizer, settings)
+            return engine(denoiser, denoiser.tokenizer, settings)
 
-        schedulers.append(Scheduler(open_engine, settings, **options))
+        model = ModelSettings(idle_seconds=idle_seconds)
+        schedulers.append(Scheduler(open_engine, Settings(model=model, completion=settings)))
         return schedulers[-1]
 
     yield make

@@ -98,7 +98,7 @@ def test_a_cancelled_request_stops_between_two_pieces(scheduler_of):
     denoiser.allowed.release(1000)
     wait_until(lambda: is_idle(scheduler))
     assert (denoiser.num_prefilled < len(TEXT), denoiser.num_steps) == (True, 0)
-    assert scheduler.slots[-1].num_tokens <= denoiser.num_prefilled
+    assert scheduler.engine.slots[-1].num_tokens <= denoiser.num_prefilled
 
 
 @pytest.mark.usefixtures("short_pieces")

@@ -63,7 +63,7 @@ def open_models(device):
                 raise denoiser
             return LocalEngine(denoiser, denoiser.tokenizer, LONG)
 
-        models = ResidentModels.open(lambda own: Scheduler.of(open_engine, own, device), settings)
+        models = ResidentModels.open(lambda own: Scheduler(open_engine, own, device), settings)
         made.append(models)
         for scheduler in models.schedulers:
             wait_until(scheduler.ready.done)

@@ -15,7 +15,7 @@ from dg_lsp.settings import Settings
 
 
 def make_server(open_engine):
-    return HttpServer(("127.0.0.1", 0), partial(Scheduler.of, open_engine), Settings(), AccessRules())
+    return HttpServer(("127.0.0.1", 0), partial(Scheduler, open_engine), Settings(), AccessRules())
 
 
 def test_stopping_the_server_answers_waiting_requests(gated):

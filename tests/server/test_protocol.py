@@ -28,7 +28,7 @@ class Session:
     """A server with one open document, and all that it sends."""
 
     def __init__(self, engine=None, **initialize):
-        self.server = create_server(partial(Scheduler.of, lambda _: engine), Settings())
+        self.server = create_server(partial(Scheduler, lambda _: engine), Settings())
         self.sent = []
         self.server.protocol.set_writer(self)
         self.call("initialize", {"capabilities": {}, **initialize}, msg_id="first")

@@ -139,7 +139,7 @@ async def _connection(client, rng, figures, has_ended):
     """One connection, which ends as clients end it or with a broken frame."""
     report = partial(figures.add, "unexpected")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
-    server = create_server(partial(Scheduler.of, _open_engine), Settings())
+    server = create_server(partial(Scheduler, _open_engine), Settings())
     inbox = Inbox()
     reader = asyncio.StreamReader()
     feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures, has_ended))
