@@ -262,7 +262,8 @@ class Server(LanguageServer):
         self.acceptance.settle()  # what is due is judged by the text before the change
         applied = self.documents.change(identifier, changes)
         self.acceptance.change(document.uri, applied)
-        self.next_edits.change(document.uri, document.lines.text, applied)
+        if not self.exclusion.is_excluded(document.snapshot()):
+            self.next_edits.change(document.uri, document.lines.text, applied)
         self.settle()
         self.cancel_stale(document.uri)
 

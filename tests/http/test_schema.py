@@ -5,7 +5,7 @@ import json
 import pytest
 import schemathesis
 from chatty import chatty
-from dg_lsp.sampler_options import SAMPLER_BOUNDS
+from dg_lsp.settings import SAMPLER_BOUNDS
 from http_server import CHATS, OPENAI, check_answers, check_errors
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks

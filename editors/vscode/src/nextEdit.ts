@@ -35,7 +35,12 @@ export class NextEdits implements vscode.Disposable {
       vscode.commands.registerCommand("dg-lsp.nextEdit", () => this.next()),
       vscode.commands.registerCommand("dg-lsp.allNextEdits", () => this.all()),
       vscode.commands.registerCommand("dg-lsp.hideNextEdit", () => this.hide()),
-      vscode.workspace.onDidChangeTextDocument(({ document }) => document === this.shown?.document && this.hide()),
+      vscode.workspace.onDidChangeTextDocument(({ document, contentChanges }) => {
+        // saving a document is a change without content
+        if (document === this.shown?.document && contentChanges.length > 0) {
+          this.hide();
+        }
+      }),
       vscode.window.onDidChangeActiveTextEditor(() => this.hide()),
       vscode.window.onDidChangeTextEditorSelection(({ selections }) => {
         if (selections[0].active.line !== this.shown?.range.start.line) {
@@ -59,7 +64,7 @@ export class NextEdits implements vscode.Disposable {
     const editor = vscode.window.activeTextEditor;
     const [first, ...others] = await this.request(editor);
     if (editor !== undefined && first !== undefined) {
-      this.show(editor, first, others.length + 1);
+      await this.show(editor, first, others.length + 1);
     }
   }
 
@@ -87,16 +92,16 @@ export class NextEdits implements vscode.Disposable {
     return answer.edits;
   }
 
-  private show(editor: vscode.TextEditor, edit: Edit, numPlaces: number): void {
+  private async show(editor: vscode.TextEditor, edit: Edit, numPlaces: number): Promise<void> {
     const range = asRange(edit);
     const line = editor.document.lineAt(range.start.line);
     const before = line.text.slice(0, range.start.character);
     const contentText = `→ ${(before + edit.text + line.text.slice(range.end.character)).trim()}`;
     editor.selection = new vscode.Selection(range.start, range.start);
     editor.revealRange(range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
-    editor.setDecorations(this.decoration, [{ range: line.range, renderOptions: { after: { contentText } } }]);
     this.shown = { document: editor.document, version: editor.document.version, edit, range };
-    void vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", true);
+    await vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", true);
+    editor.setDecorations(this.decoration, [{ range: line.range, renderOptions: { after: { contentText } } }]);
     this.session.notify("textDocument/didShowInlineEdit", { item: edit });
     if (numPlaces > 1) {
       vscode.window.setStatusBarMessage(`dg-lsp: one of ${numPlaces} places; Tab makes this edit`, 5000);
