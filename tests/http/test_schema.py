@@ -5,7 +5,6 @@ import json
 import pytest
 import schemathesis
 from chatty import chatty
-from dg_lsp.settings import SAMPLER_BOUNDS
 from http_server import CHATS, OPENAI, check_answers, check_errors
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
@@ -15,7 +14,7 @@ from dg_lsp.http.app import create_app
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.schemas import SAMPLER_FIELDS
 from dg_lsp.http.service import Service
-from dg_lsp.settings import Settings
+from dg_lsp.settings import SAMPLER_BOUNDS, Settings
 
 ALWAYS_ANSWERED = {"/infill", "/v1/fim/completions"}
 """Elsewhere a valid body may lack what a template or a model needs."""
