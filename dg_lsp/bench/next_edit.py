@@ -67,11 +67,9 @@ class NextEditCase:
 
     def is_right(self, proposal: Proposal) -> bool:
         """Whether a proposal makes one of the remaining edits; blanks inside a line do not count."""
-        text = "".join(self.lines)
-        index = LineIndex.of(text)
-        line = index.line_at(proposal.start)
-        start, end = index.span(line)
-        proposed = text[start : proposal.start] + proposal.text + text[proposal.end : end]
+        lines = LineIndex.of("".join(self.lines))
+        line = lines.line_at(proposal.start)
+        _, proposed = proposal.changed_line(lines)
         return any(
             edit.start == line and edit.end == line + 1 and proposed.split() == edit.text.split()
             for edit in self.remaining
@@ -216,8 +214,7 @@ def measure(case: NextEditCase, language: str) -> Outcome:
     spent = 1e3 * (time.perf_counter() - began)
     if proposal is None:
         return Outcome(language, spent)
-    start, end = lines.span(lines.line_at(proposal.start))
-    proposed = text[start : proposal.start] + proposal.text + text[proposal.end : end]
+    _, proposed = proposal.changed_line(lines)
     return Outcome(
         language,
         spent,

@@ -20,7 +20,7 @@ from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser
 
 NUM_EDITS = 4
-"""The newest edits are repeated, so many of them."""
+"""The number of newest edits that are repeated."""
 CONTEXT = 6
 """Tokens on each side of a change that are compared."""
 MAX_CHANGES = 6
@@ -37,12 +37,13 @@ MAX_NEARBY = 80
 """Characters before a site that its context is read from."""
 MAX_PROPOSALS = 20
 MIN_CONFIDENCE = 0.6
-"""On histories that the weights were not fitted to, 55 % of the first proposals are right (docs/log.md)."""
+"""On histories that the weights were not fitted to, 58 % of the shown proposals are right (docs/log.md)."""
 _TOKEN = re.compile(
     r"""[^\W\d]\w* | \d[\w.]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \n """
     r"""| == | != | <= | >= | => | -> | := | && | \|\| | :: | \.\.\. | \S""",
     re.VERBOSE,
 )
+"""The tokens of a text in any language; a line end is a token, blanks are none."""
 _NAME = re.compile(r"[^\W\d]\w*")
 _BLANKS = r"[ \t]*"
 
@@ -59,6 +60,11 @@ class Proposal:
     def applied(self, text: str) -> str:
         """The text with the edit."""
         return text[: self.start] + self.text + text[self.end :]
+
+    def changed_line(self, lines: LineIndex) -> tuple[str, str]:
+        """The line that the edit is in, and what it becomes, both without the line end."""
+        start, end = lines.span(lines.line_at(self.start))
+        return lines.text[start:end], lines.text[start : self.start] + self.text + lines.text[self.end : end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +213,9 @@ def _repeated_changes(edits: Sequence[Edit]) -> Iterator[tuple[list[TokenChange]
 
 def changes_of(edit: Edit) -> list[TokenChange]:
     """The changes of tokens that an edit consists of; none if the edit is no pattern."""
-    old, new = _tokens(edit.old), _tokens(edit.new)
-    old_words, new_words = [token.text for token in old], [token.text for token in new]
+    old_words = _TOKEN.findall(edit.old)
+    new = list(_TOKEN.finditer(edit.new))
+    new_words = [token[0] for token in new]
     before = _TOKEN.findall(edit.before)
     after = _TOKEN.findall(edit.after)
     matcher = SequenceMatcher(None, old_words, new_words, autojunk=False)
@@ -221,10 +228,10 @@ def changes_of(edit: Edit) -> list[TokenChange]:
         if len(removed) > MAX_OLD or len(added) > MAX_NEW or "\n" in removed or "\n" in added:
             continue
         if removed and added:
-            start, end = new[new_start].start, new[new_end - 1].end
+            start, end = new[new_start].start(), new[new_end - 1].end()
         else:
-            start = new[new_start - 1].end if new_start else 0
-            end = new[new_end].start if new_end < len(new) else len(edit.new)
+            start = new[new_start - 1].end() if new_start else 0
+            end = new[new_end].start() if new_end < len(new) else len(edit.new)
         change = TokenChange(
             old=tuple(removed),
             new=tuple(added),
@@ -286,18 +293,6 @@ def _spelled(tokens: Sequence[str]) -> str:
     """An expression for tokens with any blanks between them."""
     end = r"\b" if tokens and _NAME.fullmatch(tokens[-1]) else ""
     return _BLANKS.join(map(re.escape, tokens)) + end
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str
-    start: int
-    end: int
-
-
-def _tokens(text: str) -> list[_Token]:
-    """The tokens of a text in any language; a line end is a token, blanks are none."""
-    return [_Token(match[0], match.start(), match.end()) for match in _TOKEN.finditer(text)]
 
 
 def _num_common(first: Sequence[str], second: Sequence[str]) -> int:

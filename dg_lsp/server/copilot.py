@@ -18,7 +18,6 @@ from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document, minimal_changes
-from dg_lsp.server.next_edit import changed_line
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -59,7 +58,7 @@ def did_show_edit(ls: Server, params: Any) -> None:
         return
     start, end = ls.documents.offsets(document.lines, span)
     proposal = Proposal(start, end, str(_field(params, "item", "text")), 0.0)
-    ls.next_edits.record_shown(document.uri, *changed_line(document, proposal))
+    ls.next_edits.record_shown(document.uri, *proposal.changed_line(document.lines))
 
 
 def did_accept_part(ls: Server, params: Any) -> None:

@@ -81,16 +81,9 @@ class NextEditProvider:
         return _proposals(document, edits, past)
 
 
-def changed_line(document: Document, proposal: Proposal) -> tuple[str, str]:
-    """The line of a proposal, and what it would become."""
-    text = document.lines.text
-    start, end = document.lines.span(document.lines.line_at(proposal.start))
-    return text[start:end], text[start : proposal.start] + proposal.text + text[proposal.end : end]
-
-
 def _proposals(document: Document, edits: Sequence[Edit], past: _Past) -> NextEdits:
     proposals = next_edits(document.lines, edits, document.language)
     if not proposals:
         return NextEdits(reason="no recent edit is likely to be repeated elsewhere")
-    left = [proposal for proposal in proposals if changed_line(document, proposal) not in past.dismissed]
+    left = [proposal for proposal in proposals if proposal.changed_line(document.lines) not in past.dismissed]
     return NextEdits(left) if left else NextEdits(reason="the user has gone on without this edit before")

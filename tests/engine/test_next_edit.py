@@ -16,11 +16,7 @@ def proposals(text, *edits):
         history.change(text, start, start + len(old), new, 0.0)
         text = text[:start] + new + text[start + len(old) :]
     lines = LineIndex.of(text)
-    shown = []
-    for proposal in repetitions(lines, history.edits(text)):
-        start, end = lines.span(lines.line_at(proposal.start))
-        shown.append((text[start : proposal.start] + proposal.text + text[proposal.end : end]).strip())
-    return shown
+    return [proposal.changed_line(lines)[1].strip() for proposal in repetitions(lines, history.edits(text))]
 
 
 RENAMED = """\

@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.server.documents import Change, Document, DocumentStore
-from dg_lsp.server.next_edit import NextEditProvider, changed_line
+from dg_lsp.server.next_edit import NextEditProvider
 
 URI = "file:///a.py"
 TEXT = "first = load(path, mode)\nsecond = load(path, mode)\n"
@@ -47,7 +47,7 @@ def edited():
 
 def test_a_repeated_edit_is_proposed_after_a_pause(edited):
     [proposal] = edited.propose().proposals
-    assert changed_line(edited.document, proposal) == PROPOSED
+    assert proposal.changed_line(edited.document.lines) == PROPOSED
 
 
 def test_the_server_waits_for_the_pause(edited, monkeypatch):
