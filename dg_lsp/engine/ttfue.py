@@ -29,7 +29,6 @@ class AcceptedPart(StrEnum):
     WHOLE = "whole"
     LINE = "line"  # up to the end of one of its lines
     WORDS = "words"
-    TYPED = "typed"  # typed by hand to its end
     NONE = "none"
 
 

@@ -89,7 +89,6 @@ class Server(LanguageServer):
         self._closing = asyncio.Lock()
         """Held while models are replaced, because new models are opened after the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
-        self._settlement: asyncio.TimerHandle | None = None
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """Writes one line to the client's log."""
@@ -341,13 +340,8 @@ class Server(LanguageServer):
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def settle(self) -> None:
-        """Judges the completions that are due, and schedules the next call for when the next completion is due."""
-        if self._settlement is not None:
-            self._settlement.cancel()
-            self._settlement = None
+        """Judges the completions that are due, and displays the counts."""
         self.acceptance.settle()
-        if (seconds := self.acceptance.seconds_until_due) is not None and self.exit_code is None:
-            self._settlement = asyncio.get_running_loop().call_later(seconds, self.settle)
         self.status.update()
 
     def _record_outcome(self, outcome: Outcome) -> None:
@@ -373,8 +367,6 @@ class Server(LanguageServer):
 
     def close(self) -> None:
         """Ends the session: judges its completions now, and releases its models."""
-        if self._settlement is not None:
-            self._settlement.cancel()
         self.acceptance.close()
         if self._models is not None:
             self._models.close()
