@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dg_lsp.bench.metrics import Table
-from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.layout import Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import configure, open_local
 from dg_lsp.cli.options import ModelOptions
@@ -158,7 +157,7 @@ def measure_steps(
     other_prompt = token_ids([(int(prompt[0]) + 1) % spec.vocab_size])
     jobs = [(prefill(other_prompt), prefill(prompt)), (prefill(prompt[:-NUM_EXTENDED]), prefill(prompt))]
     for length in canvas_lengths:
-        canvas = open_canvas(prompt, spec, length, rng).canvas_ids
+        canvas = Layout(prompt).canvas(length, spec, rng).canvas_ids
         jobs.append((nothing, partial(denoiser.predict, 0, [canvas], 0.0, rng)))
     jobs += [(prefill(prompt[:-size]), partial(denoiser.extend, 0, prompt[-size:])) for size in sizes]
     whole, extended, *joined_ms = medians(jobs, rounds)
@@ -177,7 +176,7 @@ def measure_batches(
     denoiser.prefill(0, prompt)
     batches = {}
     for length in canvas_lengths:
-        canvas = open_canvas(prompt, denoiser.spec, length, rng).canvas_ids
+        canvas = Layout(prompt).canvas(length, denoiser.spec, rng).canvas_ids
         jobs: dict[int, Job] = {}
         for count in BATCH_SIZES:
             with suppress(RequestError):  # they do not fit into the context

@@ -1,24 +1,16 @@
-"""Chat templates and the prompts built with them: conversations, instruct fills and instruct rewrites."""
+"""Conversations in a model's chat template, texts to continue, and the thought before an answer."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 
 import numpy as np
 
 from dg_lsp.canvas.chat_template import ChatTemplate, TemplateError, TemplateRefusedError, render, render_here
-from dg_lsp.canvas.fim import SUFFIX_SHARE, encode_after, fitting
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, end_of, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.context.snippets import Snippet
-from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-
-MAX_LINE_HEAD = 24
-"""Frozen tokens of the cursor's line; the beginning of a longer line goes into the prompt."""
-_FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 
 
 class Role(StrEnum):
@@ -60,54 +52,6 @@ _SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Za-z_]{1,32}\]")
 """What may spell a special token; the vocabulary decides."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
-    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
-
-    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
-    """
-
-    before: str
-    opening: str
-    closing: str = ""
-
-
-CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
-"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
-FILL = PromptTemplate(
-    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
-    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
-    opening="<GAP>",
-)
-REWRITE = PromptTemplate(
-    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
-    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
-    opening="<PART>\n",
-    closing="</PART>\n",
-)
-SNIPPETS_HEADING = "Other code, for reference:\n\n"
-
-
-def template_words(prompt: Prompt) -> dict[str, str]:
-    """The words that a `PromptTemplate` takes from a prompt."""
-    path, language = prompt.path or "a file", prompt.language or "text"
-    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
-
-
-def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
-    """One snippet before a question."""
-    code = snippet.text.strip("\n")
-    return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
-
-
-def fence_of(prompt: Prompt) -> str:
-    """A code fence longer than any in the code."""
-    snippets = (chunk.text for chunk in prompt.snippets.chunks)
-    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
-    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
-    return "`" * max(3, longest + 1)
-
-
 def has_template(spec: ModelSpec) -> bool:
     """The model has a chat template that this version supports."""
     return spec.template in TEMPLATES or spec.chat_template is not None
@@ -122,7 +66,7 @@ def can_think(spec: ModelSpec) -> bool:
 def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, *, is_thinking: bool = False) -> str:
     """The conversation in the model's chat template, up to the beginning of the answer's text.
 
-    Special tokens that are spelled in a message are broken by `_breaker` and stay text in `encoded`.
+    Special tokens that are spelled in a message are broken by `escaped` and stay text in `encoded`.
 
     Raises:
         ModelUnsupportedError: the model has no chat template, or one that cannot be used.
@@ -138,7 +82,7 @@ def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, *, is
             raise ModelUnsupportedError(
                 f"{spec.name} has no token {spelling}, which its chat template needs; choose another prompt format"
             )
-    messages = tuple((turn.role.value, _broken(turn.text, tokenizer)) for turn in turns)
+    messages = tuple((turn.role.value, escaped(turn.text, tokenizer)) for turn in turns)
     try:
         return (render_here if is_own else render)(template, messages, is_thinking)
     except TemplateRefusedError as error:
@@ -190,7 +134,9 @@ def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> 
     return before.removeprefix(opening_tag).strip("\n"), after.lstrip("\n")
 
 
-def _broken(text: str, tokenizer: Tokenizer) -> str:
+def escaped(text: str, tokenizer: Tokenizer) -> str:
+    """The text with the special tokens that are spelled in it broken, so that `encoded` leaves them text."""
+
     def broken(spelling: re.Match[str]) -> str:
         return spelling[0][0] + _BREAK + spelling[0][1:] if tokenizer.special(spelling[0]) is not None else spelling[0]
 
@@ -242,74 +188,3 @@ def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec, max_tokens: int) 
         advice = "shorten it, or raise model.context_length up to what the model was trained for"
         raise RequestError(f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {limit}: {advice}")
     return Layout(prompt_ids, before_ids=prompt_ids)
-
-
-def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a fill: the answer begins with the line of the cursor. Raises as `rendered` does."""
-    cut = prompt.prefix.rfind("\n") + 1
-    line = tokenizer.encode(prompt.prefix[cut:])
-    excess = max(0, len(line) - MAX_LINE_HEAD)
-    excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
-    above = token_ids(np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]]))
-    return _layout(FILL, prompt, tokenizer, spec, max_tokens, above=above, selection=NOTHING, answer=line[excess:])
-
-
-def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a rewrite: the answer begins with the selection's indentation. Raises as `instruct_layout` does."""
-    lines = prompt.selection.removesuffix("\n") + "\n"
-    indentation = lines[: len(lines) - len(lines.lstrip(" "))]
-    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, indentation))
-    return _layout(REWRITE, prompt, tokenizer, spec, max_tokens, above=above, selection=selection, answer=answer)
-
-
-def _layout(
-    template: PromptTemplate,
-    prompt: Prompt,
-    tokenizer: Tokenizer,
-    spec: ModelSpec,
-    max_tokens: int,
-    *,
-    above: TokenIds,
-    selection: TokenIds,
-    answer: TokenIds,
-) -> Layout:
-    """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
-    words = template_words(prompt)
-    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
-    opening, closing = _around_question(tokenizer, spec)
-    fence, question = words["fence"], template.before.format(**words)
-    room = int(max_tokens * prompt.snippets.share)
-    if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
-        pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(question)]
-        before = token_ids(np.concatenate(pieces))
-    else:
-        before = _joined(opening, question, tokenizer)
-    after = _joined(closing, CODE_CLOSING.format(**words), tokenizer, is_before=True)
-    marked = [encode(template.opening), selection, encode(template.closing)]
-    room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
-    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix), prompt.ahead)
-    return Layout(
-        token_ids(np.concatenate([before, shown, *marked, suffix, after])),
-        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
-        before_ids=token_ids(np.concatenate([shown, answer])),
-        after_ids=suffix,
-        stop=fence,
-    )
-
-
-_QUESTION = "\U000f1e58"
-
-
-def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:
-    """What the chat template writes before and after a single question."""
-    before, mark, after = rendered((Turn(Role.USER, _QUESTION),), tokenizer, spec).partition(_QUESTION)
-    if not mark:
-        raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
-    return before, after
-
-
-def _joined(template: str, text: str, tokenizer: Tokenizer, *, is_before: bool = False) -> TokenIds:
-    """Ids of a part of a template and of the text after it, or before it, tokenized together."""
-    text = _broken(text, tokenizer)
-    return encoded(text + template if is_before else template + text, tokenizer)

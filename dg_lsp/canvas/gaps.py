@@ -15,9 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dg_lsp.canvas.chat import CODE_CLOSING, rewrite_layout, template_words
 from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
-from dg_lsp.canvas.prompt_format import GAP_LENGTHS, PASS_TOKENS, layout_of, num_frozen
+from dg_lsp.canvas.prompt_format import (
+    CODE_CLOSING,
+    GAP_LENGTHS,
+    PASS_TOKENS,
+    layout_of,
+    num_frozen,
+    rewrite_layout,
+    template_words,
+)
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.window import Prompt
 

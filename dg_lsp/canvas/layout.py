@@ -220,12 +220,9 @@ def noise(spec: ModelSpec, length: int, rng: np.random.Generator) -> TokenIds:
     return rng.integers(0, spec.vocab_size, length, dtype=np.int32)
 
 
-def end_of(ids: TokenIds, room: int, ahead: int = 0) -> TokenIds:
-    """The last tokens that fit, cut in steps of an eighth of the room, so that a cached prompt rarely moves.
-
-    The start is that of `ahead` more tokens.
-    """
-    excess = len(ids) + min(ahead, room // 2) - room
+def end_of(ids: TokenIds, room: int) -> TokenIds:
+    """The last tokens that fit, cut in steps of an eighth of the room, so that a cached prompt rarely moves."""
+    excess = len(ids) - room
     if excess <= 0:
         return ids
     stride = max(1, room // 8)

@@ -1,22 +1,32 @@
-"""Prompt of a cursor position, and the layout function of a prompt format.
+"""Prompts of code: the text around a cursor in the format of a model, and the layout of each format.
 
-Infill layouts are for models that fill masks anywhere but have no fill-in-the-middle tokens: the prefix's tail and the
-suffix's head are frozen in the canvas around a gap. Its length is unknown, so several are tried in one pass; all
-canvases of a pass are equally long, and a shorter gap sees more of the suffix.
+- `fim` and `prefix`: an open canvas after a prompt with prefix and suffix, or with the prefix alone. If the suffix
+  comes first, typing changes only the end of the prompt, and the KV cache keeps the rest. Prefix and suffix are
+  tokenized separately, as in training.
+- `infill`: for models that fill masks anywhere but have no fill-in-the-middle tokens. The prefix's tail and the
+  suffix's head are frozen in the canvas around a gap. Its length is unknown, so several are tried in one pass; all
+  canvases of a pass are equally long, and a shorter gap sees more of the suffix.
+- `instruct`: a question in a chat template; the answer begins with known code that is frozen in the canvas.
 """
 
-from dataclasses import replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from dg_lsp.canvas.chat import TEMPLATES, has_template, instruct_layout
-from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout, snippet_ids
-from dg_lsp.canvas.layout import Layout, Tokenizer, end_of, token_ids
-from dg_lsp.canvas.spec import ModelSpec, PromptFormat
+from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, has_template, rendered
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, end_of, token_ids
+from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import PLAIN, language_id_of, language_of
+from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
-from dg_lsp.errors import RequestError
+from dg_lsp.errors import ModelUnsupportedError, RequestError
 
+SUFFIX_SHARE = 0.3
+"""Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
 GAP_LENGTHS = (4, 8, 16, 32)
 """Default gap lengths in tokens."""
 PREFIX_TAIL = 8
@@ -25,8 +35,216 @@ MIN_SUFFIX = 8
 """Suffix tokens in the canvas, at least, if there are as many."""
 PASS_TOKENS = 256
 """Tokens of all canvases of one pass: what every runtime has room for."""
+MAX_LINE_HEAD = 24
+"""Frozen tokens of the cursor's line in an answer; the beginning of a longer line goes into the prompt."""
+_FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 _CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
+
+    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
+    """
+
+    before: str
+    opening: str
+    closing: str = ""
+
+
+CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
+"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
+FILL = PromptTemplate(
+    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
+    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
+    opening="<GAP>",
+)
+REWRITE = PromptTemplate(
+    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
+    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
+    opening="<PART>\n",
+    closing="</PART>\n",
+)
+SNIPPETS_HEADING = "Other code, for reference:\n\n"
+
+
+def template_words(prompt: Prompt) -> dict[str, str]:
+    """The words that a `PromptTemplate` takes from a prompt."""
+    path, language = prompt.path or "a file", prompt.language or "text"
+    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
+
+
+def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
+    """One snippet before a question."""
+    code = snippet.text.strip("\n")
+    return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
+
+
+def fence_of(prompt: Prompt) -> str:
+    """A code fence longer than any in the code."""
+    snippets = (chunk.text for chunk in prompt.snippets.chunks)
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
+    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+MIN_ROOM = 16
+"""Smallest number of tokens for a snippet."""
+TOKEN_CHARS = 64
+"""Upper bound of a token's length: longer snippets are cut before they are tokenized."""
+UNTITLED = "untitled"
+"""Path of a document without one, where a prompt needs it."""
+_SINGLE = "☺"
+_EMPTY: Mapping[str, TokenIds] = dict.fromkeys(("{files}", "{prefix}", "{suffix}"), NOTHING)
+
+Encode = Callable[[Snippet], TokenIds]
+
+
+def takes_snippets(spec: ModelSpec, when: str) -> bool:
+    """Whether the prompt includes snippets of other files; `auto`: for models trained on several files."""
+    has_files = spec.fim is not None and bool(spec.fim.prompt_with_files)
+    is_trained = has_files or spec.takes_snippets or spec.prompt_format is PromptFormat.INSTRUCT
+    return when == "always" or (when == "auto" and is_trained)
+
+
+def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
+    """Snippets as code after comments with their paths, then the path of the file itself as a comment; shape (N,).
+
+    At most the prompt's fraction of `max_tokens`.
+    """
+    ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
+    # a file without a name or a comment gets headings in the syntax of the other files
+    language = next((language for language in map(language_of, ids) if language.commented("path")), PLAIN)
+
+    def encode(chunk: Snippet) -> TokenIds:
+        head = language.commented(chunk.path) or f"// {chunk.path}"
+        return encode_after(f"{head}\n{_whole_lines(chunk.text)}", tokenizer, spec)
+
+    if not prompt.snippets.chunks:
+        return NOTHING
+    own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or UNTITLED, ""))
+    chunks = fitting(prompt, int(prompt.snippets.share * max_tokens) - len(own), encode)
+    return token_ids(np.concatenate([*chunks, own])) if chunks else NOTHING
+
+
+def encode_after(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> TokenIds:
+    """Ids of a text that follows other tokens: without the blank that SentencePiece puts before a text."""
+    if not spec.adds_blank:
+        return tokenizer.encode(text)
+    # as Code Llama and Mistral do: no token joins this character with the next one
+    return tokenizer.encode(_SINGLE + text)[len(tokenizer.encode(_SINGLE)) :]
+
+
+def _whole_lines(text: str) -> str:
+    return text.strip("\n") + "\n" if text else ""
+
+
+def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
+    """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
+    taken: list[tuple[int, int, TokenIds]] = []
+    for number, chunk in enumerate(by_importance(prompt.snippets.chunks)):
+        ids = _cut(chunk, room, encode)
+        if len(ids):
+            taken.append((in_place(chunk), -number, ids))
+            room -= len(ids)
+    # within one source the most important snippet is last, nearest to the code
+    return [ids for *_, ids in sorted(taken, key=lambda piece: piece[:2])]
+
+
+def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
+    """The first lines of a snippet that fit, or no tokens."""
+    if room < MIN_ROOM:
+        return NOTHING
+    if len(chunk.text) > room * TOKEN_CHARS:
+        chunk = replace(chunk, text=chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
+        if not chunk.text:
+            return NOTHING
+    ids = encode(chunk)
+    if len(ids) <= room:
+        return ids
+    lines = chunk.text.split("\n")
+    num = len(lines) * room // len(ids)
+    while num > 0:
+        ids = encode(replace(chunk, text="\n".join(lines[:num])))
+        if len(ids) <= room:
+            return ids
+        num -= max(1, num // 8)
+    return NOTHING
+
+
+def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """A prompt of 1 to `max_tokens` ids, followed by an open canvas; snippets belong to the code before the gap.
+
+    A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
+    start of the prompt, which would invalidate the cache. Snippets stand where the model's format has other files, or
+    right before the prefix. See `PromptCut` for the end of the prefix.
+    """
+    start, fim = token_ids(spec.start_ids), spec.fim
+    is_prefix_only = spec.prompt_format is PromptFormat.PREFIX
+    if fim is None and not is_prefix_only:
+        raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
+    has_files = fim is not None and bool(fim.prompt_with_files) and not is_prefix_only
+    comments = NOTHING if has_files else snippet_ids(prompt, tokenizer, spec, max_tokens)
+    text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
+    prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
+    removed = b""
+    if spec.cut is PromptCut.TOKEN and prompt.prefix and not prompt.selection:  # a rewrite begins at the cursor
+        prefix, removed = back_up(prefix, prompt.prefix, tokenizer.decode)
+        if is_prefix_only and not len(prefix):
+            prefix = tokenizer.encode("\n")
+    room = max(0, max_tokens - len(start) - len(comments))
+    if fim is None or is_prefix_only:
+        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room)]))
+        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids, removed=removed)
+    files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
+    template = fim.prompt_with_files if len(files) else fim.prompt
+    words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
+    room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
+    suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
+    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix))]))
+    fields |= {"{prefix}": prefix, "{suffix}": suffix}
+    prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
+    before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
+    before_ids = _rendered(before, fields, words, tokenizer, spec)
+    return Layout(prompt_ids, before_ids=before_ids, after_ids=suffix, removed=removed)
+
+
+def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:
+    """Snippets in the model's format, as many as fit with the file's own path, or no tokens; shape (N,)."""
+    if not prompt.snippets.chunks:
+        return NOTHING
+
+    def encode(chunk: Snippet) -> TokenIds:
+        words = {"path": chunk.path, "code": _whole_lines(chunk.text)}
+        return _rendered(fim.file, {}, words, tokenizer, spec)
+
+    repository = prompt.snippets.repository
+    first = _rendered(fim.repository, {}, {"repository": repository}, tokenizer, spec) if repository else NOTHING
+    own = _rendered(fim.prompt_with_files, _EMPTY, {"path": prompt.path or UNTITLED}, tokenizer, spec)
+    room = int(prompt.snippets.share * max_tokens) - len(first) - len(own)
+    chunks = fitting(prompt, room, encode)
+    return token_ids(np.concatenate([first, *chunks])) if chunks else NOTHING
+
+
+def _rendered(
+    template: FimTemplate,
+    fields: Mapping[str, TokenIds],
+    words: Mapping[str, str],
+    tokenizer: Tokenizer,
+    spec: ModelSpec,
+) -> TokenIds:
+    """Token ids of a template: `fields` are whole pieces of it, `words` are inserted into its texts."""
+    parts = [
+        token_ids([piece])
+        if isinstance(piece, int)
+        else fields[piece]
+        if piece in fields
+        else encode_after(piece.format(**words), tokenizer, spec)
+        for piece in template
+    ]
+    return token_ids(np.concatenate(parts)) if parts else NOTHING
 
 
 def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
@@ -36,7 +254,7 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
     snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
-    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)), prompt.ahead)
+    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)))
     room = max(0, spec.longest_block - num_head - 1)
     after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
     return Layout(
@@ -77,6 +295,77 @@ def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
     return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)
 
 
+def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """Layout of a fill: the answer begins with the line of the cursor. Raises as `rendered` does."""
+    cut = prompt.prefix.rfind("\n") + 1
+    line = tokenizer.encode(prompt.prefix[cut:])
+    excess = max(0, len(line) - MAX_LINE_HEAD)
+    excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
+    above = token_ids(np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]]))
+    return _layout(FILL, prompt, tokenizer, spec, max_tokens, above=above, selection=NOTHING, answer=line[excess:])
+
+
+def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """Layout of a rewrite: the answer begins with the selection's indentation. Raises as `instruct_layout` does."""
+    lines = prompt.selection.removesuffix("\n") + "\n"
+    indentation = lines[: len(lines) - len(lines.lstrip(" "))]
+    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, indentation))
+    return _layout(REWRITE, prompt, tokenizer, spec, max_tokens, above=above, selection=selection, answer=answer)
+
+
+def _layout(
+    template: PromptTemplate,
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    spec: ModelSpec,
+    max_tokens: int,
+    *,
+    above: TokenIds,
+    selection: TokenIds,
+    answer: TokenIds,
+) -> Layout:
+    """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
+    words = template_words(prompt)
+    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
+    opening, closing = _around_question(tokenizer, spec)
+    fence, question = words["fence"], template.before.format(**words)
+    room = int(max_tokens * prompt.snippets.share)
+    if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
+        pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(question)]
+        before = token_ids(np.concatenate(pieces))
+    else:
+        before = _joined(opening, question, tokenizer)
+    after = _joined(closing, CODE_CLOSING.format(**words), tokenizer, is_before=True)
+    marked = [encode(template.opening), selection, encode(template.closing)]
+    room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
+    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
+    shown = end_of(above, room - len(suffix))
+    return Layout(
+        token_ids(np.concatenate([before, shown, *marked, suffix, after])),
+        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
+        before_ids=token_ids(np.concatenate([shown, answer])),
+        after_ids=suffix,
+        stop=fence,
+    )
+
+
+_QUESTION = "\U000f1e58"
+
+
+def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:
+    """What the chat template writes before and after a single question."""
+    before, mark, after = rendered((Turn(Role.USER, _QUESTION),), tokenizer, spec).partition(_QUESTION)
+    if not mark:
+        raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
+    return before, after
+
+
+def _joined(template: str, text: str, tokenizer: Tokenizer, *, is_before: bool = False) -> TokenIds:
+    """Ids of a part of a template and of the text after it, or before it, tokenized together."""
+    text = escaped(text, tokenizer)
+    return encoded(text + template if is_before else template + text, tokenizer)
+
+
 _BUILDERS = {
     PromptFormat.FIM: fim_layout,
     PromptFormat.PREFIX: fim_layout,
@@ -91,12 +380,10 @@ def prompt_of(
     max_tokens: int,
     suffix_lines: int | None = None,
     prefix_share: float = 1.0,
-    ahead: int = 0,
 ) -> Prompt:
     """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
 
     A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix.
-    With `ahead`, it starts where it will start when so many more tokens are typed.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
@@ -109,7 +396,6 @@ def prompt_of(
         prefix_chars=prefix_chars,
         suffix_chars=suffix_chars,
         suffix_lines=suffix_lines,
-        ahead=ahead,
     )
     return replace(prompt, path=shown_path(snapshot.file_uri), language=snapshot.language)
 

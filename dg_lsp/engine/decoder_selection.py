@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
@@ -85,7 +84,7 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     prompt_ms = best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0])
     causal = CAUSAL_TOKENS if spec.has_causal_head else ()
     lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
-    canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
+    canvases = [(size, [Layout(prompt).canvas(size, spec, rng).canvas_ids]) for size in lengths]
     costs = StepCosts(
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
         canvas=tuple((size, best_ms(partial(denoiser.predict, slot, ids, 0.0, rng))) for size, ids in canvases),

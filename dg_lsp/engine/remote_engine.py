@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
-from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import NOTHING
-from dg_lsp.canvas.prompt_format import prompt_of
+from dg_lsp.canvas.prompt_format import SUFFIX_SHARE, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.snippets import within

@@ -4,9 +4,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dg_lsp.canvas.chat import has_template, rewrite_layout
+from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
-from dg_lsp.canvas.prompt_format import layout_of, prompt_of
+from dg_lsp.canvas.prompt_format import layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of

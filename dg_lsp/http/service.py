@@ -20,7 +20,7 @@ import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import Request
 
-from dg_lsp.canvas.fim import takes_snippets
+from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Eligibility

@@ -12,7 +12,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
-from dg_lsp.canvas.fim import takes_snippets
+from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Cause, Eligibility

@@ -5,17 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.chat import (
-    MAX_LINE_HEAD,
-    Role,
-    Turn,
-    chat_layout,
-    fence_of,
-    instruct_layout,
-    rewrite_layout,
-    split_thought,
-)
+from dg_lsp.canvas.chat import Role, Turn, chat_layout, split_thought
 from dg_lsp.canvas.layout import common_prefix_length, token_ids
+from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt, shown_path

@@ -7,9 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.fim import fim_layout, snippet_ids, takes_snippets
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.prompt_format import in_format, layout_of
+from dg_lsp.canvas.prompt_format import fim_layout, in_format, layout_of, snippet_ids, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt

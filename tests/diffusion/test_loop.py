@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import Canvas, token_ids
+from dg_lsp.canvas.layout import Canvas, Layout, token_ids
 from dg_lsp.diffusion.samplers import Stop, denoise, denoise_together
 
 
@@ -12,7 +11,7 @@ def start(fill, spec=MASK_SPEC, length=16, **script):
     fim = spec.fim
     prompt = token_ids([fim.suffix_id, fim.prefix_id, fim.middle_id])
     denoiser.prefill(0, prompt)
-    return denoiser, open_canvas(prompt, spec, length, np.random.default_rng(0))
+    return denoiser, Layout(prompt).canvas(length, spec, np.random.default_rng(0))
 
 
 def text(denoiser, step):

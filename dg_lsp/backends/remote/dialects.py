@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from dg_lsp.canvas.chat import (
+from dg_lsp.canvas.fim import FIM_FAMILIES
+from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     FILL,
     REWRITE,
@@ -18,7 +19,6 @@ from dg_lsp.canvas.chat import (
     snippet_text,
     template_words,
 )
-from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]

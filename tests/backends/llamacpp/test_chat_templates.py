@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tiny_vocabulary import Model, opener
 
-from dg_lsp.canvas.chat import Role, Turn, chat_layout, has_template, raw_layout, rewrite_layout
+from dg_lsp.canvas.chat import Role, Turn, chat_layout, has_template, raw_layout
 from dg_lsp.canvas.chat_template import MAX_SOURCE
+from dg_lsp.canvas.prompt_format import rewrite_layout
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 

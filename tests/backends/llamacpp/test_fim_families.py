@@ -10,7 +10,8 @@ import pytest
 from tiny_vocabulary import Model, opener
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.canvas.fim import FIM_FAMILIES, fim_layout, takes_snippets
+from dg_lsp.canvas.fim import FIM_FAMILIES
+from dg_lsp.canvas.prompt_format import fim_layout, takes_snippets
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
