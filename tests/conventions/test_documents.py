@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.output import fill_object
 from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate
-from dg_lsp.settings import Settings, leaves, parse_settings
+from dg_lsp.settings import DECODERS, Settings, leaves, parse_settings
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
@@ -72,6 +73,12 @@ def test_the_synopsis_has_every_option_of_each_command(dg_lsp_help):
         shown = re.findall(r"^│ \*? *(--[a-z-]+)(.*)", dg_lsp_help(*words.split()), re.MULTILINE)
         long = {name for name, rest in shown if not re.match(r" +-[no]\b", rest)}  # others have a short name
         assert long - options <= {"--help", "--help-all"}, words
+
+
+def test_every_decoder_is_a_choice_of_the_setting_and_has_a_row_on_the_page_of_commands():
+    assert [*DecoderName] == [*DECODERS]
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    assert re.findall(r"^  \| `([a-z-]+)` \| ", page, re.MULTILINE) == [*DecoderName]
 
 
 @pytest.fixture
