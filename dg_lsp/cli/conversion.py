@@ -29,8 +29,7 @@ def convert_model(
     A DiffusionGemma gets a second file for its self-conditioning. For other checkpoints llama.cpp's own script runs in
     a Python environment that is made once, with about 1 GB of packages.
     """
-    from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+    from dg_lsp.backends.llamacpp.quantize import file_type
     from dg_lsp.models.convert import check_target, is_diffusion_gemma, side_path
 
     configure({})
@@ -42,12 +41,28 @@ def convert_model(
         return 0
     target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
-    direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
-    convert = partial(quantize, kind=wanted) if wanted and direct == "auto" else None
-    with step_progress() as show_step:
-        convert_with_script(source, target, direct, show_step, convert, with_code=trust)
+    convert_checkpoint(source, target, wanted, with_code=trust)
     print_line(target)
     return 0
+
+
+def convert_checkpoint(source: Path, target: Path, wanted: "FileType | None", *, with_code: bool = False) -> None:
+    """Converts a checkpoint with llama.cpp's script, to the wanted type; raises as `convert_with_script`."""
+    from dg_lsp.backends.llamacpp.quantize import quantize
+    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+
+    with step_progress() as show_step:
+
+        def quantize_it(converted: Path, quantized: Path) -> None:
+            assert wanted is not None
+            show_step(f"quantizing to {wanted.name}", None)
+            quantize(converted, quantized, wanted)
+
+        if wanted is None or wanted.name in SCRIPT_TYPES:
+            kind = wanted.name if wanted else "auto"
+            convert_with_script(source, target, kind, show_step, with_code=with_code)
+        else:
+            convert_with_script(source, target, "auto", show_step, quantize_it, with_code=with_code)
 
 
 def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> Path:
@@ -132,7 +147,11 @@ def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bo
 
 
 def run_llama_cpp(
-    name: str, *arguments: str, variables: Mapping[str, str], what: str = "llama.cpp", codes: Collection[int] = (0,)
+    name: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    what: str = "llama.cpp",
+    codes: Collection[int] = (0,),
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
 
@@ -140,7 +159,7 @@ def run_llama_cpp(
     """
     from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
-    environment = python_environment() | dict(variables)
+    environment = python_environment() | dict(variables or {})
     done = subprocess.run(
         python_command(f"dg_lsp.backends.llamacpp.{name}", *arguments),
         env={key: value for key, value in environment.items() if value},

@@ -1,4 +1,4 @@
-"""`dg-lsp models pull`: downloads a model, converts, quantizes and tests it; goes on where it was interrupted."""
+"""`dg-lsp models pull`: downloads a model, converts and tests it; goes on at the stage that was interrupted."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,9 @@ from typer import Argument, Option
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.options import ModelOptions
-from dg_lsp.cli.printing import agrees, print_line, print_lines, progress_bar, size_text, step_progress, warn
+from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text, warn
 from dg_lsp.errors import DgLspError, ModelError, UsageError
-from dg_lsp.runtime import COMMAND, find_runtime
+from dg_lsp.runtime import find_runtime
 from dg_lsp.system import VARIABLE
 
 if TYPE_CHECKING:
@@ -85,42 +85,22 @@ class Pull:
 
         preset = self.preset
         is_ready = preset.path is not None and not self.is_other
-        is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
-        is_fetched = is_converted or (registry.fetched_path(preset) is not None and not self.is_other)
-        is_tested = is_ready and (preset.folder / registry.TESTED).is_file()
+        is_fetched = is_ready or (registry.fetched_path(preset) is not None and not self.is_other)
+        is_tested = is_ready and registry.is_tested(preset)
         stages: list[Stage] = []
         if not is_fetched:
             download = partial(fetch, preset, is_other=self.is_other)
             stages.append(Stage("download", f"download {size_text(preset.fetched_size)}", download))
-        if preset.needs_conversion and not is_converted:
-            packages = " with Python packages of 1 GB or more, fetched once" if self._needs_environment else ""
-            stages.append(Stage("convert", f"convert it{packages}", self._convert))
-        if self._is_quantized and not is_ready:
-            text = f"quantize it to {preset.quantization}, {size_text(preset.size)}"
-            stages.append(Stage("quantize", text, self._quantize))
-        if self._needs_runtime and not is_tested:
+        if preset.needs_conversion and not is_ready:
+            target = f" to {preset.quantization}, {size_text(preset.size)}" if preset.is_checkpoint else ""
+            packages = ", with Python packages of 1 GB or more, fetched once" if self._needs_environment else ""
+            stages.append(Stage("convert", f"convert it{target}{packages}", self._convert))
+        if preset.needs_runtime and not is_tested and find_runtime().runtime is None:
             text = "build the llama.cpp that it needs, if the installed one lacks the change"
             stages.append(Stage("build", text, conversion.make_runtime))
         if not is_tested:
             stages.append(Stage("test", "test it with one fill", self._test))
         return tuple(stages)
-
-    @property
-    def _is_quantized(self) -> bool:
-        """Whether a checkpoint becomes a quantized file; the GGUF of a DiffusionGemma is quantized already."""
-        if not (self.preset.needs_conversion and self.preset.is_checkpoint):
-            return False
-        from dg_lsp.models.conversion_script import SCRIPT_TYPES  # numpy takes 0.2 s: an offline error shows at once
-
-        return self.preset.quantization not in SCRIPT_TYPES
-
-    @property
-    def _needs_runtime(self) -> bool:
-        """Whether the model runs only on a changed llama.cpp that is not there yet."""
-        if not (self.preset.needs_conversion and self.preset.needs_runtime):
-            return False
-        search = find_runtime()
-        return search.runtime is None and (not search.note or COMMAND in search.note)
 
     @property
     def _needs_environment(self) -> bool:
@@ -131,11 +111,11 @@ class Pull:
         return not has_environment()
 
     def disk_bytes(self) -> int:
-        """The largest number of bytes that the remaining stages write before they remove others."""
+        """The number of bytes that the remaining stages write before they remove others."""
         names = {stage.name for stage in self.stages}
-        num_copies = len(names.intersection(("download", "convert")))
-        model = num_copies * self.preset.fetched_size or ("quantize" in names) * self.preset.size
-        return model + ("convert" in names and self._needs_environment) * _ENVIRONMENT_SIZE
+        environment = self._needs_environment * _ENVIRONMENT_SIZE
+        converted = self.preset.download_size + self.preset.size + environment  # before and after it is quantized
+        return ("download" in names) * self.preset.fetched_size + ("convert" in names) * converted
 
     def announcement(self) -> tuple[str, str]:
         """What is done, and the disk and memory that it takes."""
@@ -169,36 +149,20 @@ class Pull:
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
+        from dg_lsp.backends.llamacpp.quantize import file_type
         from dg_lsp.models import registry
-        from dg_lsp.models.conversion_script import convert_with_script
         from dg_lsp.models.convert import side_path
 
         preset = self.preset
         fetched = registry.fetched_path(preset)
         assert fetched is not None
-        for old in (preset.converted_path, side_path(preset.converted_path), preset.unquantized_path):
+        for old in (preset.converted_path, side_path(preset.converted_path)):
             old.unlink(missing_ok=True)
         if fetched.is_dir():
-            target = preset.unquantized_path if self._is_quantized else preset.converted_path
-            kind = "auto" if self._is_quantized else preset.quantization
-            with step_progress() as show_step:
-                convert_with_script(fetched, target, kind, show_step)
+            conversion.convert_checkpoint(fetched, preset.converted_path, file_type(preset.quantization))
         else:
             conversion.convert_diffusion_gemma(fetched, preset.converted_path, None)
         registry.forget(preset)
-
-    def _quantize(self) -> None:
-        from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-        from dg_lsp.models.convert import new_file
-
-        preset, kind = self.preset, file_type(self.preset.quantization)
-        num_bytes = preset.unquantized_path.stat().st_size
-        with (
-            progress_bar(f"quantizing to {kind.name}", num_bytes) as advance,
-            new_file(preset.converted_path) as new,
-        ):
-            quantize(preset.unquantized_path, new, kind, advance)
-        preset.unquantized_path.unlink()
 
     def _test(self) -> None:
         """Completes one line. Raises ModelError if the model cannot be loaded or run here."""

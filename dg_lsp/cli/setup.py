@@ -11,10 +11,10 @@ from typing import Any
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.default_model import forget
-from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, size_text, step_progress
+from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, size_text, warn
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
-from dg_lsp.models import build_runtime, gpus, registry
+from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
 from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models, rewrite_preset
 from dg_lsp.settings import CompletionSettings
@@ -25,11 +25,10 @@ _BYTES_OF_WEIGHT = 34 / 32
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best models for a machine that fit into its memory and disk, and whose licences need no agreement."""
+    """The models for a machine that fit into its memory and disk and whose licences need no agreement, best first."""
 
     machine: Machine
-    autoregressive: RankedModel | None
-    diffusion: RankedModel | None
+    ranked: tuple[RankedModel, ...]
 
     @classmethod
     def of(cls, machine: Machine) -> "Choice":
@@ -39,27 +38,25 @@ class Choice:
             for preset in registry.PRESETS
             if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
         ]
-        ranked = rank_models(machine, (*BUNDLED, *presets))
-        return cls(
-            machine,
-            next((model for model in ranked if not model.preset.is_diffusion), None),
-            next((model for model in ranked if model.preset.is_diffusion), None),
-        )
+        return cls(machine, tuple(rank_models(machine, (*BUNDLED, *presets))))
 
     @property
     def best(self) -> RankedModel:
-        """The model with more expected useful edits; the bundled ones always fit."""
-        return max(filter(None, (self.autoregressive, self.diffusion)), key=lambda model: model.useful_edits)
+        """The model with the most expected useful edits; a bundled one always fits."""
+        return self.ranked[0]
 
     @property
     def tree(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"autoregressive": _facts(self.autoregressive), "diffusion": _facts(self.diffusion)}
+        """The best model of each kind in JSON values."""
+        kinds = {"autoregressive": False, "diffusion": True}
+        best = {
+            kind: next((model for model in self.ranked if model.preset.is_diffusion is is_diffusion), None)
+            for kind, is_diffusion in kinds.items()
+        }
+        return {kind: model and _facts(model) for kind, model in best.items()}
 
 
-def _facts(model: RankedModel | None) -> dict[str, Any] | None:
-    if model is None:
-        return None
+def _facts(model: RankedModel) -> dict[str, Any]:
     is_here = registry.is_tested(model.preset)
     return {
         "name": model.name,
@@ -96,12 +93,8 @@ class Plan:
     def lines(self) -> Iterator[str]:
         """What will be fetched, built and tried."""
         if self.unused is not None:
-            backend, problem = choose_backend(self.unused)
             yield self.unused.unused_message
-            yield f"llama.cpp for {self.unused.name}: a prebuilt wheel from pip's"
-            yield f"  package index; without one it is compiled here for {backend}, in minutes"
-            if problem:
-                yield f"  {problem}"
+            yield f"llama.cpp is compiled here for {self.unused.backend}, in minutes"
         model = self.after_setup.best
         preset = model.preset
         if preset in BUNDLED:
@@ -149,16 +142,9 @@ def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
     return bandwidth, _BYTES_OF_WEIGHT * operations / (2 * bandwidth)
 
 
-def llama_devices(*arguments: str, folder: str = "") -> dict[str, Any]:
-    """The devices of llama.cpp from a child process; `folder` is that of another library.
-
-    Raises ModelRuntimeError if it does not run.
-    """
-    from dg_lsp.runtime import LLAMA_CPP_VARIABLE
-
-    variables = {LLAMA_CPP_VARIABLE: folder} if folder else {}
-    done = conversion.run_llama_cpp("device_speed", *arguments, variables=variables)
-    listed: dict[str, Any] = json.loads(done.stdout)
+def llama_devices(*arguments: str) -> dict[str, Any]:
+    """The devices of llama.cpp from a child process. Raises ModelRuntimeError if it does not run."""
+    listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_speed", *arguments).stdout)
     return listed
 
 
@@ -175,8 +161,7 @@ def set_up(*, is_agreed: bool) -> None:
         print_lines(editor_settings(AUTO, rank_models(plan.present.machine, BUNDLED)[0]))
         return
     if plan.unused is not None:
-        if not make_llama_cpp(plan.unused):
-            print_line("going on without the GPU", err=True)
+        make_llama_cpp(plan.unused)
         plan = measure()  # the GPU may have less free memory than it has
     model = plan.present.best
     name = AUTO if model.preset in BUNDLED else model.name
@@ -188,49 +173,18 @@ def set_up(*, is_agreed: bool) -> None:
     print_lines(editor_settings(name, model))
 
 
-def choose_backend(gpu: gpus.Gpu) -> tuple[str, str]:
-    """The backend to compile for a GPU, and why the fastest one cannot be compiled, with a next step.
-
-    A wheel is only known when it is searched, so a backend without its tools is chosen if no other has them.
-    """
-    problems = {}
-    for backend in gpu.backends:
-        try:
-            build_runtime.check_tools(backend)
-        except (ModelError, UsageError) as error:
-            problems[backend] = str(error)
-    backend = next((name for name in gpu.backends if name not in problems), gpu.backends[0])
-    return backend, problems.get(gpu.backends[0], "")
-
-
-def make_llama_cpp(gpu: gpus.Gpu) -> bool:
-    """Gets a llama.cpp that uses the GPU: a wheel, else compiled. Reports failures; returns whether it lists a GPU."""
-    backend, _ = choose_backend(gpu)
-    with step_progress() as show_step:
-        problem = build_runtime.install_wheel(gpu.backends, lists_gpu, show_step)
-    if not problem:
-        print_line(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)
-        return True
-    print_line(f"{problem}: compiling it for {backend}", err=True)
+def make_llama_cpp(gpu: gpus.Gpu) -> None:
+    """Compiles a llama.cpp that uses the GPU. A failure is a warning: the processor computes too."""
     try:
-        conversion.make_runtime(backend=backend)
-        if lists_gpu():
-            return True
-        problem = "it lists no GPU: check the driver (docs/howto/gpu.md)"
+        conversion.make_runtime(backend=gpu.backend)
+        kinds = {device["kind"] for device in llama_devices()["devices"]}
+        problem = "" if kinds & {"gpu", "igpu"} else "it lists no GPU: check the driver (docs/howto/gpu.md)"
     except (ModelError, UsageError) as error:
         problem = str(error)
-    print_line(f"warning: {gpu.unused_message}", err=True)
-    print_line(f"llama.cpp for {backend}: {problem}", err=True)
-    return False
-
-
-def lists_gpu(folder: Path | None = None) -> bool:
-    """Whether llama.cpp, or the one in a folder, lists a GPU."""
-    try:
-        listed = llama_devices(folder=str(folder or ""))["devices"]
-    except ModelError:
-        return False
-    return any(device["kind"] in ("gpu", "igpu") for device in listed)
+    if problem:
+        warn(gpu.unused_message)
+        print_line(f"llama.cpp for {gpu.backend}: {problem}", err=True)
+        print_line("going on without the GPU", err=True)
 
 
 def editor_settings(name: str, model: RankedModel) -> str:

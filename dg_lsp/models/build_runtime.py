@@ -1,7 +1,7 @@
 """Gets llama.cpp with the change that DiffusionGemma needs, or for a GPU.
 
-The changed class alone is compiled into a small library, an overlay; or pip gets all of llama.cpp: a prebuilt wheel, or
-one that it makes of the changed source. Builds for GPUs have not run: they are tested with made-up programs.
+The changed class alone is compiled into a small library, an overlay; or pip compiles all of llama.cpp from the changed
+source. Builds for GPUs have not run: they are tested with made-up programs.
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp import runtime
-from dg_lsp.errors import ModelError, ModelRuntimeError, UsageError
-from dg_lsp.models.download import check_space, working_folder
+from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.models.download import working_folder
 from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
@@ -160,37 +160,7 @@ def _compile_overlay(compiler: str, llama_cpp: Path, libraries: Path, folder: Pa
         raise ModelRuntimeError(f"{Path(compiler).name} failed: {reason}")
 
 
-# wheels
-
-_MAX_EXPANSION = 20
-"""Times its compressed size; libraries of llama.cpp expand to 2.4 to 2.8 times theirs."""
-
-
-def install_wheel(backends: Sequence[str], sees_gpu: IsUsable, show_step: ShowStep = lambda *_: None) -> str:
-    """Installs a prebuilt wheel of the same llama-cpp-python for one of these backends, if there is one that runs here.
-
-    Returns the reason if it does not; the installed package is unchanged then.
-    """
-    installed = runtime.installed_library()
-    if installed is None:
-        return f"{runtime.PACKAGE} is not installed"
-    show_step("searching a prebuilt wheel", None)
-    with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
-        try:
-            options = ("--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(work))
-            run_pip("download", f"{runtime.PACKAGE}=={installed.version}", *options)
-            wheel = next(work.glob("*.whl"))
-            with zipfile.ZipFile(wheel) as archive:
-                names = [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
-                if not any(f"ggml-{backend}" in name for backend in backends for name in names):
-                    return f"{wheel.name} of the package index is not for {' or '.join(backends)}"
-            if not sees_gpu(_unpack_libraries(wheel, work)):
-                return f"llama.cpp of the prebuilt wheel {wheel.name} lists no GPU here"
-            show_step("installing the wheel", None)
-            run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
-        except (ModelError, zipfile.BadZipFile, StopIteration) as error:
-            return f"no prebuilt wheel of {runtime.PACKAGE} {installed.version} ({error})"
-    return ""
+# all of llama.cpp
 
 
 def compile_wheel(
@@ -216,7 +186,9 @@ def compile_wheel(
         run_pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(work), str(package), environment=variables)
         wheel = next(work.glob("*.whl"))
         show_step("testing it", None)
-        if not is_changed(_unpack_libraries(wheel, work)):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(work)
+        if not is_changed(work / "llama_cpp/lib"):
             raise ModelRuntimeError(
                 "llama.cpp was compiled, but its results are those of the unchanged one: please report this"
             )
@@ -224,18 +196,6 @@ def compile_wheel(
         run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
         if (runtime.runtime_folder() / "runtime.json").exists():  # an overlay for the library that was replaced
             runtime.runtime_folder().rename(work / "replaced")
-
-
-def _unpack_libraries(wheel: Path, work: Path) -> Path:
-    """The folder with the libraries of a wheel; raises ModelRuntimeError if their size is not possible."""
-    with zipfile.ZipFile(wheel) as archive:
-        members = [member for member in archive.infolist() if member.filename.startswith("llama_cpp/lib/")]
-        size = sum(member.file_size for member in members)
-        if size > _MAX_EXPANSION * wheel.stat().st_size:
-            raise ModelRuntimeError(f"{wheel.name} expands to {size / 1e6:,.0f} MB, as no library does")
-        check_space(work, size)
-        archive.extractall(work, members)
-    return work / "llama_cpp/lib"
 
 
 # tools

@@ -15,7 +15,7 @@ _VENDORS = {0x10DE: NVIDIA, 0x1002: AMD, 0x8086: INTEL}
 """PCI vendor ids. Display chips of servers and virtual machines have others, and compute nothing."""
 _CLASSES = (0x03, 0x12)
 """PCI base classes: display controllers and processing accelerators."""
-_BACKENDS = {NVIDIA: ("cuda", "vulkan"), AMD: ("hip", "vulkan"), INTEL: ("sycl", "vulkan"), APPLE: ("metal",)}
+_BACKENDS = {NVIDIA: "cuda", AMD: "hip", INTEL: "sycl", APPLE: "metal"}
 _SECONDS = 20.0
 """Time limit of nvidia-smi: a driver may wake a sleeping GPU."""
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -31,14 +31,14 @@ class Gpu:
     memory: int  # bytes of its own; 0 if it shares the machine's memory, or if nothing reports them
 
     @property
-    def backends(self) -> tuple[str, ...]:
-        """Backends of llama.cpp that use it, the fastest first."""
+    def backend(self) -> str:
+        """The fastest backend of llama.cpp that uses it."""
         return _BACKENDS[self.kind]
 
     @property
     def unused_message(self) -> str:
         """The warning if the installed llama.cpp cannot use it."""
-        return f"{self} IS NOT USED: this llama.cpp was built without {self.backends[0]}; run dg-lsp setup"
+        return f"{self} IS NOT USED: this llama.cpp was built without {self.backend}; run dg-lsp setup"
 
     def __str__(self) -> str:
         return f"{self.name} ({self.memory / 1e9:.1f} GB)" if self.memory else self.name

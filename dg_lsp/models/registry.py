@@ -169,11 +169,6 @@ class Preset:
         return self.folder / f"{self.name}.gguf"
 
     @property
-    def unquantized_path(self) -> Path:
-        """The converted checkpoint, until it is quantized."""
-        return self.folder / f"{self.name}.unquantized.gguf"
-
-    @property
     def fetched_size(self) -> int:
         """Bytes that are fetched."""
         return self.download_size or self.size
@@ -207,8 +202,8 @@ class Preset:
 
     @property
     def needs_runtime(self) -> bool:
-        """Whether it runs only on the llama.cpp of `models build-runtime`."""
-        return self.family is not None and self.family.needs_runtime
+        """Whether it runs only on the llama.cpp of `models build-runtime`: a converted model of such a family."""
+        return self.needs_conversion and self.family is not None and self.family.needs_runtime
 
     @property
     def follows_instructions(self) -> bool:
@@ -323,7 +318,7 @@ def is_tested(preset: Preset) -> bool:
 
 def is_begun(preset: Preset) -> bool:
     """Whether the preset is fetched, but not usable yet."""
-    return preset.path is None and (fetched_path(preset) is not None or preset.unquantized_path.is_file())
+    return preset.path is None and fetched_path(preset) is not None
 
 
 def forget(preset: Preset) -> None:

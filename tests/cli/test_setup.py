@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.cli import conversion, setup
 from dg_lsp.cli.pull import Pull
 from dg_lsp.errors import ModelRuntimeError
-from dg_lsp.models import build_runtime, gpus, registry
+from dg_lsp.models import gpus, registry
 from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.registry import BUNDLED, Preset
 
@@ -29,16 +29,14 @@ def machine(tmp_path, monkeypatch):
     """llama.cpp with a processor; `machine["gpu"] = ...` gives it a GPU."""
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     listed = {"devices": [CPU], "cpu": CPU_SPEED, "gpu": None}
-    monkeypatch.setattr(setup, "llama_devices", lambda *_, **__: listed)
+    monkeypatch.setattr(setup, "llama_devices", lambda *_: listed)
     return listed
 
 
 @pytest.fixture
 def card(monkeypatch, machine):
-    """A card that llama.cpp cannot use until it is compiled; the made-up wheel index is empty."""
+    """A card that llama.cpp cannot use until it is compiled."""
     monkeypatch.setattr(gpus, "find_gpus", lambda: (CARD,))
-    monkeypatch.setattr(build_runtime, "check_tools", lambda _: None)
-    monkeypatch.setattr(build_runtime, "install_wheel", lambda *_: "no wheel")
     built = []
 
     def build(backend):
@@ -156,21 +154,6 @@ def test_a_card_with_room_for_two_models_gets_the_second_for_rewrites(machine):
     assert "for rewrites" not in "\n".join(setup.measure().lines())
 
 
-@pytest.mark.parametrize(
-    ("missing", "backend", "named"),
-    [(("cuda",), "vulkan", "cuda is missing"), (("cuda", "vulkan"), "cuda", "cuda is missing"), ((), "cuda", "")],
-)
-def test_the_backend_is_the_fastest_whose_tools_are_here(card, monkeypatch, missing, backend, named):
-    def check(name):
-        if name in missing:
-            raise ModelRuntimeError(f"{name} is missing: install it")
-
-    monkeypatch.setattr(build_runtime, "check_tools", check)
-    chosen, problem = setup.choose_backend(CARD)
-    assert chosen == backend
-    assert problem.startswith(named)
-
-
 def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
     monkeypatch.setattr(conversion, "make_runtime", lambda **_: None)
     monkeypatch.setattr(registry, "PRESETS", ())
@@ -184,5 +167,6 @@ def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp
 def test_the_devices_come_from_a_child_process(monkeypatch):
     monkeypatch.undo()
     assert {device["kind"] for device in setup.llama_devices()["devices"]} >= {"cpu"}
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/no/library")
     with pytest.raises(ModelRuntimeError, match=r"llama\.cpp does not run: "):
-        setup.llama_devices(folder="/no/library")
+        setup.llama_devices()

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -280,7 +279,7 @@ def test_a_source_that_is_not_the_published_one_is_refused(unpack, on_index, mon
         unpack(None)
 
 
-# wheels
+# all of llama.cpp
 
 
 @pytest.fixture
@@ -334,41 +333,6 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
     with pytest.raises(ModelRuntimeError, match="its results are those of the unchanged one"):
         compile_wheel("cuda", packed, lambda _folder: False)
     assert len(installed_wheels) == 1
-
-
-@pytest.mark.parametrize(
-    ("library", "code", "lists_gpu", "reason"),
-    [
-        ("libggml-cuda.so", "code", True, ""),
-        ("libggml-cuda.so", "code", False, "lists no GPU here"),
-        ("libggml-cuda.so", "0" * 100_000_000, True, "expands to 100 MB, as no library does"),
-        ("libggml-cpu.so", "code", True, "is not for cuda or vulkan"),
-        (None, "", True, "no prebuilt wheel of llama-cpp-python 0.3.36 (pip reports: none"),
-    ],
-    ids=["good", "without a GPU", "bomb", "another backend", "none"],
-)
-def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatch, library, code, lists_gpu, reason):
-    commands = []
-    tried = []
-
-    def pip(command, *options):
-        commands.append(command)
-        if library is None:
-            raise ModelDownloadError("pip reports: none")
-        if command == "download":
-            wheel = Path(options[options.index("--dest") + 1]) / f"llama_cpp_python-{VERSION}-py3-none-any.whl"
-            with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr(f"llama_cpp/lib/{library}", code)
-
-    def sees_gpu(folder):
-        tried.append((folder / library).read_text())
-        return lists_gpu
-
-    monkeypatch.setattr(build_runtime, "run_pip", pip)
-    result = build_runtime.install_wheel(("cuda", "vulkan"), sees_gpu)
-    assert reason in result if reason else result == ""
-    assert commands == (["download", "install"] if not reason else ["download"])
-    assert tried == (["code"] if (library, code) == ("libggml-cuda.so", "code") else [])
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_gpus_that_nvidia_smi_lists_come_before_those_of_the_bus(monkeypatch
 
 def test_every_mac_has_a_gpu_of_apple():
     [gpu] = find_gpus(platform="darwin")
-    assert gpu.backends == ("metal",)
+    assert gpu.backend == "metal"
 
 
 CARD, SHARED = Gpu("nvidia", "RTX", 8 << 30), Gpu("intel", "Iris", 0)
