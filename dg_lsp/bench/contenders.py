@@ -38,12 +38,10 @@ class LengthHint(StrEnum):
 class RequestOptions:
     """Options of the requests, the same for all contenders.
 
-    `suffix_lines` are the lines after the line of the cursor that the model sees, None for as many as fit. Without a
-    deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
+    Without a deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
     """
 
     length: LengthHint = LengthHint.NONE
-    suffix_lines: int | None = None
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
@@ -124,7 +122,6 @@ class EngineContender:
             case.snapshot,
             case.offset,
             max_lines=self.options.num_lines(case),
-            suffix_lines=self.options.suffix_lines,
             decoder=self.decoder,
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,

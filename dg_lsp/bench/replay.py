@@ -391,8 +391,6 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     accepted_cases = {event.case for event in accepts}
     by_hand = len(keys) + sum(event.num_keys for event in accepts)
     presses = sum(event.presses for event in accepts)
-    chars_accepted = sum(len(event.text) for event in accepts)
-    chars = sum(len(event.key) for event in keys) + chars_accepted
     num_displayed = sum(event.is_displayed for event in requests)
     num_quiet = sum(not event.attempt.text for event in finished)
 
@@ -407,14 +405,11 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "keys_by_hand": by_hand,
         "keys_typed": len(keys),
         "keys_accepting": presses,
-        "chars": chars,
-        "chars_accepted": chars_accepted,
         "num_finished_lines": len(finished),
         "num_quiet": num_quiet,
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
         "keystrokes_saved": ttfue.share(by_hand - len(keys) - presses, by_hand),
-        "chars_accepted_share": ttfue.share(chars_accepted, chars),
         "acceptance_rate": ttfue.share(len(accepts), num_displayed),
         **ttfue.summarize_edits(len(requests), len(hits), num_quiet, len(finished), edits),
         "wasted_share": ttfue.share(wasted_ms, total_ms),
@@ -450,7 +445,6 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
         ("acceptance rate", f"{shares['acceptance_rate']} of the displayed items ({accepted})"),
         ("quiet rate", f"{shares['quiet_rate']} of {numbers['num_finished_lines']} answers at ends of finished lines"),
         ("keystrokes saved", f"{shares['keystrokes_saved']} of {numbers['keys_by_hand']}"),
-        ("characters accepted", f"{shares['chars_accepted_share']} of {numbers['chars']}"),
         ("model time", metrics.milliseconds(numbers["model_ms"])),
         ("wasted model time", f"{shares['wasted_share']}, of requests whose item was not accepted"),
         ("model time per useful edit", metrics.milliseconds(numbers["model_ms_per_useful"])),

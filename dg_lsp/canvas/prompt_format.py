@@ -378,7 +378,6 @@ def prompt_of(
     snapshot: Snapshot,
     offset: int,
     max_tokens: int,
-    suffix_lines: int | None = None,
     prefix_share: float = 1.0,
 ) -> Prompt:
     """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
@@ -395,7 +394,6 @@ def prompt_of(
         offset,
         prefix_chars=prefix_chars,
         suffix_chars=suffix_chars,
-        suffix_lines=suffix_lines,
     )
     return replace(prompt, path=shown_path(snapshot.file_uri), language=snapshot.language)
 

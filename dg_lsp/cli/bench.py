@@ -83,9 +83,6 @@ def infill(
         Literal["none", "oracle"],
         Option(help="What is known of the length: nothing, or the reference's number of lines."),
     ] = "none",
-    suffix_lines: Annotated[
-        int | None, Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
-    ] = None,
     deadline: Deadline = None,
     warm: Annotated[
         bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
@@ -102,7 +99,6 @@ def infill(
     cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
         length=LengthHint(length),
-        suffix_lines=suffix_lines,
         deadline_ms=deadline,
         is_warm=warm,
         sampler=sampler,

@@ -36,7 +36,6 @@ def prompt_at(
     *,
     prefix_chars: int,
     suffix_chars: int,
-    suffix_lines: int | None = None,
 ) -> Prompt:
     """The text around `offset` in the model's style, at most `prefix_chars` and `suffix_chars` characters long.
 
@@ -47,8 +46,7 @@ def prompt_at(
       buffer; the earliest such line is taken. While the user types, this start stays for a fifth of the budget, then
       moves by a fifth. At least 70% of the budget is used if there is enough text (less if tabs are expanded).
 
-    Longer lines are cut. `suffix_lines` limits the number of lines after the cursor's own; 0 means the rest of the line
-    without its line end.
+    Longer lines are cut.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
@@ -58,7 +56,7 @@ def prompt_at(
         raise PositionError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
     style = TextStyle.of(text, offset)
     prefix = _prefix(text, offset, prefix_chars, style)
-    return Prompt(prefix, _suffix(text, offset, suffix_chars, suffix_lines, style))
+    return Prompt(prefix, _suffix(text, offset, suffix_chars, style))
 
 
 def _prefix(text: str, offset: int, budget: int, style: TextStyle) -> str:
@@ -84,12 +82,11 @@ def _line_start(text: str, mark: int, limit: int) -> int:
     return mark
 
 
-def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: TextStyle) -> str:
+def _suffix(text: str, offset: int, budget: int, style: TextStyle) -> str:
     if budget <= 0:
         return ""
-    shown, is_whole = style.to_model(text[offset : offset + budget + 1]), offset + budget >= len(text)
-    if num_lines is not None and shown.count("\n") > num_lines:
-        shown, is_whole = "\n".join(shown.split("\n")[: num_lines + 1]), True
+    shown = style.to_model(text[offset : offset + budget + 1])
+    is_whole = offset + budget >= len(text)
     return shown if is_whole and len(shown) <= budget else _cut(shown, budget)
 
 

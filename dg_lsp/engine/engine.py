@@ -255,7 +255,7 @@ class LocalEngine(Engine):
         is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
         if not (self.spec.repetition_match and is_shown):
             return None
-        return model.buffers.repetition(text, request.offset, request.suffix_lines, num_removed=len(removed))
+        return model.buffers.repetition(text, request.offset, num_removed=len(removed))
 
     @override
     def frame(self, progress: Progress) -> Frame:
@@ -351,7 +351,7 @@ class LocalEngine(Engine):
 def _fill_layout(request: FillRequest, model: EngineModel) -> Layout:
     """Prompt and canvas of a fill."""
     max_tokens = model.spec.max_prompt_tokens
-    prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines)
+    prompt = prompt_of(request.snapshot, request.offset, max_tokens)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
 
 

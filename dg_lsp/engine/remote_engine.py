@@ -94,7 +94,7 @@ class RemoteEngine(Engine):
                 deadline = time.monotonic() + seconds
             limits = selection.limits(request, self.settings, DecoderName.AUTOREGRESSIVE, deadline)
             size = self.spec.max_prompt_tokens
-            prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
+            prompt = prompt_of(request.snapshot, request.offset, size, PREFIX_SHARE)
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             query = replace(

@@ -132,18 +132,11 @@ class BufferTokens:
         self._ends_line = lru_cache(None)(lambda token: b"\n" in tokenizer.decode(token_ids([token])))
         self._encode = caching(tokenizer.encode, _CACHED_LINES, _MAX_LINE)
 
-    def repetition(
-        self, text: str, offset: int, suffix_lines: int | None = None, *, num_removed: int = 0
-    ) -> Repetition:
-        """The n-grams around a code-point offset; `suffix_lines` limits the lines after the cursor's own.
-
-        The fill begins `num_removed` characters before the offset.
-        """
+    def repetition(self, text: str, offset: int, *, num_removed: int = 0) -> Repetition:
+        """The n-grams around a code-point offset. The fill begins `num_removed` characters before it."""
         end = offset - num_removed
         before = text[max(0, end - CHARS_BEFORE) : end]
         after = text[offset : offset + CHARS_AFTER]
-        if suffix_lines is not None:
-            after = "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])
         if len(before) < end:  # a line that is cut has other tokens
             before = before[before.find("\n") + 1 or len(before) :]
         return Repetition(self._ids(before), self._ids(after), self._min_match, self._ends_line)

@@ -243,7 +243,6 @@ class FillRequest(EngineRequest[FillResult]):
     num_candidates: int = 1
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
-    suffix_lines: int | None = None  # lines after the cursor's own that the model may see; None: as many as fit
     deadline_ms: float | None = None
     early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
     decoder: DecoderName | None = None  # None takes the setting

@@ -20,7 +20,7 @@ CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", 
 TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
 HEADER = RunHeader("compare", Machine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
 PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
-LINE_END, BLOCK, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "block", "span"))
+LINE_END, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "span"))
 FAST = {"tokens_per_step": 64}
 
 
@@ -128,19 +128,6 @@ def test_the_length_hint_limits_the_lines(options, lines):
     attempt = contender(SPAN.reference, options, **FAST).answer(SPAN)
     assert attempt.text.count("\n") + 1 == lines
     assert attempt.is_exact is (lines == 2)
-
-
-def test_suffix_lines_hide_text_after_the_cursor():
-    seen = []
-
-    def fill(_prefix, suffix):
-        seen.append(suffix)
-        return "x"
-
-    for suffix_lines in (None, 0):
-        contender(fill, RequestOptions(suffix_lines=suffix_lines)).answer(BLOCK)
-    assert "return found" in seen[0]
-    assert "return found" not in seen[-1]
 
 
 def test_a_deadline_and_an_early_stop_shorten_the_fill():

@@ -11,10 +11,9 @@ from dg_lsp.errors import PositionError
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
 
 
-def shown(marked, prefix_chars=100, suffix_chars=100, suffix_lines=None):
+def shown(marked, prefix_chars=100, suffix_chars=100):
     snapshot = Snapshot("file:///a.py", 1, marked.replace("|", "", 1))
-    limits = {"prefix_chars": prefix_chars, "suffix_chars": suffix_chars, "suffix_lines": suffix_lines}
-    return prompt_at(snapshot, marked.index("|"), **limits)
+    return prompt_at(snapshot, marked.index("|"), prefix_chars=prefix_chars, suffix_chars=suffix_chars)
 
 
 @pytest.mark.parametrize(
@@ -33,22 +32,19 @@ def test_a_small_buffer_is_in_the_prompt_completely(marked, prompt):
 
 
 @pytest.mark.parametrize(
-    ("marked", "suffix_chars", "suffix_lines", "suffix"),
+    ("marked", "suffix_chars", "suffix"),
     [
-        pytest.param("|x)\nb\nc\n", 100, 0, "x)", id="no line after: the rest of the line without its end"),
-        pytest.param("|x)\nb\nc\n", 100, 1, "x)\nb", id="one line after"),
-        pytest.param("|x)\nbbb\nccc\n", 8, None, "x)\nbbb\n", id="whole lines within the budget"),
-        pytest.param("|x)\nbbb\nccc\n", 7, None, "x)\nbbb\n", id="a line that just fits"),
-        pytest.param("|x)\nbbb\nccc\n", 6, None, "x)\n", id="a line that does not fit"),
-        pytest.param("|x)\nbbb\nccc\n", 5, 1, "x)\n", id="budget before number of lines"),
-        pytest.param("|\nbbbbbbbbbb\n", 6, None, "\nbbbbb", id="the first line with text is cut"),
-        pytest.param("|" + "b" * 50, 6, None, "bbbbbb", id="a giant line is cut"),
-        pytest.param("|x)\n\tb\n", 5, None, "x)\n", id="tabs count as shown"),
-        pytest.param("|x)\nb\n", 0, None, "", id="no budget"),
+        pytest.param("|x)\nbbb\nccc\n", 8, "x)\nbbb\n", id="whole lines within the budget"),
+        pytest.param("|x)\nbbb\nccc\n", 7, "x)\nbbb\n", id="a line that just fits"),
+        pytest.param("|x)\nbbb\nccc\n", 6, "x)\n", id="a line that does not fit"),
+        pytest.param("|\nbbbbbbbbbb\n", 6, "\nbbbbb", id="the first line with text is cut"),
+        pytest.param("|" + "b" * 50, 6, "bbbbbb", id="a giant line is cut"),
+        pytest.param("|x)\n\tb\n", 5, "x)\n", id="tabs count as shown"),
+        pytest.param("|x)\nb\n", 0, "", id="no budget"),
     ],
 )
-def test_the_suffix_has_whole_lines_within_its_budget(marked, suffix_chars, suffix_lines, suffix):
-    assert shown(marked, suffix_chars=suffix_chars, suffix_lines=suffix_lines).suffix == suffix
+def test_the_suffix_has_whole_lines_within_its_budget(marked, suffix_chars, suffix):
+    assert shown(marked, suffix_chars=suffix_chars).suffix == suffix
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
     assert cache.find(typed) is None
 
 
-@pytest.mark.parametrize("options", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])
+@pytest.mark.parametrize("options", [{"max_lines": 1}, {"seed": 1}, {"uri": "file:///b.py"}])
 def test_other_requests_find_nothing(cache, options):
     assert cache.find(at("x = fo", "\ny = 1\n", **options)) is None
 

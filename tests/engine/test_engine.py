@@ -107,10 +107,9 @@ def test_canvas_length_of_a_request_is_used_up_to_the_models_longest(engine_of, 
         engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=65)))
 
 
-def test_model_sees_the_suffix_as_far_as_the_request_allows(engine_of, ask):
+def test_model_sees_the_suffix(engine_of, ask):
     engine, _ = engine_of(lambda _, suffix: repr(suffix))
     assert engine.fill(ask("a = |\nb = 2\n")).text == repr("\nb = 2\n")
-    assert engine.fill(ask("a = |\nb = 2\n", suffix_lines=0)).text == repr("")
 
 
 def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):

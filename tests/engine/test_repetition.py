@@ -93,14 +93,6 @@ def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
     assert words.encoded == [line, line]
 
 
-def test_hidden_suffix_lines_are_not_searched():
-    words = WordTokenizer()
-    text = "a b c\nother\na b c d\nx\na b c d\n"
-    offset = len("a b c")
-    assert BufferTokens(words).repetition(text, offset).following(NOTHING).token == words.ids["d"]
-    assert BufferTokens(words).repetition(text, offset, suffix_lines=1).following(NOTHING) is None
-
-
 def test_a_run_continues_while_the_buffer_has_one_continuation():
     repetition = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3]), NOTHING)
     assert repetition.run(NOTHING, 8).tolist() == [4, 5, 6]

@@ -159,9 +159,10 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
 )
 """What llama.cpp logs when it cannot load a file; the first pattern found decides. Anything else is a broken file."""
 
-_NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
-_OWN_NAME = re.compile(r"unknown model architecture: '(llada2|sdar|stable.?diffcoder|fast.?dllm|nemotron.?labs)")
-"""Block-diffusion models under names of their own: llama.cpp computes their layers under the causal models' names."""
+_OWN_NAME = re.compile(
+    r"unknown model architecture: '(diffusion-gemma|llada2|sdar|stable.?diffcoder|fast.?dllm|nemotron.?labs)"
+)
+"""Models under names of their own, whose layers llama.cpp computes under the names of other models."""
 
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
@@ -177,14 +178,10 @@ def library_error(error: Exception) -> BackendError:
 def load_error(path: Path, log: Iterable[str]) -> ModelError:
     """`llama_model_load_from_file` returned null after it logged these lines."""
     lines = tuple(log)
-    if any(_NOT_REPACKED in line for line in lines):
-        return ModelUnsupportedError(
-            f"{path} is a DiffusionGemma that is not converted yet; run: dg-lsp models convert {path}"
-        )
     if own_name := next(filter(None, map(_OWN_NAME.search, lines)), None):
         return ModelUnsupportedError(
             f"{path} has the architecture {own_name[1]}, which llama.cpp has under another name; "
-            "convert the checkpoint with dg-lsp models convert"
+            "convert it or its checkpoint with dg-lsp models convert"
         )
     for pattern, kind, problem in LOAD_FAILURES:
         if any(re.search(pattern, line) for line in lines):

@@ -133,7 +133,9 @@ class ModelSizes:
             values = numbers(f"attention.{name}") or [default]
             return values if len(values) > 1 else values * min(layers, MAX_LAYERS)
 
-        layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
+        layers = number("block_count")
+        heads = max(1, number("attention.head_count"))
+        width = number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))
         parts = ("key", "value")
         full = [number(f"attention.{part}_length", width // heads) for part in parts]
@@ -192,7 +194,8 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
 
 def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
     """A context that computes a prompt and its canvas, grown to its limit, in one batch."""
-    sampling, longest = spec.sampling, spec.longest_block
+    sampling = spec.sampling
+    longest = spec.longest_block
     if isinstance(sampling, MaskSampling) and sampling.expand_id is not None:
         longest += sampling.max_free
     length = min(settings.context_length or spec.max_prompt_tokens + longest, sizes.trained_length)
@@ -205,26 +208,26 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class WeightBytes:
-    """Bytes of a model's weights on the GPU and on the host."""
+class MemoryEstimate:
+    """Bytes on the GPUs and on the host."""
 
-    gpu: int
-    host: int
+    gpu: int = 0
+    host: int = 0
 
-    @classmethod
-    def of(cls, header: GGUFHeader, gpu_layers: int) -> "WeightBytes":
-        """llama.cpp puts the last layers on the GPU, and token embeddings only if they are also the output layer."""
-        layers = ModelSizes.of(header).layers
-        first = layers + 1 - num_gpu_layers(gpu_layers, layers)
-        bytes_of_layer = Counter[int]()
-        for name, tensor in header.tensors.items():
-            layer_name = _LAYER.match(name)
-            other_layer = -1 if name.startswith("token_embd") else layers
-            bytes_of_layer[int(layer_name[1]) if layer_name else other_layer] += tensor.size
-        gpu = sum(size for layer, size in bytes_of_layer.items() if layer >= first)
-        host = bytes_of_layer.total() - gpu
-        is_tied = first <= layers and "output.weight" not in header.tensors
-        return cls(gpu + bytes_of_layer[-1] if is_tied else gpu, host)
+
+def weight_bytes(header: GGUFHeader, gpu_layers: int) -> MemoryEstimate:
+    """llama.cpp puts the last layers on the GPU, and token embeddings only if they are also the output layer."""
+    layers = ModelSizes.of(header).layers
+    first = layers + 1 - num_gpu_layers(gpu_layers, layers)
+    bytes_of_layer = Counter[int]()
+    for name, tensor in header.tensors.items():
+        layer_name = _LAYER.match(name)
+        other_layer = -1 if name.startswith("token_embd") else layers
+        bytes_of_layer[int(layer_name[1]) if layer_name else other_layer] += tensor.size
+    gpu = sum(size for layer, size in bytes_of_layer.items() if layer >= first)
+    host = bytes_of_layer.total() - gpu
+    is_tied = first <= layers and "output.weight" not in header.tensors
+    return MemoryEstimate(gpu + bytes_of_layer[-1] if is_tied else gpu, host)
 
 
 def num_gpu_layers(wanted: int, layers: int) -> int:
@@ -247,20 +250,13 @@ _SPARE_SHARE = 0.05
 """Left free for what the estimate does not count, as a share of the estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """Bytes on the GPUs and on the host."""
-
-    gpu: int = 0
-    host: int = 0
-
-
 def estimate_context(
     sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool
 ) -> MemoryEstimate:
     """Memory of a context with this many cells; `gpu_share` is the share of the layers on the GPU."""
     cache = num_cells * sizes.kv_bytes_per_token
-    batch, outputs = min(budget.batch_tokens, num_cells), min(budget.canvas_tokens, num_cells)
+    batch = min(budget.batch_tokens, num_cells)
+    outputs = min(budget.canvas_tokens, num_cells)
     scores = num_cells * (2 if flash else 2 + sizes.heads)
     logits = _FLOAT_BYTES * outputs * sizes.vocab_size
     # attention and the output layer use the same memory one after the other
@@ -271,13 +267,15 @@ def estimate_context(
     return MemoryEstimate(0, cache + logits + step)
 
 
-def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[WeightBytes, MemoryEstimate]:
+def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[MemoryEstimate, MemoryEstimate]:
     """The weights of a file, and all memory that they and a first context need."""
     size = total_file_size(header.path)
     if header.path.stat().st_size != size:  # of a split model, only the size is known
-        weights, needed = WeightBytes(size, 0) if gpu_layers else WeightBytes(0, size), MemoryEstimate()
+        weights = MemoryEstimate(gpu=size) if gpu_layers else MemoryEstimate(host=size)
+        needed = MemoryEstimate()
     else:
-        weights, sizes = WeightBytes.of(header, gpu_layers), ModelSizes.of(header)
+        weights = weight_bytes(header, gpu_layers)
+        sizes = ModelSizes.of(header)
         share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
         length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
         budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known

@@ -20,9 +20,9 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     CPU,
     MAX_LAYERS,
+    MemoryEstimate,
     ModelSizes,
     Placement,
-    WeightBytes,
     check_fits,
     choose_placement,
     estimate_load,
@@ -71,7 +71,8 @@ def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
 
 def _check_tokenizer(header: GGUFHeader) -> None:
     """Refuses vocabularies for which llama.cpp throws through C, which ends the process, when it reads some texts."""
-    kind, vocabulary = (header.values.get(f"tokenizer.ggml.{key}") for key in ("model", "tokens"))
+    kind = header.values.get("tokenizer.ggml.model")
+    vocabulary = header.values.get("tokenizer.ggml.tokens")
     name = str(kind.read()) if kind else ""
     if name not in _TOKENIZERS:
         problem = f"has a tokenizer of the kind {escaped(name[:40])!r}, which dg-lsp does not support"
@@ -92,7 +93,7 @@ class LlamaModel:
         self,
         handle: Any,
         path: Path,
-        weights: WeightBytes,
+        weights: MemoryEstimate,
         header: GGUFHeader,
         *,
         gpu_layers: int,
@@ -148,7 +149,8 @@ class LlamaModel:
             SettingsError: the settings name a GPU that is not there.
             BackendError: llama-cpp-python cannot be loaded.
         """
-        header, native = checked_header(path, source), library()
+        header = checked_header(path, source)
+        native = library()
         params = native.api.llama_model_default_params()
         wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
         params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
@@ -395,7 +397,9 @@ def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterato
     Raises:
         ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
     """
-    path, old, advice = header.path, header.architecture, "set its prompt_attention (model.sampler) to exact"
+    path = header.path
+    old = header.architecture
+    advice = "set its prompt_attention (model.sampler) to exact"
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):

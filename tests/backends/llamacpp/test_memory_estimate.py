@@ -10,12 +10,12 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     ContextBudget,
     MemoryEstimate,
     ModelSizes,
-    WeightBytes,
     check_fits,
     context_budget,
     estimate_context,
     num_gpu_layers,
     total_file_size,
+    weight_bytes,
 )
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.errors import ModelMemoryError
@@ -169,10 +169,10 @@ def test_weights_count_where_their_layers_are(tiny_repacked):
     header = read_header(tiny_repacked)
     everything = sum(tensor.size for tensor in header.tensors.values())
     table = header.tensors["token_embd.weight"].size
-    assert WeightBytes.of(header, 0) == WeightBytes(0, everything)
-    assert WeightBytes.of(header, -1) == WeightBytes(everything, table), "the embeddings are the output layer as well"
-    assert WeightBytes.of(header, -1) == WeightBytes.of(header, 99)
-    some = WeightBytes.of(header, 1)
+    assert weight_bytes(header, 0) == MemoryEstimate(0, everything)
+    assert weight_bytes(header, -1) == MemoryEstimate(everything, table), "the embeddings are the output layer as well"
+    assert weight_bytes(header, -1) == weight_bytes(header, 99)
+    some = weight_bytes(header, 1)
     assert some.host < everything
     assert some.gpu >= header.tensors["output_norm.weight"].size + table
     assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
