@@ -22,6 +22,8 @@ MAX_FOLLOWED = 256
 """Requests that are followed at the same time; the oldest is settled early."""
 MAX_OFFERED = 256
 """Items that may still be accepted. Editors show one at a time."""
+MIN_INSERTED = 3
+"""A change with fewer characters, blanks excluded, is typed by hand."""
 _MAX_REFERENCE = 1000
 """Characters that are read beyond the length of an item."""
 _WORD = re.compile(r"\w+")
@@ -78,6 +80,11 @@ class Followed:
             return []
         typed = text[self.start : offset]
         return [item.removeprefix(typed) for item in self.items if item.startswith(typed)]
+
+    def is_offered(self, change: Change, text: str) -> bool:
+        """Whether a change inserts the rest of an item, or several characters of it; `text` is the text after it."""
+        is_by_hand = len("".join(change.text.split())) < MIN_INSERTED
+        return not is_by_hand and any(rest.startswith(change.text) for rest in self.rests(text, change.start))
 
     def outcome(self, reference: str) -> Outcome:
         """The record of the request. `reference` is the text that is in its range now."""
@@ -185,13 +192,22 @@ class Acceptance:
             self.counts[event] += 1
         return followed, item
 
-    def change(self, uri: str, changes: Sequence[Change]) -> None:
-        """Follows a change of the document. Call `settle` before it, because due requests are judged without it."""
+    def change(self, uri: str, changes: Sequence[Change]) -> bool:
+        """Follows a change of the document; returns whether it inserted a part of an item, as an acceptance does.
+
+        Call `settle` before it, because due requests are judged without it.
+        """
+        document = self._documents.get(uri)
+        has_inserted = False
+        if document is None:
+            return has_inserted
         for request in self._of(uri):
             for change in changes:
+                has_inserted |= request.is_offered(change, document.lines.text)
                 request.move(change)
             if request.answer_ms is not None and request.due is None:
                 request.due = self._clock() + FOLLOW_SECONDS
+        return has_inserted
 
     def settle(self) -> None:
         """Ends the requests whose 30 seconds are over."""

@@ -53,10 +53,10 @@ class Editor:
         applied = self.documents.change(
             types.VersionedTextDocumentIdentifier(uri=URI, version=document.version + 1), [change]
         )
-        self.acceptance.change(URI, applied)
+        return self.acceptance.change(URI, applied)
 
     def insert(self, text):
-        self.replace(len(self.text), len(self.text), text)
+        return self.replace(len(self.text), len(self.text), text)
 
     def type(self, text):
         for key in text:
@@ -102,6 +102,21 @@ def test_without_a_report_of_the_client_the_text_decides(keys, verdict):
         editor.insert(key)
     outcome = editor.outcome()
     assert (outcome.verdict, outcome.accepted) == (verdict, "none")
+
+
+@pytest.mark.parametrize(
+    ("keys", "inserted"),
+    [
+        (["r", "eturn", " width * height"], [False, True, True]),
+        (["return 1"], [False]),
+        (list("return"), [False] * 6),
+    ],
+    ids=["a key, a word, the rest", "other text", "typed by hand"],
+)
+def test_a_change_that_inserts_a_part_of_an_item_is_recognized(keys, inserted):
+    editor = Editor()
+    editor.shows(ITEM)
+    assert [editor.insert(key) for key in keys] == inserted
 
 
 @pytest.mark.parametrize(("text", "verdict"), [("", "wrong"), ("return height * width", "partly"), ("depth", "wrong")])
