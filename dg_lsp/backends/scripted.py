@@ -78,15 +78,9 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_steps = self.num_prefilled = 0  # forward passes that have begun; prompt tokens that were decoded
         self.is_closed = False
-        self._num_prompts = 0
         self._fill, self._step_seconds, self._tokens_per_step = fill, step_seconds, tokens_per_step
         self.num_slots, self._context_length = num_slots, context_length
         self._slots: dict[int, tuple[TokenIds, tuple[bytes, ...]]] = {}  # a prompt, and the rest of each text after it
-
-    @property
-    def num_decodes(self) -> int:
-        """See `Denoiser.num_decodes`: a prompt takes one pass."""
-        return self.num_steps + self._num_prompts
 
     @property
     def footprint(self) -> Footprint:
@@ -105,7 +99,6 @@ class ScriptedDenoiser:
         num_decoded = len(prompt) - num_kept
         self._slots[slot] = token_ids(prompt), self._targets(prompt)
         self.num_prefilled += num_decoded
-        self._num_prompts += num_decoded > 0
         return num_decoded
 
     def refresh(self, slot: int) -> int:

@@ -127,11 +127,6 @@ class Denoiser(Passes, Protocol):
         ...
 
     @property
-    def num_decodes(self) -> int:
-        """Passes of the runtime so far, those of prompts included. Thread-safe."""
-        ...
-
-    @property
     def footprint(self) -> Footprint:
         """Memory that the model holds. Thread-safe."""
         ...

@@ -76,7 +76,6 @@ class CompletionCache:
                     steps=0,
                     num_blocks=0,
                     canvas_tokens=0,
-                    num_decodes=0,
                     output_tokens=0,
                     cached_tokens=entry.result.prompt_tokens,
                     timings=NO_TIME,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -218,7 +217,7 @@ class RequestDenoiser:
         slots = self.model.slots
         slots.user = self
         self.held = prompt_ids
-        with self._counted("prefill"):
+        with self.costs.stage("prefill"):
             num_decoded = slots.prefill(self.model.denoiser, slot, prompt_ids, self.model.client, most)
         is_done = is_whole(num_decoded, prompt_ids, most)
         self.num_there = WHOLE_PROMPT if is_done else self.num_there + num_decoded
@@ -245,7 +244,7 @@ class RequestDenoiser:
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)
-        with self._counted("predict"):
+        with self.costs.stage("predict"):
             predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes)
         sampling = self.spec.sampling
         if self.repetition is None or not isinstance(sampling, MaskSampling):
@@ -265,7 +264,7 @@ class RequestDenoiser:
         fills = self._fills(ids)
         restrictions = {at: self.model.following_removed(self.removed, fill) for at, fill in fills.items()}
         allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
-        with self._counted("predict"):
+        with self.costs.stage("predict"):
             prediction = self.model.denoiser.extend(slot, ids, allowed)
         self.held = np.concatenate([self.held, ids])
         for at, fill in fills.items():
@@ -286,14 +285,6 @@ class RequestDenoiser:
     def is_displaced(self) -> bool:
         """Another request has used the model since the prompt was decoded."""
         return self.model.slots.user is not self and self.num_there == WHOLE_PROMPT
-
-    @contextmanager
-    def _counted(self, stage: Literal["prefill", "predict"]) -> Iterator[None]:
-        """Adds the time and the passes of the `with` block."""
-        before = self.model.denoiser.num_decodes
-        with self.costs.stage(stage):
-            yield
-        self.costs.num_decodes += self.model.denoiser.num_decodes - before
 
     def _restore(self, slot: int) -> None:
         """Makes the slot hold what it held before another request used the model."""
@@ -407,7 +398,6 @@ class DecodeRun:
             ending=self.task.stop.ending(best, costs.num_passes) or interruption,
             num_blocks=costs.num_blocks,
             canvas_tokens=costs.canvas_tokens,
-            num_decodes=costs.num_decodes,
             slot_tokens=len(self._denoiser.held),
         )
 

@@ -78,7 +78,6 @@ class FillResult:
     ending: Ending = Ending.END
     num_blocks: int = 0  # canvases that were denoised, those that share a pass included
     canvas_tokens: int = 0  # tokens of these canvases
-    num_decodes: int = 0  # passes of the runtime, those of the prompt and of settled canvases included
     slot_tokens: int = 0  # that the slot of the KV cache holds afterwards
 
     @classmethod

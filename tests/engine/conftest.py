@@ -58,7 +58,6 @@ class Reciter:
     """
 
     num_slots = 2
-    num_decodes = 0
     footprint = Footprint()
 
     def __init__(self, text, spec, start=0, confidence=0.99):

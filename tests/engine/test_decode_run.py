@@ -16,7 +16,6 @@ PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 class Constant:
     """Predicts 50 everywhere, and records its calls."""
 
-    num_decodes = 0
     num_slots = 1
     spec = MASK_SPEC
 

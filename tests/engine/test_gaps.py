@@ -26,7 +26,6 @@ class GapsModel:
     """Predicts its texts in the gaps of a canvas, which it finds by the frozen text; shorter gaps are less probable."""
 
     num_slots = 1
-    num_decodes = 0
 
     def __init__(self, spec, fills, known):
         self.spec, self.tokenizer = spec, ByteTokenizer()

@@ -87,7 +87,6 @@ class LlamaContext:
         self._flash = flash_attention
         self._threads = 1
         self.sliding_window = model.sliding_window  # see `LlamaModel`
-        self.num_decodes = 0  # calls of `decode` so far
         self._is_closed = False
         self._handle: Any = None
         self.num_cells = 0
@@ -210,7 +209,6 @@ class LlamaContext:
             self._api.llama_set_causal_attn(self._handle, causal)
             self._is_causal = causal
         status = int(self._api.llama_decode(self._handle, self.batch.native))
-        self.num_decodes += 1
         if status not in (0, NO_CELLS):
             raise decode_error(status)
         return status

@@ -116,11 +116,6 @@ class ContextDenoiser(ABC):
         self._reducer = Reducer(spec.banned_ids, expand_id, self.threads)
 
     @property
-    def num_decodes(self) -> int:
-        """See `Denoiser.num_decodes`."""
-        return self._context.num_decodes
-
-    @property
     def footprint(self) -> Footprint:
         """See `Denoiser.footprint`."""
         model, num_cells = self._model, self._context.num_cells

@@ -44,8 +44,6 @@ class TransformersDenoiser:
         self._prompts = [token_ids([]) for _ in range(num_slots)]
         self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
         """By slot and lane, shape (L, hidden)."""
-        self.num_decodes = 0
-        """See `Denoiser.num_decodes`."""
         self._is_closed = False
 
     @property
@@ -95,7 +93,6 @@ class TransformersDenoiser:
                 kept = self._prefixes[slot].crop(shared)
                 prompt = prompt[: kept + most]
                 if kept < len(prompt):
-                    self.num_decodes += 1
                     self._network.encode(self._prefixes[slot], self._tensor(prompt[kept:]))
         except BackendError:
             self._prefixes[slot].crop(0)
@@ -124,7 +121,6 @@ class TransformersDenoiser:
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
             rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids)
-            self.num_decodes += 1
             self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
             rows = self._fetched(rows_on_device)
         if not np.isfinite(rows).all():

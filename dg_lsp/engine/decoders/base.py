@@ -139,7 +139,6 @@ class RequestCosts:
         self.prompt = self.prefill = self.predict = self.postprocess = self.paused = 0.0
         self.num_prefilled = 0  # prompt tokens that the slot lacked
         self.num_passes = 0  # those of the prompt left out
-        self.num_decodes = 0  # passes of the runtime
         self.num_blocks = 0  # canvases that were denoised
         self.canvas_tokens = 0  # tokens of these canvases
         self._start = time.perf_counter()
