@@ -19,8 +19,8 @@ CUTS = (50, 100, 250, 500, 1000)
 """Milliseconds at which the share of useful edits is reported."""
 FOLLOW_SECONDS = 30.0
 """Time after which an edit must still be there."""
-MAX_OUTCOMES = 5000
-"""Requests of a day that are kept for its numbers; the oldest go first."""
+MAX_EDITS = 5000
+"""Useful edits of a day that are kept for their median; the oldest go first."""
 
 
 class AcceptedPart(StrEnum):
@@ -170,41 +170,33 @@ def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:
 
 
 class Usage:
-    """Outcomes of all sessions of this process, in memory only. Any thread may call."""
+    """Useful edits of all sessions of this process, in memory only. Any thread may call."""
 
     def __init__(self, today: Callable[[], date] = date.today) -> None:
         self._today = today
         self._lock = threading.Lock()
         self._day = today()
-        self._outcomes = deque[Outcome](maxlen=MAX_OUTCOMES)
-        self._edits = deque[float](maxlen=MAX_OUTCOMES)
+        self._edits = deque[float](maxlen=MAX_EDITS)
         self._median: float | None = None
 
     def add(self, outcome: Outcome) -> None:
-        """Counts one outcome, for the day on which it is known."""
+        """Counts a useful edit, for the day on which it is known."""
+        if outcome.ttfue_ms is None or outcome.is_rest:
+            return
         with self._lock:
             self._forget_yesterday()
-            self._outcomes.append(outcome)
-            if outcome.ttfue_ms is not None and not outcome.is_rest:
-                self._edits.append(outcome.ttfue_ms)
-                self._median = round(float(np.median(self._edits)), 1)
+            self._edits.append(outcome.ttfue_ms)
+            self._median = round(float(np.median(self._edits)), 1)
 
     def edits_today(self) -> dict[str, Any]:
-        """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""
+        """Number of useful edits since midnight, and their median time."""
         with self._lock:
             self._forget_yesterday()
             return {"usefulEdits": len(self._edits), "medianMs": self._median}
-
-    def summary_today(self) -> dict[str, Any]:
-        """The numbers since midnight, see `summarize_outcomes`."""
-        with self._lock:
-            self._forget_yesterday()
-            return summarize_outcomes(self._outcomes)
 
     def _forget_yesterday(self) -> None:
         day = self._today()
         if day != self._day:
             self._day = day
-            self._outcomes.clear()
             self._edits.clear()
             self._median = None

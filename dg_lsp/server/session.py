@@ -350,7 +350,7 @@ class Server(LanguageServer):
             self._audit_log.write(outcome)
 
     def stats(self) -> dict[str, Any]:
-        """State and counts of the session, seconds of model time, and today's numbers."""
+        """State and counts of the session, seconds of model time, and today's useful edits."""
         self.settle()
         schedulers = self._models.schedulers if self._models is not None else ()
         time_spent = sum((scheduler.model_time for scheduler in schedulers), ModelTime())
@@ -362,7 +362,7 @@ class Server(LanguageServer):
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
             "speculationSeconds": time_spent.speculative,
-            "today": self.usage.summary_today(),
+            "today": self.usage.edits_today(),
         }
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.engine.ttfue import Usage
 
 
 class FakeScheduler:
@@ -13,7 +12,6 @@ class FakeScheduler:
     def __init__(self, spec=MASK_SPEC):
         self.ready = Future()
         self.ready.set_result(SimpleNamespace(spec=spec))
-        self.usage = Usage()
         self.warmed = []
 
     def warm_up(self, request):
