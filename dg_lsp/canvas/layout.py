@@ -220,9 +220,12 @@ def noise(spec: ModelSpec, length: int, rng: np.random.Generator) -> TokenIds:
     return rng.integers(0, spec.vocab_size, length, dtype=np.int32)
 
 
-def end_of(ids: TokenIds, room: int) -> TokenIds:
-    """The last tokens that fit, cut in steps of an eighth of the room, so that a cached prompt rarely moves."""
-    excess = len(ids) - room
+def end_of(ids: TokenIds, room: int, lookahead: int = 0) -> TokenIds:
+    """The last tokens that fit, cut in steps of an eighth of the room, so that a cached prompt rarely moves.
+
+    Starts where the tokens will start when `lookahead` more of them follow.
+    """
+    excess = len(ids) + min(lookahead, room // 2) - room
     if excess <= 0:
         return ids
     stride = max(1, room // 8)

@@ -196,14 +196,14 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
             prefix = tokenizer.encode("\n")
     room = max(0, max_tokens - len(start) - len(comments))
     if fim is None or is_prefix_only:
-        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room)]))
+        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room, prompt.lookahead)]))
         return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids, removed=removed)
     files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
     template = fim.prompt_with_files if len(files) else fim.prompt
     words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
     room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
     suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
-    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix))]))
+    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix), prompt.lookahead)]))
     fields |= {"{prefix}": prefix, "{suffix}": suffix}
     prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
     before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
@@ -254,7 +254,7 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
     snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
-    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)))
+    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)), prompt.lookahead)
     room = max(0, spec.longest_block - num_head - 1)
     after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
     return Layout(
@@ -339,7 +339,7 @@ def _layout(
     marked = [encode(template.opening), selection, encode(template.closing)]
     room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
     suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix))
+    shown = end_of(above, room - len(suffix), prompt.lookahead)
     return Layout(
         token_ids(np.concatenate([before, shown, *marked, suffix, after])),
         head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
@@ -379,10 +379,13 @@ def prompt_of(
     offset: int,
     max_tokens: int,
     prefix_share: float = 1.0,
+    *,
+    lookahead: int = 0,
 ) -> Prompt:
     """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
 
-    A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix.
+    A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix. The
+    prompt starts where it will start after `lookahead` more tokens.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
@@ -394,6 +397,7 @@ def prompt_of(
         offset,
         prefix_chars=prefix_chars,
         suffix_chars=suffix_chars,
+        lookahead=lookahead,
     )
     return replace(prompt, path=shown_path(snapshot.file_uri), language=snapshot.language)
 

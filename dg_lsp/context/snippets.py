@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dg_lsp.context.exclusion import cut
@@ -36,6 +36,7 @@ class Snippets:
     chunks: tuple[Snippet, ...] = ()  # the most important snippet of a source comes first
     share: float = 0.25  # largest fraction of the prompt's tokens for all snippets
     repository: str = ""  # its name, if it is known
+    following: "Snippets | None" = field(default=None, compare=False)  # that replace these soon if the cursor goes on
 
 
 NO_SNIPPETS = Snippets()

@@ -23,6 +23,7 @@ class Prompt:
     path: str = ""  # shortened, see `shown_path`
     language: str = ""  # LSP language id
     snippets: Snippets = NO_SNIPPETS  # code of other files
+    lookahead: int = 0  # tokens that can still be typed before the start of the prompt moves; 0 for the prompt as it is
 
 
 def shown_path(uri: str) -> str:
@@ -36,6 +37,7 @@ def prompt_at(
     *,
     prefix_chars: int,
     suffix_chars: int,
+    lookahead: int = 0,
 ) -> Prompt:
     """The text around `offset` in the model's style, at most `prefix_chars` and `suffix_chars` characters long.
 
@@ -46,7 +48,7 @@ def prompt_at(
       buffer; the earliest such line is taken. While the user types, this start stays for a fifth of the budget, then
       moves by a fifth. At least 70% of the budget is used if there is enough text (less if tabs are expanded).
 
-    Longer lines are cut.
+    Longer lines are cut. The prefix starts where it will start after `lookahead` more tokens.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
@@ -55,19 +57,19 @@ def prompt_at(
     if not 0 <= offset <= len(text):
         raise PositionError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
     style = TextStyle.of(text, offset)
-    prefix = _prefix(text, offset, prefix_chars, style)
-    return Prompt(prefix, _suffix(text, offset, suffix_chars, style))
+    prefix = _prefix(text, offset, prefix_chars, min(lookahead * CHARS_PER_TOKEN, prefix_chars // 2), style)
+    return Prompt(prefix, _suffix(text, offset, suffix_chars, style), lookahead=lookahead)
 
 
-def _prefix(text: str, offset: int, budget: int, style: TextStyle) -> str:
+def _prefix(text: str, offset: int, budget: int, lookahead: int, style: TextStyle) -> str:
     if budget <= 0:
         return ""
     step = max(1, budget // GRID)
-    first = -(-max(0, offset - budget) // step) * step
+    first = -(-max(0, offset + lookahead - budget) // step) * step
     for mark in range(first, offset + 1, step):
         start = _line_start(text, mark, min(offset, mark + budget // ALIGN))
         prefix = style.to_model(text[start:offset])
-        if len(prefix) <= budget:
+        if len(prefix) + lookahead <= budget:
             return prefix.removeprefix("\ufeff")
     return ""
 

@@ -44,6 +44,8 @@ Decoding = Generator[Progress, None, tuple[Draft, ...]]
 """One value per forward pass, then the drafts of all candidates."""
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
+MAX_LAG = 8
+"""Tokens that a prompt may lack that is kept ready beside the current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class KVSlots:
         self._clients: dict[int, Hashable] = {}
         self._writers: dict[int, Hashable] = {}
         self.user: object = None  # the request that used the model last
+        self.is_crowded = False  # there was no memory for two prompts at a time
         self._busy: tuple[int, ...] = ()  # slots of requests that have begun and not ended
 
     @contextmanager
@@ -77,14 +80,15 @@ class KVSlots:
             at = self._busy.index(slot)
             self._busy = (*self._busy[:at], *self._busy[at + 1 :])
 
-    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, *, slot: int = -1) -> int:
-        """The client's slot that shares half of the prompt or of what it holds, start and end.
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
+        """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
 
         Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
         in use. A `slot` that exists is taken as it is.
         """
         if slot not in self._held:
-            free = [slot for slot in self._held if slot not in self._busy] or list(self._held)
+            possible = [slot for slot in self._held if slot not in taken]
+            free = [slot for slot in possible if slot not in self._busy] or possible
             shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
             slot = max(shared, key=lambda slot: shared[slot])
             if 2 * shared[slot] < min(len(prompt_ids), len(self._held[slot])):
@@ -402,14 +406,20 @@ class DecodeRun:
         )
 
 
-def warm_up(model: EngineModel, prompt_ids: TokenIds) -> Generator[Progress, None, None]:
-    """Decodes a prompt into the slot that is best for it, with a value between two pieces."""
-    slot = model.slots.choose(prompt_ids, model.client)
-    if model.slots.num_shared(slot, prompt_ids, model.client) < len(prompt_ids):
+def warm_up(
+    model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int] = (), max_lag: int = 0
+) -> Generator[Progress, None, int]:
+    """Decodes a prompt into the slot that is best for it, with a value between two pieces; returns the slot.
+
+    Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
+    """
+    slot = model.slots.choose(prompt_ids, model.client, taken)
+    if len(prompt_ids) - model.slots.num_alike(slot, prompt_ids, model.client) > max_lag:
         denoiser = RequestDenoiser(model, RequestCosts())
         denoiser.take(slot, prompt_ids)
         with denoiser.holding(slot, prompt_ids):
             yield from prefill(denoiser, slot, prompt_ids, model.speed)
+    return slot
 
 
 _DECODERS: dict[DecoderName, type[Decoder]] = {

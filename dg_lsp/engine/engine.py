@@ -5,19 +5,22 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, Self, TypeVar
 
+import numpy as np
 from typing_extensions import override
 
 from dg_lsp.canvas.chat import chat_layout, has_template, raw_layout, split_thought
-from dg_lsp.canvas.layout import Layout, Tokenizer, token_ids
+from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel, SlotState, warm_up
+from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, mapped
 from dg_lsp.engine.gaps import GapsFill
@@ -38,6 +41,8 @@ from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, merge, rank
 from dg_lsp.settings import CompletionSettings
 
+LOOKAHEAD_SHARE = 16
+"""A move of the prompt's start is expected when no more than a 16th of the prompt has to be typed before it."""
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -124,7 +129,10 @@ class Engine(ABC):
         yield from ()
 
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
-        """Decodes the prompt of a fill into the cache, a short pass for each value. Raises as `run` does."""
+        """Decodes into the cache the prompt of a fill, and the one that typing leads to; a short pass for each value.
+
+        Raises as `run` does.
+        """
         del request  # no code is sent to a server before the user types
         yield from ()
 
@@ -319,14 +327,31 @@ class LocalEngine(Engine):
 
     @override
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
+        # where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
+        # that the key that changes it decodes a few tokens only; a layout with a canvas has the same prompt
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
         layout = _fill_layout(request, model)
         decoder = self._selection(request, model, layout).choose(wanted)
-        if decoder.needs_causal_head:
-            layout = layout.in_prompt()
-        yield from warm_up(model, layout.prompt_ids)
+
+        def ids_of(layout: Layout) -> TokenIds:
+            return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
+
+        def prompt_ids(request: FillRequest, lookahead: int) -> TokenIds:
+            return ids_of(_fill_layout(request, model, lookahead))
+
+        ids = ids_of(layout)
+        taken = [(yield from warm_up(model, ids))]
+        num_tokens = len(ids)
+        limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
+        for following in _following(request, ids, prompt_ids, model.spec.max_prompt_tokens // LOOKAHEAD_SHARE):
+            num_tokens += len(following)
+            if model.slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
+                break
+            taken.append((yield from warm_up(model, following, taken, MAX_LAG)))
+            num_lagging = MAX_LAG * len(taken)
+            model.slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
 
     @override
     def configured(self, settings: CompletionSettings) -> Self:
@@ -348,10 +373,10 @@ class LocalEngine(Engine):
         return replace(verdict, confidence=run.confidence(draft), is_cut=ending.is_cut)
 
 
-def _fill_layout(request: FillRequest, model: EngineModel) -> Layout:
-    """Prompt and canvas of a fill."""
+def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -> Layout:
+    """Prompt and canvas of a fill. See `Prompt.lookahead`."""
     max_tokens = model.spec.max_prompt_tokens
-    prompt = prompt_of(request.snapshot, request.offset, max_tokens)
+    prompt = prompt_of(request.snapshot, request.offset, max_tokens, lookahead=lookahead)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
 
 
@@ -383,3 +408,24 @@ def _chat_run(
         max_length=max_length,
     )
     return DecodeRun(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
+
+
+def _following(
+    request: FillRequest, ids: TokenIds, prompt_ids: Callable[[FillRequest, int], TokenIds], farthest: int
+) -> Iterator[TokenIds]:
+    """The prompts with another start that typing leads to within `farthest` tokens; `ids` is the prompt now."""
+
+    @cache
+    def start_of(lookahead: int) -> bytes:
+        return (prompt_ids(request, lookahead) if lookahead else ids).tobytes()
+
+    lookahead = 0
+    while start_of(farthest) != start_of(lookahead):
+        # each move by itself: after two moves at once the start can be another one
+        known = start_of(lookahead)
+        lookahead += 1 + bisect_left(range(lookahead + 1, farthest), True, key=lambda number: start_of(number) != known)
+        yield prompt_ids(request, lookahead)
+    if request.snippets.following is not None:
+        changed = prompt_ids(replace(request, snippets=request.snippets.following), 0)
+        if not np.array_equal(ids, changed):
+            yield changed

@@ -5,7 +5,7 @@ would be lost otherwise.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -37,6 +37,8 @@ NEAR_CHARS = 1600
 """Characters on each side of the cursor that other code is compared with."""
 NEAR_LINES = 16
 """Lines that the cursor may move before other snippets replace those that were collected."""
+READY_LINES = 12
+"""Lines after which the other snippets are collected, because their prompt is decoded in idle time."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
 MAX_OPEN = 8
@@ -68,6 +70,7 @@ class ContextProvider:
         self._exclusion = exclusion
         self._index = WorkspaceIndex(documents, exclusion)
         self._collection: _Collection | None = None
+        self._following: _Collection | None = None
         """The collection that replaces `_collection` next."""
         self._recent_edits = RecentEdits()
         self._last_edit: tuple[str, int] | None = None
@@ -88,7 +91,7 @@ class ContextProvider:
             self._keep_last_edit()
             self._last_edit = None
         if self._collection is not None and self._collection.uri == uri:
-            self._collection = None
+            self._collection = self._following = None
         self._windows.pop(uri, None)
 
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
@@ -97,12 +100,25 @@ class ContextProvider:
         imports = imports_of(snapshot.text, snapshot.language) if SnippetSource.IMPORTS in settings.sources else ()
         key = settings, imports, self._exclusion.roots
 
-        known = self._collection
-        is_near = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
-        if known is None or not is_near or abs(known.line - line) > NEAR_LINES or not self._index.is_complete:
-            collected = tuple(self._collect(snapshot, offset, settings, imports))
-            known = self._collection = _Collection(snapshot.file_uri, line, key, collected)
-        # the settings may have changed since the snippets were collected
+        def new() -> _Collection:
+            return _Collection(snapshot.file_uri, line, key, tuple(self._collect(snapshot, offset, settings, imports)))
+
+        def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
+            is_same = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
+            return known if known is not None and is_same and abs(known.line - line) <= num_lines else None
+
+        known = near(self._collection) if self._index.is_complete else None
+        if known is None:
+            known, self._following = near(self._following) or new(), None
+        self._collection = known
+        shown = self._shown(known)
+        if near(known, READY_LINES):
+            return shown
+        self._following = near(self._following) or new()
+        return replace(shown, following=self._shown(self._following))
+
+    def _shown(self, known: _Collection) -> Snippets:
+        """The snippets of a collection that may be shown. The settings may have changed since it was made."""
         allowed = tuple(snippet for document, snippet in known.collected if not self._exclusion.is_excluded(document))
         repository = next((root.name for root in self._exclusion.roots), "")
         return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
@@ -151,7 +167,7 @@ class ContextProvider:
         shown = (cut(lines.text[slice(*lines.span(number))], MAX_LINE) for number in range(first, last + 1))
         text = TextStyle().to_model("\n".join(shown))
         self._recent_edits.add(document.snapshot().file_uri, document.language, text)
-        self._collection = None
+        self._collection = self._following = None
 
 
 def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:

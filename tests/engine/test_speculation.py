@@ -1,13 +1,17 @@
 """Fills that cost no pass: the rest of an earlier one, and the one that follows if it is accepted."""
 
 import threading
+from dataclasses import replace
 
 import attrs
 import pytest
 from gates import LONG, TIMEOUT, Gate, Slow, ask, is_idle, wait_until
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.request import Priority
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.spec import FimOrder, PromptFormat
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -175,3 +179,33 @@ def test_a_warm_up_does_not_disturb_a_request(scheduler_of):
     scheduler.warm_up(ask(text="b = 1\n"))
     denoiser.go_on.set()
     assert future.result(TIMEOUT).text == "alpha"
+
+
+CODE = "".join(f"value_{number} = {number}\n" for number in range(90))
+NOTES = [Snippets((Snippet(SnippetSource.EDITS, f"{name}.py", f"{name} = 1\n" * 4),)) for name in ("one", "two")]
+
+
+@pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX])
+@pytest.mark.parametrize("num_slots", [4, 2])
+def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt_moves(
+    scheduler_of, format_, num_slots
+):
+    spec = replace(MASK_SPEC, max_prompt_tokens=320, fim=replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST))
+    scheduler = scheduler_of(
+        ScriptedDenoiser("", spec=spec, num_slots=num_slots), attrs.evolve(SPECULATING, prompt_format=format_.value)
+    )
+    decoded = []
+    for end in range(900, 1000):
+        request = FillRequest(Snapshot("file:///a.py", end, CODE[:end] + CODE[1000:]), end)
+        result = scheduler.submit(request).result(TIMEOUT)
+        wait_until(lambda: is_idle(scheduler))
+        decoded.append(result.prompt_tokens - result.cached_tokens)
+    assert max(decoded[1:]) <= 16 < decoded[0]
+
+
+def test_other_snippets_are_decoded_before_they_take_their_place(scheduler_of):
+    scheduler = scheduler_of(ScriptedDenoiser(""), attrs.evolve(SPECULATING, prompt_format="prefix"))
+    scheduler.submit(ask(text=CODE[:400], snippets=replace(NOTES[0], following=NOTES[1]))).result(TIMEOUT)
+    wait_until(lambda: is_idle(scheduler))
+    result = scheduler.submit(ask(text=CODE[:400], snippets=NOTES[1])).result(TIMEOUT)
+    assert result.prompt_tokens - result.cached_tokens <= 16

@@ -6,7 +6,7 @@ from lsprotocol import types
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
-from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
+from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
@@ -129,13 +129,14 @@ def test_snippets_stay_the_same_while_the_user_types(session):
         assert session.snippets("pkg/main.py") == first, number
 
 
-def test_other_snippets_are_collected_when_the_cursor_has_moved_some_lines(session):
+def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(session):
     session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
     session.open("main.py", "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 40)
     last = len(session.documents.get(session.uri("main.py")).snapshot().text)
-    first = session.snippets(offset=0)
-    assert session.snippets(offset=3 * len("price = amount\n") + NEAR_LINES - 3) == first
-    assert session.snippets(offset=last) != first
+    lines = [session.snippets(offset=last - 18 * (40 - line)) for line in range(NEAR_LINES + 2)]
+    before, after = lines[-2:]
+    assert [snippets.following is None for snippets in lines] == [*[True] * (READY_LINES + 1), *[False] * 4, True]
+    assert before.following == after
 
 
 @pytest.mark.parametrize("name", [".env", "pkg/secrets.toml", "vendored/pkg.py"])
