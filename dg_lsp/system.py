@@ -22,31 +22,26 @@ from dg_lsp.errors import InputFileError, UsageError
 _CPU_INFO = Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-_LIMITS = (
-    ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
-)
-"""Files of both versions of Linux control groups: limit, use, and the reclaimable parts of the use."""
+_CACHED = ("inactive_file", "active_file")
+"""Parts of the memory in use of a control group that Linux can free."""
 _MALLOC_OPTIONS = {-8: 1, -3: 128 << 10, -1: 128 << 10}
 """glibc's `M_ARENA_MAX`, `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, from malloc.h."""
 _TRIM_SECONDS = 10.0
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
-_HIERARCHIES = {"": ("", "unified"), "memory": ("memory",)}
-"""Mount points of a hierarchy with these controllers."""
 
 
 def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Bytes that this process can allocate without swapping and without reaching a limit of its container.
+    """Bytes that this process can allocate without swapping and without reaching a limit of its control groups.
 
-    Cached files count as free.
+    Cached files count as free. Only version 2 of control groups is read.
     """
     free = _available()
     for group in _groups(groups, own):
-        for limit_name, used_name, cached in _LIMITS:
-            limit, used = _read_number(group / limit_name), _read_number(group / used_name)
-            if limit is not None and used is not None:
-                free = min(free, limit - used + _cached_bytes(group / "memory.stat", cached))
-    return max(0, min(free, _address_space()))
+        limit = _read_number(group / "memory.max")
+        used = _read_number(group / "memory.current")
+        if limit is not None and used is not None:
+            free = min(free, limit - used + _cached_bytes(group / "memory.stat"))
+    return max(0, free)
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -163,47 +158,30 @@ def _available() -> int:
 
 def _groups(root: Path, own: Path) -> Iterator[Path]:
     """The folders of this process's control groups, the outermost first."""
-    try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        controllers, _, path = line.partition(":")[2].partition(":")
-        for mount in _HIERARCHIES.get(controllers, ()):
-            folder = root / mount
+    for line in _lines(own):
+        if line.startswith("0::"):
+            folder = root
             yield folder
-            for name in Path(path).parts[1:]:
+            for name in Path(line.removeprefix("0::")).parts[1:]:
                 folder /= name
                 yield folder
 
 
-def _cached_bytes(stat: Path, names: tuple[str, ...]) -> int:
-    try:
-        lines = stat.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return sum(int(value) for name, _, value in (line.partition(" ") for line in lines) if name in names)
+def _cached_bytes(stat: Path) -> int:
+    return sum(int(value) for name, _, value in (line.partition(" ") for line in _lines(stat)) if name in _CACHED)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file of the system; none if there is no such file."""
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8").splitlines()
+    return []
 
 
 def _read_number(path: Path) -> int | None:
-    try:
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such file, or "max"
-        return None
-
-
-def _address_space() -> int:
-    """Bytes below the limit of `ulimit -v`; a large number if there is no limit."""
-    if os.name == "nt":
-        return 1 << 62
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 62
-    import psutil
-
-    return limit - int(psutil.Process().memory_info().vms)
+    return None
 
 
 VARIABLE = "DG_LSP_DATA_DIR"
@@ -270,7 +248,11 @@ def replace_file(path: Path, old: bytes, new: bytes) -> None:
         with os.fdopen(number, "wb") as file:
             file.write(new)
             file.flush()
-            _copy_rights(path, temporary, status)
+            if hasattr(os, "chown"):
+                with contextlib.suppress(OSError):
+                    os.chown(temporary, status.st_uid, status.st_gid)  # first, because it clears the set-user-id bits
+            shutil.copystat(path, temporary)
+            os.utime(temporary)
             os.fsync(file.fileno())
         if path.read_bytes() != old:
             raise InputFileError(f"{path} changed while it was being filled: nothing was written; run it again")
@@ -285,18 +267,6 @@ def replace_file(path: Path, old: bytes, new: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
-    """Copies owner, attributes and mode. The owner comes first: changing it clears the set-user-id bits."""
-    if hasattr(os, "chown"):
-        with contextlib.suppress(OSError):
-            os.chown(target, status.st_uid, status.st_gid)
-    if hasattr(os, "listxattr"):
-        with contextlib.suppress(OSError):
-            for key in os.listxattr(source):
-                os.setxattr(target, key, os.getxattr(source, key))
-    target.chmod(status.st_mode & 0o7777)
 
 
 def write_private(path: Path, tree: Any) -> None:
