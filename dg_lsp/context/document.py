@@ -1,10 +1,8 @@
 """An immutable document: snapshot, lines, text style and cursor. Offsets are code points."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import AnyStr, Self
 from urllib.parse import unquote, urlsplit
 
@@ -175,24 +173,18 @@ class TextStyle:
             shown = "\n".join([*(line.rstrip(" ") for line in whole), last])
         return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
-    def from_model(self, text: str, line_prefix: str, blanks_of: Mapping[int, str] = MappingProxyType({})) -> str:
+    def from_model(self, text: str, line_prefix: str) -> str:
         """Gives a fill the document's line ends and indentation.
 
         `line_prefix` is the text before the cursor on its line. Lines at least as deep begin with exactly its blanks,
-        so mixed indentation stays consistent; `blanks_of` has the blanks of other lines by their width, which lines of
-        that width get. Only leading blanks are converted.
+        so mixed indentation stays consistent. Only leading blanks are converted.
         """
         own = indentation_of(line_prefix)
         uses_tabs = "\t" in own if own else self.uses_tabs
         width = len(own.expandtabs(TAB_WIDTH))
         first, *further = text.split("\n")
         lines = [_indented(first, width, "", uses_tabs) if own == line_prefix else first]
-        if not line_prefix and (known := blanks_of.get(depth_of(first))):
-            lines = [known + first.lstrip(" ")]
         for line in further:
-            if (known := blanks_of.get(depth_of(line))) and depth_of(line) != width:
-                lines.append(known + line.lstrip(" "))
-                continue
             column, blanks = (width, own) if depth_of(line) >= width else (0, "")
             lines.append(_indented(line[column:], column, blanks, uses_tabs))
         return self.line_end.join(lines)
@@ -255,16 +247,6 @@ class Cursor:
         line = (self.line_prefix + self.line_rest).expandtabs(TAB_WIDTH)
         above, below = (tuple(line.expandtabs(TAB_WIDTH) for line in lines) for lines in (self.above, self.below))
         return type(self)(prefix, line[len(prefix) :], above, below)
-
-    @property
-    def mixed_blanks(self) -> dict[int, str]:
-        """The leading blanks of the nearest lines with tabs and spaces, by their width in columns."""
-        lines = (*reversed(self.below), *self.above)
-        if not any("\t" in line for line in lines):
-            return {}
-        indents = [indentation_of(line) for line in lines if line.strip()]
-        is_mixed = any("\t" in blanks for blanks in indents) and any(" " in blanks for blanks in indents)
-        return {len(blanks.expandtabs(TAB_WIDTH)): blanks for blanks in indents} if is_mixed else {}
 
     @property
     def is_blank_line(self) -> bool:

@@ -95,7 +95,7 @@ def judge(
     text = text_edits.to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    buffer_cursor = cursor
+    buffer_prefix = cursor.line_prefix
     cursor = cursor.as_shown()
     language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
@@ -116,7 +116,7 @@ def judge(
     valid = surroundings.keep_valid(joined) if surroundings else joined
     if valid and surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    to_buffer = partial(style.from_model, line_prefix=buffer_cursor.line_prefix, blanks_of=buffer_cursor.mixed_blanks)
+    to_buffer = partial(style.from_model, line_prefix=buffer_prefix)
     if valid and must_parse and check_syntax and language.id == "python":
         # one more line may follow a header that the user began
         may_lack_body = bool(cursor.line_prefix.strip()) or max_lines == 1
