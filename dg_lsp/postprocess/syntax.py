@@ -7,7 +7,7 @@ result must not break a file, CPython's own parser decides.
 import ast
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -23,9 +23,8 @@ from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
 from dg_lsp.postprocess.excerpt import REACH, Excerpt
 
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
-MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
-MAX_BROKEN = 2 * MAX_ERRORS  # the same where errors of the text around a gap count too
-NEAR = 10  # lines around a gap in which an error, or a bracket without its partner, is evidence against the fill
+MAX_ERRORS = 40  # a text with more is in no known state: the inside of a string, another dialect
+NEAR = 10  # lines around a gap in which an error is evidence against the fill
 MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
 MAX_PARSED = 100_000  # characters of a Python file that CPython parses with each fill: they may take 0.1 s a time
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
@@ -167,7 +166,7 @@ class Surroundings:
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
-        return cls(excerpt, language, LimitedParser(grammar, MAX_BROKEN, MAX_SECONDS))
+        return cls(excerpt, language, LimitedParser(grammar, MAX_ERRORS, MAX_SECONDS))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -192,42 +191,33 @@ class Surroundings:
         excerpt = self.excerpt.with_fill(fill)
         is_strict = self.language.checks_broken
         errors = self._errors(excerpt.text(fill))
-        if not errors or (len(errors) > MAX_ERRORS and not is_strict):
+        if not errors:
             return fill
         is_torn = self._is_torn(fill)
         if is_strict:
             num_before = self.num_errors("")
-            if num_before > MAX_BROKEN:  # prose of a long docstring
+            if num_before > MAX_ERRORS:  # prose of a long docstring
                 return fill
-            num_allowed = 0 if self._is_own_line(num_before) else num_before
+            num_allowed = 0 if self._is_valid(self._gap.without_line().text("")) else num_before
             if not is_torn and num_before and self._can_be_finished(fill, alone=num_allowed > 0):
                 return fill
         else:
             num_allowed = 0
             distant = _distant(errors, excerpt, fill)
-            is_excused = not is_torn and (len(distant) == len(errors) or self._is_beyond(fill))
-            if is_excused or (not is_torn and (not self._is_known(distant) or self._can_be_finished(fill))):
+            is_excused = len(distant) == len(errors) or self._is_macro(fill) or not self._is_known()
+            if not is_torn and (is_excused or self._can_be_finished(fill)):
                 return fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
         if not num_allowed:
             return next((text for text in versions if self._is_valid(self.excerpt.with_fill(text).text(text))), None)
         return next((text for text in versions if self.num_errors(text) <= num_allowed), None)
 
-    def _is_own_line(self, num_before: int) -> bool:
-        """True if the existing errors are on the cursor's line, which the fill should complete."""
-        return num_before > 0 and self._is_valid(self._gap.without_line().text(""))
-
-    def _is_known(self, distant: Collection[tuple[str, int]]) -> bool:
+    def _is_known(self) -> bool:
         """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
         if not self._gap.is_whole:
             return False
         errors = self._errors(self._gap.text(""))
-        if len(errors) > MAX_ERRORS:
-            return False
-        is_balanced = balance(self._gap.text(""), self.language).num_unmatched == 0
-        if is_balanced and not _distant(errors, self._gap, "").isdisjoint(distant):
-            return False
-        return not errors or self._is_own_line(len(errors)) or self._is_sound()
+        return not errors or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
@@ -243,22 +233,11 @@ class Surroundings:
                 return True
         return False
 
-    def _is_beyond(self, fill: str) -> bool:
-        """True if errors with `fill` are no evidence, in a language whose errors count in valid surroundings only.
-
-        It ends a block that begins before the parsed text, or, where macros may stand anywhere, its brackets fit.
-        """
-        before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
-        first = balance(before + fill, self.language).first_stray
-        if (
-            self._gap.is_cut
-            and first is not None
-            and first >= len(before)
-            and fill[first - len(before)] in f"}}{self._gap.head_closer}"
-        ):
-            return True
+    def _is_macro(self, fill: str) -> bool:
+        """True if errors are no evidence, because the grammar does not know macros, and the brackets fit."""
         if not self.language.has_macros:
             return False
+        before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
         filled, without = (balance(before + text + after, self.language) for text in (fill, ""))
         is_inside = balance(after, self.language).strays != filled.strays  # of a block that begins above
         if self._gap.is_cut and is_inside and not filled.mismatch and not filled.closers:  # `}` of a namespace around
@@ -267,44 +246,23 @@ class Surroundings:
         return fits and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
-        """True if a bracket or quote of the fill has a wrong partner, or none at all."""
+        """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""
         # without the fill, a line that begins a string has no known end
         is_string = bool(balance(self.excerpt.line_prefix, self.language).quote)
         part = self.excerpt.with_fill(fill if is_string else "")
-        text = part.text(fill)
+        whole = balance(part.text(fill), self.language)
+        if len(whole.quote) == 1 and not balance(part.text(""), self.language).quote:
+            return True
+        if whole.mismatch is None:
+            return False
+        opening, closing = whole.mismatch
         start = len(part.before)
         end = start + len(fill)
-        whole = balance(text, self.language)
-        if whole.mismatch:
-            opening, closing = whole.mismatch
-            if closing < len(part.head + part.above):
-                return False  # the language's brackets have other meanings above
-            if opening >= start or start <= closing < end:
-                return opening < end + len(part.line_rest)
-            num_lines = part.below.count("\n", 0, max(0, closing - end - len(part.line_rest)))
-            # a fill that closes nothing may leave the block open
-            leaves_open = "\n" in fill and not balance(part.line_prefix + fill, self.language).strays
-            if closing >= end and num_lines < NEAR and not leaves_open:
-                return not self.language.has_macros
-        closers, quote = self._left_open(fill + part.line_rest)
-        if len(quote) == 1:
-            rest = len(part.line_rest)
-            closed = text[: end + rest] + quote + text[end + rest :]
-            if balance(closed, self.language).num_unmatched < whole.num_unmatched:
-                return True
-            if whole.quote and not balance(text[:start] + text[end:], self.language).quote:
-                return True
-        is_open = self.language.has_macros or part.above.startswith(" ")  # blocks may end below the text
-        left = whole.closers.replace("}", "") if is_open else whole.closers
-        opens_block = "\n" not in fill and (fill + part.line_rest).rstrip().endswith(OPENERS)
-        if opens_block and left == closers and len(left) == 1:
-            left = ""
-        is_left = part.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
-        if not part.is_whole or is_left or not (left or whole.quote or whole.strays):
-            return False
-        lines = (part.line_prefix + text + part.line_rest for text in (fill, ""))
-        num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
-        return bool(quote) or num_stray > num_typed or len(closers) > opens_block
+        if opening >= start or start <= closing < end:
+            return opening < end + len(part.line_rest)
+        # a fill of several lines that closes nothing may leave its block open
+        leaves_open = "\n" in fill and not balance(part.line_prefix + fill, self.language).strays
+        return closing >= end and not leaves_open and not self.language.has_macros
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.

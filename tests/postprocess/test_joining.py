@@ -78,7 +78,6 @@ NAMESPACE = "namespace a {\n\nint f() {\n  return 1;\n}\n\nint g() {\n  ¦\n}\n\
         ("java", CLASS, "return 1;", True),
         ("java", CLASS, "return 1 2;", False),
         ("java", f"¦\n{METHODS}}}\n", "class A {", True),
-        ("java", f"class A {{\n{METHODS}¦\n\nclass B {{\n}}\n", "}", True),
         ("json", ARRAY, '{"c": 2},', True),
         ("json", ARRAY, '{"c" 2},', False),
         ("ruby", MODULE, "x = 1", True),

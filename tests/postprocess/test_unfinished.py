@@ -2,8 +2,6 @@
 
 import pytest
 
-from dg_lsp.context.languages import language_of
-from dg_lsp.postprocess.syntax import Surroundings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 from .conftest import judged
@@ -175,17 +173,9 @@ FUNCTIONS = "    #[test]\n    fn a() {\n        let b = 1;\n    }\n\n" * 120
 TEST = '    #[test]\n    fn a() {\n        ¦\nclass A:\n    pass\n";\n        b(c);\n    }\n'
 DOCUMENTED = '[a]\nb = """\nText.\n\n[c]: d\n¦\ne = [\n  1,\n]\n\n[f]\n'
 HEADER = "// A header.\n\n¦\n#define A_H\n\n#include <a.h>\n\nint f(void);\n\nint g(void);\n\n#endif\n"
-NESTED = (
-    "namespace a {\ntemplate <typename T>\nT f(T &&b) {\n    return T();\n}\n\n"
-    "¦\n} // namespace a\n\nTEST(b, m) {\n  c();\n}\n\nint e() {\n  return 1;\n}\n"
-)
 SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
 SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
 TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
-CASES = "".join(f"      case {i}: {{\n        f({i});\n        break;\n      }}\n" for i in range(200))
-SWITCH = "void g(int a) {\n  for (;;) {\n    switch (a) {\n      case 0: {\n        ¦\n"
-SWITCH += f"#ifdef A\n        b();\n#endif\n      }}\n{CASES}"
-MEMBERS = "class A {\n public:\n  int f();\n  ¦\n\n#if B\n  int g();\n#endif\n};\n\nint h();\n"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 
 
@@ -200,7 +190,6 @@ COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
         ),
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
         pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
-        pytest.param("cpp", NESTED, "struct A {};", id="the last statement of a namespace"),
         pytest.param("typescript", SNAPSHOTS, "});", id="a call around each of the strings below"),
         pytest.param(
             "typescript",
@@ -213,12 +202,6 @@ COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 )
 def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
     assert judged(marked, fill, language) == Candidate(fill, -0.5)
-
-
-@pytest.mark.parametrize("marked", [SWITCH, MEMBERS, "namespace a {\n\nint f() {\n  ¦\n}\n\n}\n"])
-def test_a_directive_at_the_margin_ends_no_block(marked):
-    before, _, after = marked.partition("¦")
-    assert Surroundings.of(before, after, language_of("cpp")).num_errors("") == 0
 
 
 def test_a_quote_that_ends_in_code_below_is_refused():
