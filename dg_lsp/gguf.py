@@ -159,18 +159,24 @@ _MAX_HEADER, _MAX_ENTRIES = 64 << 20, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in a file."""
+class TensorShape:
+    """What a tensor is called, and how it is stored."""
 
     name: str
     shape: tuple[int, ...]  # in numpy's order: the width comes last
     kind: TensorType
-    start: int  # offset in bytes from the start of the file
 
     @property
     def size(self) -> int:
         """Bytes."""
         return self.kind.num_bytes(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor(TensorShape):
+    """A tensor in a file."""
+
+    start: int  # offset in bytes from the start of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,19 +334,11 @@ ProgressCallback = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(TensorShape):
     """A tensor to write."""
 
-    name: str
-    shape: tuple[int, ...]  # in numpy's order: the width comes last
-    kind: TensorType
     blocks: Callable[[], Iterable[bytes | memoryview]]
     """Returns the tensor's bytes in order; called when the tensor is written."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.kind.num_bytes(self.shape)
 
 
 def copied(path: Path, tensor: StoredTensor, name: str | None = None) -> Tensor:

@@ -22,7 +22,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
-from dg_lsp.postprocess.syntax import Validity, python_validity
+from dg_lsp.postprocess.cpython import Validity, python_validity
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 NUM_LINES = 8  # of a selection

@@ -20,7 +20,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.postprocess.syntax import Validity, python_validity
+from dg_lsp.postprocess.cpython import Validity, python_validity
 from dg_lsp.settings import ModelSettings, Settings
 
 MAX_LINES = 12  # of a statement

@@ -3,11 +3,8 @@
 Texts are in the model's style (LF, spaces). A filter gets the fill, the cursor and its language.
 """
 
-import builtins
 import re
-import symtable
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from dg_lsp.context.document import Cursor, depth_of
 from dg_lsp.context.languages import Language
@@ -22,11 +19,6 @@ _LICENCE = re.compile(
 )
 _SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
 _PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
-_STAR_IMPORT = re.compile(r"\bimport[\s\\(]*\*")
-_DYNAMIC = frozenset(("exec", "globals", "locals", "vars", "builtins", "__builtins__", "__import__"))
-"""Where one of these is read, names may be bound that no table has."""
-_ALWAYS = frozenset(dir(builtins)) | {"WindowsError", "__file__", "__path__", "__cached__", "__annotations__"}
-_ALWAYS |= {"__module__", "__qualname__", "__class__"}  # of a class
 
 
 def is_licence(text: str) -> bool:
@@ -91,37 +83,3 @@ def _completed(fill: str, cursor: Cursor) -> list[str]:
 
 def _is_long(lines: Iterable[str]) -> bool:
     return sum(char.isalnum() for line in lines for char in line) >= MIN_REPEATED
-
-
-def unbound_names(text: str) -> frozenset[str]:
-    """Names that a Python text reads where no binding of the module, an enclosing function or the builtins is seen.
-
-    CPython's own symbol tables find them; nothing of the text is executed.
-    The order of binding and reading does not matter. None of a text that has no tables, since it does not parse, and
-    of one whose names cannot be known: with a star import, or code that binds names while it runs.
-    """
-    if _STAR_IMPORT.search(text):
-        return frozenset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            module = symtable.symtable(text.removeprefix("\ufeff"), "<buffer>", "exec")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
-            return frozenset()
-    bound = set(_ALWAYS)
-    read = set[str]()
-    for table in _tables(module):
-        for symbol in table.get_symbols():
-            is_of_module = table is module or symbol.is_declared_global()
-            if is_of_module and (symbol.is_assigned() or symbol.is_imported() or symbol.is_annotated()):
-                bound.add(symbol.get_name())
-            if symbol.is_global() and symbol.is_referenced():
-                read.add(symbol.get_name())
-    return frozenset() if read & _DYNAMIC else frozenset(read - bound)
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    waiting = [table]
-    while waiting:
-        yield (current := waiting.pop())
-        waiting.extend(current.get_children())

@@ -1,22 +1,18 @@
 """Syntax checks with tree-sitter, whose grammars recover from errors: an unfinished buffer is the normal state.
 
-Not checked by them: indentation, names, and errors that a grammar accepts (Python's accepts `print x`). Where the
-result must not break a file, CPython's own parser decides.
+A fill is kept where it adds no error; where the text around it has errors of its own, the fill's brackets and quotes
+decide. Not checked: indentation, names, and errors that a grammar accepts (Python's accepts `print x`), see `cpython`.
 """
 
-import ast
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Self
 
 from tree_sitter import Node
 
-from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, depth_of, indentation_of, line_start
+from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
@@ -26,127 +22,9 @@ MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it
 MAX_ERRORS = 40  # a text with more is in no known state: the inside of a string, another dialect
 NEAR = 10  # lines around a gap in which an error is evidence against the fill
 MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
-MAX_PARSED = 100_000  # characters of a Python file that CPython parses with each fill: they may take 0.1 s a time
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
-
-
-class Validity(IntEnum):
-    """What CPython accepts of a text."""
-
-    INVALID = 0
-    PARSES = 1  # with an error that its compiler finds: `return` outside of a function
-    COMPILES = 2
-
-
-def python_validity(text: str) -> Validity:
-    """What the Python that runs this program accepts of `text`. Nothing of it is executed."""
-    if _accepts(text, 0):
-        return Validity.COMPILES
-    return Validity.PARSES if parses(text) else Validity.INVALID
-
-
-def parses(text: str) -> bool:
-    """Whether it is more than `INVALID`; takes a third of the time of `python_validity` where it is."""
-    return _accepts(text, ast.PyCF_ONLY_AST)
-
-
-def _accepts(text: str, flags: int) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            compile(text.removeprefix("\ufeff"), "<buffer>", "exec", flags, dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
-            return False
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class PythonGap:
-    """A Python text around a cursor, for CPython's parser."""
-
-    before: str
-    after: str
-    language: Language
-
-    @classmethod
-    def at(cls, snapshot: Snapshot, offset: int) -> Self:
-        """That at a position of a document; a cell of a notebook is a text of its own."""
-        document = snapshot.alone()
-        at = offset - snapshot.num_before
-        return cls(document.text[:at], document.text[at:], language_of(document.language))
-
-    def keep_parsing(self, fill: str, shown: Callable[[str], str], *, may_lack_body: bool) -> str | None:
-        """The fill, or its longest beginning of whole lines, with which CPython parses the text; None without one.
-
-        `shown` gives a fill in the style of the text. A header may lack its body with `may_lack_body`. Where no fill
-        makes the text parse, it has an error elsewhere: then the text up to the end of the cursor's line counts.
-        """
-        if len(self.before) + len(self.after) > MAX_PARSED:
-            return fill
-        lines = fill.split("\n")
-        versions = ["\n".join(lines[:num]).rstrip() for num in range(len(lines), 0, -1)]
-        versions = [version for version in versions[: MAX_SHORTER + 1] if version.strip()]
-        for version in versions:
-            if self._has(shown(version), may_lack_body=may_lack_body):
-                return version
-        if _can_parse(self):
-            return None
-        upper = replace(self, after=self._line_rest)
-        if not _can_parse(upper):
-            return fill
-        return next((version for version in versions if upper.begins(shown(version))), None)
-
-    @property
-    def _line_rest(self) -> str:
-        return LINE_END.split(self.after, maxsplit=1)[0]
-
-    def _has(self, fill: str, *, may_lack_body: bool) -> bool:
-        """The text with the fill parses."""
-        if parses(self.before + fill + self.after):
-            return True
-        return may_lack_body and parses(self.before + fill + self._body(fill) + self.after)
-
-    def begins(self, fill: str) -> bool:
-        """The text that ends with the fill parses, or would with its brackets closed or with a body."""
-        text = self.before + fill + self.after
-        closers = balance(text, self.language).closers
-        return parses(text + closers) or parses(text + self._body(fill))
-
-    def _body(self, fill: str) -> str:
-        """What a header or decorator at the end of the fill lacks."""
-        line = (self.before + fill).split("\n")[-1]
-        indentation = indentation_of(line)
-        if line.lstrip().startswith("@"):
-            return f"\n{indentation}def _(): pass"
-        handler = f"\n{indentation}finally: pass" if line.strip() == "try:" else ""
-        return f"\n{indentation} pass{handler}"
-
-    def can_parse(self) -> bool:
-        """Some text at the cursor, or in place of its line, makes the text parse."""
-        start = line_start(self.before, len(self.before))
-        indentation = indentation_of(self.before[start:])
-        below = self.after[len(self._line_rest) :]
-        whole = balance(self.before + self.after, self.language)
-        openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
-        typed = balance(self.before, self.language).quote
-        left = (typed if len(typed) == 1 else whole.quote) + whole.closers
-        texts = (f"{text}{left}{end}{openers}" for text in ("", "_") for end in ("", ":"))
-        if any(parses(self.before + text + self.after) for text in texts):
-            return True
-        above = self.before[:start] + indentation
-        without_line = balance(above + below, self.language)
-        ends = without_line.quote + without_line.closers
-        # inside brackets no line is needed
-        is_inside = bool(ends or balance(above, self.language).closers)
-        heads = ("_", "") if is_inside else ("pass", "if _:", "try:", "except:", "except: pass", "def _(): pass")
-        return any(parses(above + text + ends + below) for text in heads)
-
-
-@lru_cache(maxsize=2)  # all candidates of a request have the same gap
-def _can_parse(gap: PythonGap) -> bool:
-    return gap.can_parse()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,29 +66,43 @@ class Surroundings:
         cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        excerpt = self.excerpt.with_fill(fill)
-        is_strict = self.language.checks_broken
-        errors = self._errors(excerpt.text(fill))
+        errors = self._errors(self.excerpt.with_fill(fill).text(fill))
         if not errors:
             return fill
         is_torn = self._is_torn(fill)
-        if is_strict:
-            num_before = self.num_errors("")
-            if num_before > MAX_ERRORS:  # prose of a long docstring
-                return fill
-            num_allowed = 0 if self._is_valid(self._gap.without_line().text("")) else num_before
-            if not is_torn and num_before and self._can_be_finished(fill, alone=num_allowed > 0):
-                return fill
-        else:
-            num_allowed = 0
-            distant = _distant(errors, excerpt, fill)
-            is_excused = len(distant) == len(errors) or self._is_macro(fill) or not self._is_known()
-            if not is_torn and (is_excused or self._can_be_finished(fill)):
-                return fill
+        num_known = self._num_known() if self.language.checks_broken else 0
+        if not is_torn and self._is_excused(fill, errors, num_known):
+            return fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
-        if not num_allowed:
+        if not num_known:
             return next((text for text in versions if self._is_valid(self.excerpt.with_fill(text).text(text))), None)
-        return next((text for text in versions if self.num_errors(text) <= num_allowed), None)
+        return next((text for text in versions if self.num_errors(text) <= num_known), None)
+
+    def _num_known(self) -> int:
+        """Number of errors around the gap that a fill may leave: none, if it should complete the line that has them."""
+        return 0 if self._is_valid(self._gap.without_line().text("")) else self.num_errors("")
+
+    def _is_excused(self, fill: str, errors: list[Node], num_known: int) -> bool:
+        """True if the errors with a fill are no evidence against it.
+
+        Most important in files that are being written, where text is missing that later lines will have.
+        """
+        if self.language.checks_broken:
+            num_before = self.num_errors("")
+            is_prose = num_before > MAX_ERRORS  # of a long docstring
+            return is_prose or (num_before > 0 and self._can_be_finished(fill, alone=num_known > 0))
+        return (
+            not self._are_near(errors, fill)
+            or self._is_macro(fill)
+            or not self._is_known()
+            or self._can_be_finished(fill)
+        )
+
+    def _are_near(self, errors: Sequence[Node], fill: str) -> bool:
+        """True if one of the errors is within `NEAR` lines of the fill."""
+        first = self.excerpt.before.count("\n") - NEAR
+        last = first + fill.count("\n") + 2 * NEAR
+        return any(node.end_point.row >= first and node.start_point.row <= last for node in errors)
 
     def _is_known(self) -> bool:
         """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
@@ -388,16 +280,6 @@ class Surroundings:
             root = self.parser.root(text)
             self.errors_of[text] = list(errors_in(root)) if root is not None else []
         return self.errors_of[text]
-
-
-def _distant(errors: Sequence[Node], excerpt: Excerpt, fill: str) -> set[tuple[str, int]]:
-    """The errors that are not near the lines of the fill: their types and distances from it, in bytes."""
-    first = excerpt.before.count("\n")
-    start = len(excerpt.before.encode())
-    last = first + fill.count("\n")
-    end = start + len(fill.encode())
-    above = {(node.type, node.start_byte - start) for node in errors if node.end_point.row < first - NEAR}
-    return above | {(node.type, node.start_byte - end) for node in errors if node.start_point.row > last + NEAR}
 
 
 def _is_hollow(block: Node) -> bool:

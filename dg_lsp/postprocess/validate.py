@@ -11,8 +11,8 @@ from typing import Self
 from dg_lsp.context.document import REACH, Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
-from dg_lsp.postprocess.filters import unbound_names
-from dg_lsp.postprocess.syntax import PythonGap, Surroundings, Validity, python_validity
+from dg_lsp.postprocess.cpython import PythonGap, Validity, python_validity, unbound_names
+from dg_lsp.postprocess.syntax import Surroundings
 
 
 class Reason(StrEnum):
