@@ -23,17 +23,7 @@ def case(marked, fill, reason=None):
         case("def f(x):\n    |\n", "\n    ".join(["first = 1", "other = 2"] * 2), Reason.REPEATS_ITSELF),
         case("|", "    return x", Reason.INDENTATION),
         case("|\n", "# Copyright (c) 2001 Somebody", Reason.LICENCE),
-    ],
-)
-def test_a_fill_with_a_fault_is_hidden_from_who_did_not_ask(marked, fill, reason):
-    result = judged(marked, fill)
-    assert isinstance(result, Candidate), result
-    assert result.fault is reason
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "reason"),
-    [
+        # fills that only look alike
         case("def f(x):\n    |\n        y()\n", "if x:"),
         case("def f(x):\n    y()\n    |\n", "if x:"),
         case("def f(x):\n    |\n", '"""Twice."""'),
@@ -47,21 +37,7 @@ def test_a_fill_with_a_fault_is_hidden_from_who_did_not_ask(marked, fill, reason
         case("# Copyright (c) 2001 Somebody\n|\n", "# All rights reserved."),
     ],
 )
-def test_a_fill_that_only_looks_alike_is_shown(marked, fill, reason):
+def test_a_fill_with_a_fault_is_hidden_unless_it_is_requested(marked, fill, reason):
     result = judged(marked, fill)
     assert isinstance(result, Candidate), result
     assert result.fault is reason
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "text"),
-    [
-        ("f(|)\n", " x", "x"),
-        ("x.|\n", " y", "y"),
-        ("x = |\n", " 1", "1"),
-        ("x =|\n", " 1", " 1"),
-        ("f(a,|)\n", " b", " b"),
-    ],
-)
-def test_a_blank_after_an_opener_a_dot_or_a_blank_is_removed(marked, fill, text):
-    assert judged(marked, fill) == Candidate(text, -0.5)
