@@ -119,8 +119,8 @@ def _reason_for_silence(request: "FillRequest", settings: Settings, language_pro
 
     trigger = settings.completion.trigger
     exclusion = loading.exclusion(settings)
-    typing = Eligibility.of_typing(request.snapshot, request.offset, exclusion, trigger, language_problem)
-    return Explanation.of(typing)
+    document = Eligibility.of_document(request.snapshot, exclusion, language_problem)
+    return Explanation.of(document.while_typing(request.snapshot, request.offset, exclusion, trigger))
 
 
 def why(

@@ -49,16 +49,11 @@ class Eligibility:
             return cls(Cause.UNSUPPORTED, language_problem)
         return cls()
 
-    @classmethod
-    def of_typing(
-        cls, snapshot: Snapshot, offset: int, exclusion: Exclusion, trigger: str, language_problem: str = ""
-    ) -> Self:
-        """The decision for an automatic completion at an offset; `trigger` is the setting `completion.trigger`."""
-        document = cls.of_document(snapshot, exclusion, language_problem)
-        return document.while_typing(snapshot, offset, exclusion, trigger)
-
     def while_typing(self, snapshot: Snapshot, offset: int, exclusion: Exclusion, trigger: str) -> Self:
-        """The same decision for an offset in the document of this one."""
+        """The decision for an automatic completion at an offset of the document that this decision is about.
+
+        `trigger` is the setting `completion.trigger`.
+        """
         if not self.is_served:
             return self
         if trigger == "manual":

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dg_lsp.context.document import indentation_of
 from dg_lsp.context.languages import PLAIN, Language
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
@@ -66,6 +67,19 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
     closers = "".join(closer for closer, _ in opened)
     openings = tuple(offset for _, offset in opened)
     return Balance(closers, quote, len(strays) + num_cut, openings, strays, first_stray, mismatch)
+
+
+def with_closers(before: str, fill: str, num: int, language: Language) -> str:
+    """A fill behind `before` with its `num` innermost open brackets closed, those of blocks on lines of their own."""
+    text = before + fill
+    closed = fill.rstrip()
+    left = balance(text, language)
+    for closer, opening in zip(left.closers[:num], left.openings, strict=False):
+        rest, _, below = text[opening + 1 :].partition("\n")
+        is_block = language.block_end is not None and not rest.strip() and bool(below.strip())
+        line = text[text.rfind("\n", 0, opening) + 1 :]
+        closed += f"\n{indentation_of(line)}{closer}" if is_block else closer
+    return closed
 
 
 def without_long_strings(text: str, language: Language) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from tree_sitter import Node
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
-from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
+from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance, with_closers
 from dg_lsp.postprocess.excerpt import REACH, Excerpt
 
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
@@ -180,7 +180,7 @@ class Surroundings:
         closers, quote = self._left_open(fill)
         # after a comma, an argument is missing, not a bracket
         if closers and not quote and not fill.rstrip().endswith(","):
-            yield self._closed(fill, len(closers))
+            yield with_closers(self.excerpt.line_prefix, fill, len(closers), self.language)
         if (whole := self._inside_block(fill)).strip():
             yield whole
         lines = fill.split("\n")
@@ -197,18 +197,6 @@ class Surroundings:
         if stray is None or self.language.block_end is None:
             return ""
         return fill[: max(0, stray - len(self.excerpt.line_prefix))].rpartition("\n")[0].rstrip()
-
-    def _closed(self, fill: str, num: int) -> str:
-        """The fill with its `num` innermost brackets closed: on lines of their own where a block was opened."""
-        text = self.excerpt.line_prefix + fill
-        shown = fill.rstrip()
-        left = balance(text, self.language)
-        for closer, opening in zip(left.closers[:num], left.openings, strict=False):
-            rest, _, below = text[opening + 1 :].partition("\n")
-            is_block = self.language.block_end is not None and not rest.strip() and bool(below.strip())
-            line = text[text.rfind("\n", 0, opening) + 1 :]
-            shown += f"\n{indentation_of(line)}{closer}" if is_block else closer
-        return shown
 
     def _left_open(self, fill: str) -> tuple[str, str]:
         """Closers of the brackets and of the string that `fill` opens and does not close."""

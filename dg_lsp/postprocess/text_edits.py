@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
 from dg_lsp.context.languages import PLAIN, Language
-from dg_lsp.postprocess.brackets import OPENERS, balance
+from dg_lsp.postprocess.brackets import OPENERS, balance, with_closers
 
 MAX_DATA = 200_000  # characters of a JSON text whose brackets are counted
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
@@ -294,15 +294,7 @@ def close_data(fill: str, text: str, offset: int, language: Language) -> str:
     missing = [len(balance(above + inserted + below, language).closers) for inserted in ("", fill)]
     opened = balance(above + fill, language)
     num_new = min(missing[1] - missing[0], len(opened.closers) - len(balance(above, language).closers))
-    if opened.quote or num_new <= 0:
-        return fill
-    lines = above + fill
-    closed = fill.rstrip()
-    for closer, opening in zip(opened.closers[:num_new], opened.openings, strict=False):
-        start = lines.rfind("\n", 0, opening) + 1
-        is_block = "\n" in lines[opening:].rstrip() and not lines[opening + 1 :].partition("\n")[0].strip()
-        closed += f"\n{indentation_of(lines[start:])}{closer}" if is_block else closer
-    return closed
+    return fill if opened.quote or num_new <= 0 else with_closers(above, fill, num_new, language)
 
 
 def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:

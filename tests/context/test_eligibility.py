@@ -29,7 +29,8 @@ def snapshot(text, name="a.py"):
 )
 def test_an_automatic_completion_is_computed_only_where_it_is_of_use(before, after, settings, trigger, sentence):
     exclusion = Exclusion(PrivacySettings(**settings))
-    eligibility = Eligibility.of_typing(snapshot(before + after), len(before), exclusion, trigger)
+    document = snapshot(before + after)
+    eligibility = Eligibility.of_document(document, exclusion).while_typing(document, len(before), exclusion, trigger)
     assert eligibility.is_served is (sentence is None)
     assert sentence is None or eligibility.sentence.startswith(sentence)
 
@@ -52,4 +53,4 @@ def test_a_document_is_served_unless_it_is_excluded_or_in_an_unknown_language(na
     exclusion, document = Exclusion(PrivacySettings()), snapshot("x = ", name)
     eligibility = Eligibility.of_document(document, exclusion, problem)
     assert (eligibility.cause, eligibility.sentence) == (cause, sentence)
-    assert Eligibility.of_typing(document, 4, exclusion, "auto", problem) == eligibility
+    assert eligibility.while_typing(document, 4, exclusion, "auto") == eligibility
