@@ -32,7 +32,7 @@ class Client:
 
     URI = "file:///project/main.py"
     AUTOMATIC, INVOKED = 2, 1
-    CANCELLED, SUPERSEDED = -32800, -32802
+    CANCELLED = -32800
     """By the client, and by the server."""
 
     def __init__(self, argv, env, directory, *, deaf=False):
@@ -116,8 +116,8 @@ class Client:
     def items(self, msg_id):
         return self.result(msg_id)["items"]
 
-    def is_cancelled(self, msg_id, by=(CANCELLED, SUPERSEDED)):
-        return self.answer(msg_id).get("error", {}).get("code") in by
+    def is_cancelled(self, msg_id):
+        return self.answer(msg_id).get("error", {}).get("code") == self.CANCELLED
 
     def received(self, method):
         """Parameters of all notifications and requests of a method so far."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 from uuid import uuid4
 
@@ -44,11 +44,11 @@ class Protocol(LanguageServerProtocol):
 
     def __init__(self, server: LanguageServer, converter: Converter) -> None:
         super().__init__(server, converter)
-        converter.register_structure_hook(_CHANGE, partial(_structure_change, converter))
+        converter.register_structure_hook(
+            _CHANGE, lambda change, _: converter.structure(change, _kind_of_change(change))
+        )
         self.on_error: Callable[[str], None] = lambda _: None
         """Receives one line about each message that cannot be read, without its content."""
-        self._cancelled: set[str | int] = set()
-        """Pending requests that the client cancelled."""
         self._sent: dict[str | int, Future[Any]] = {}
         """Requests to the client that it has not answered."""
         for method in _REPLACED:
@@ -177,22 +177,8 @@ class Protocol(LanguageServerProtocol):
         super()._execute_handler(msg_id, handler, end, *args, **kwargs)
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        if msg_id in self._request_futures and msg_id not in self._sent:
-            self._cancelled.add(msg_id)
+        if msg_id not in self._sent:
             super()._handle_cancel_notification(msg_id)
-
-    def _send_handler_result(self, future: Any, *, msg_id: str | int) -> None:
-        """Answers a request. If the client did not cancel it itself, a newer request or the end of the server did."""
-        is_by_client = msg_id in self._cancelled
-        self._cancelled.discard(msg_id)
-        if is_by_client or not future.cancelled():
-            super()._send_handler_result(future, msg_id=msg_id)
-            return
-        self._request_futures.pop(msg_id, None)
-        error = types.ResponseError(
-            types.LSPErrorCodes.ServerCancelled, "a newer request replaced this one, or the server ends"
-        )
-        self._send_response(msg_id, error=error)
 
     def _check_method(self, method: object, *, is_request: bool) -> None:
         """Raises `JsonRpcException` for a method that cannot be called, or not now."""
@@ -237,12 +223,10 @@ def _type_of(message: type | None, field: str) -> Any:
     return None if kind is type(None) else kind
 
 
-def _structure_change(converter: Converter, value: Any, _kind: Any) -> Any:
+def _kind_of_change(change: Mapping[str, Any]) -> type:
     """A change of a part of the text, or of the whole text: its range is missing or null."""
-    is_part = value.get("range") is not None
-    return converter.structure(
-        value, types.TextDocumentContentChangePartial if is_part else types.TextDocumentContentChangeWholeDocument
-    )
+    is_part = change.get("range") is not None
+    return types.TextDocumentContentChangePartial if is_part else types.TextDocumentContentChangeWholeDocument
 
 
 def _reject_constant(name: str) -> None:
@@ -286,9 +270,8 @@ def mismatch(value: Any, kind: Any) -> str | None:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Union:
-        objects = [alternative for alternative in arguments if attrs.has(alternative)]
-        if isinstance(value, Mapping) and objects:
-            return mismatch(value, max(objects, key=partial(_likeness, value)))
+        if kind == _CHANGE and isinstance(value, Mapping):
+            return mismatch(value, _kind_of_change(value))
         is_right = any(mismatch(value, alternative) is None for alternative in arguments)
     elif origin is Sequence:
         if isinstance(value, list):
@@ -321,12 +304,6 @@ def _mismatch_of_object(value: Any, kind: Any) -> str | None:
 def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
     """The fields of a type of lsprotocol: their names in JSON, their types, and whether they are required."""
     return tuple((_json_name(field.name), field.type, field.default is attrs.NOTHING) for field in attrs.fields(kind))
-
-
-def _likeness(value: Mapping[str, Any], kind: Any) -> tuple[int, int]:
-    """How many of the required fields of a type an object has; of two types, the one that requires less is meant."""
-    names = [name for name, _, is_required in fields_of(kind) if is_required]
-    return sum(value.get(name) is not None for name in names), -len(names)
 
 
 def _json_name(name: str) -> str:

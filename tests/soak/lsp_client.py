@@ -25,7 +25,7 @@ from soak.documents import (
 )
 
 PARSE, REQUEST, METHOD, PARAMS, UNINITIALIZED = -32700, -32600, -32601, -32602, -32002
-CANCELLED, SUPERSEDED = -32800, -32802
+CANCELLED = -32800
 COMPLETION = "textDocument/inlineCompletion"
 COMMAND = "workspace/executeCommand"
 COMMANDS = ("dg-lsp.rewrite", "dg-lsp.completeBlock", "dg-lsp.fillGaps", "dg-lsp.accepted")
@@ -395,15 +395,15 @@ class Client:
     def _outcomes(self, method, params):
         """Codes that may answer a valid request, and the check of its result."""
         if method == COMPLETION:
-            return (None, CANCELLED, SUPERSEDED), self._check_of_completion(params)
+            return (None, CANCELLED), self._check_of_completion(params)
         if method == COMMAND:
             arguments = params.get("arguments")
             is_known = params["command"] in COMMANDS and (arguments is None or len(arguments) == 1)
-            return ((None, CANCELLED, SUPERSEDED) if is_known else (PARAMS,)), lambda _: None
+            return ((None, CANCELLED) if is_known else (PARAMS,)), lambda _: None
         if method == "initialize":
             return (None,), self._check_initialized
         computes = method.endswith("InlineEdit") or method == "dg-lsp/why"
-        return (None, CANCELLED, SUPERSEDED) if computes else (None,), lambda _: None
+        return (None, CANCELLED) if computes else (None,), lambda _: None
 
     def _check_initialized(self, result):
         self.encoding = result["capabilities"]["positionEncoding"]
