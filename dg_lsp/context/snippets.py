@@ -104,35 +104,3 @@ def most_similar(parts: Sequence[CodeWindow], words: Words) -> tuple[float, Code
     """The similarity and the window that is most similar to the words; the first of several. `parts` is not empty."""
     best = max(parts, key=lambda part: similarity(part.words, words))
     return similarity(best.words, words), best
-
-
-CAPACITY = 16  # edits
-SAME = 0.9  # similarity from which an edit replaces an older one of the same place
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Lines around an edit, as they were when the cursor left them."""
-
-    uri: str
-    language: str
-    text: str
-    words: Words
-
-
-class RecentEdits:
-    """The latest edits, without near duplicates. Not thread-safe: owned by the session."""
-
-    def __init__(self) -> None:
-        self._held: list[Edit] = []
-
-    def add(self, uri: str, language: str, text: str) -> None:
-        """Adds an edit and removes older states of the same place; text without words is ignored."""
-        words = words_of(text)
-        if words:
-            different = [edit for edit in self._held if similarity(edit.words, words) < SAME]
-            self._held = [*different, Edit(uri, language, text, words)][-CAPACITY:]
-
-    def newest_first(self) -> tuple[Edit, ...]:
-        """All edits, newest first."""
-        return tuple(reversed(self._held))

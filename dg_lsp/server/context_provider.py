@@ -17,7 +17,6 @@ from dg_lsp.context.snippets import (
     MAX_LINE,
     NO_SNIPPETS,
     CodeWindow,
-    RecentEdits,
     Snippet,
     Snippets,
     SnippetSource,
@@ -41,6 +40,8 @@ READY_LINES = 12
 """Lines after which the other snippets are collected, because their prompt is decoded in idle time."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
+MAX_EDITS = 16
+"""Earlier edits that are kept."""
 MAX_OPEN = 8
 """Other open files that are searched."""
 MIN_SIMILARITY = 0.05
@@ -72,7 +73,8 @@ class ContextProvider:
         self._collection: _Collection | None = None
         self._following: _Collection | None = None
         """The collection that replaces `_collection` next."""
-        self._recent_edits = RecentEdits()
+        self._edits: dict[tuple[str, int], tuple[Words, _Collected]] = {}
+        """Lines around each earlier edit by its URI and place, as they were when the cursor left them; newest last."""
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
         self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
@@ -135,10 +137,11 @@ class ContextProvider:
                 yield _collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
         if SnippetSource.OPEN_FILES in settings.sources:
             yield from self._collect_open_files(snapshot, words)
-        is_edit_shown = SnippetSource.EDITS in settings.sources
-        for edit in self._recent_edits.newest_first() if is_edit_shown else ():
-            if edit.uri != snapshot.file_uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
-                yield _collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
+        if SnippetSource.EDITS in settings.sources:
+            for edit_words, edit in reversed(self._edits.values()):
+                is_elsewhere = edit[0].uri != snapshot.file_uri
+                if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
+                    yield edit
 
     def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
         """The most similar part of each of the last open files, the most similar one first."""
@@ -166,7 +169,13 @@ class ContextProvider:
         first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
         shown = (cut(lines.text[slice(*lines.span(number))], MAX_LINE) for number in range(first, last + 1))
         text = TextStyle().to_model("\n".join(shown))
-        self._recent_edits.add(document.snapshot().file_uri, document.language, text)
+        place = uri, line // NEAR_LINES
+        self._edits.pop(place, None)
+        if words := words_of(text):
+            edit = _collected(SnippetSource.EDITS, document.snapshot().file_uri, document.language, text)
+            self._edits[place] = words, edit
+        if len(self._edits) > MAX_EDITS:
+            del self._edits[next(iter(self._edits))]
         self._collection = self._following = None
 
 

@@ -6,7 +6,7 @@ from lsprotocol import types
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
-from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
+from dg_lsp.server.context_provider import MAX_EDITS, NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
 
@@ -87,6 +87,16 @@ def test_an_earlier_edit_at_another_position_is_shown(session):
     assert text.count("\n") == 16
     session.close("a.py")
     assert len(session.chunks(without="open-files")) == 1
+
+
+def test_of_many_edits_the_newest_are_shown_and_of_one_place_the_last(session):
+    session.open("main.py", "x = 1\n")
+    for number in [*range(MAX_EDITS + 2), MAX_EDITS + 1]:
+        session.open(f"{number}.py", f"old_{number}\n")
+        session.edit(f"{number}.py", 0, f"edited_{number}\n")
+    session.edit("main.py", 0, "y = 2\n")
+    edits = [text for source, text in session.chunks() if source is SnippetSource.EDITS]
+    assert [text.split("\n")[0] for text in edits] == [f"edited_{number}" for number in range(MAX_EDITS + 1, 1, -1)]
 
 
 def test_the_edit_at_the_cursor_is_not_shown(session):
