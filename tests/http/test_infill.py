@@ -10,7 +10,6 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
 METHOD = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 64}
 X = {"input_prefix": "x = ", "input_suffix": "\n"}
-LONG = "\n".join(f"    value_{number} = {number}" for number in range(6))
 SELECTED = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "truncated"]
 
 
@@ -22,11 +21,8 @@ SELECTED = ["content", "timings/predicted_n", "nowhere", "timings/nowhere", "tru
         pytest.param(
             "alpha; beta", {**GAP, "stop": ["beta", ";"]}, {"content": "alpha", "stopping_word": ";"}, id="stop"
         ),
-        pytest.param("    a = 1\n  b", METHOD, {"content": "    a = 1", "stop_type": "eos"}, id="n_indent of a line"),
         pytest.param("        a\n\n        b\n    c", METHOD, {"content": "        a\n\n        b"}, id="n_indent"),
-        pytest.param("a = 1\n", X, {"content": "a = 1", "stop_type": "eos"}, id="end of a line"),
         pytest.param("a = 1\nb = 2", X, {"content": "a = 1", "stop_type": "limit"}, id="limit of lines"),
-        pytest.param(LONG, {**X, "input_prefix": "def f():\n", "n_predict": 256}, {"content": LONG}, id="canvases"),
         pytest.param("'é😋'", {**X, "input_prefix": "s = # é😋\u2028\ns = "}, {"content": "'é😋'"}, id="characters"),
     ],
 )

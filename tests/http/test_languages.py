@@ -1,37 +1,21 @@
-"""Files in other languages than Python: llama.vim's requests, languages by file name, and models that know one."""
+"""The language of a request, by a field or the name of the file, and models that know one language only."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from plugins import FILLS, llama_vim
+from plugins import FILLS
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 
 GO = "package main\n\nfunc sum(items []int) int {\n\ttotal := 0\n"
 TYPESCRIPT = "import { log } from './log';\n\nexport class Store {\n  private items: string[] = [];\n\n"
 METHOD = TYPESCRIPT + "  add(item: string): void {\n"
-HTML = "<!DOCTYPE html>\n<html>\n<body>\n"
-LOOP = "\tfor _, item := range items {\n\t\ttotal += item\n\t}"
-LIST = "  <ul>\n    <li>one</li>\n    <li>two</li>\n  </ul>"
 
 
 def infill(above, line, below):
     """The request of llama.vim; it names neither a language nor the file."""
     return {**json.loads(FILLS["llama.vim"][1]), "input_prefix": above, "prompt": line, "input_suffix": below}
-
-
-@pytest.mark.parametrize(
-    ("above", "line", "fill", "below", "shown"),
-    [
-        pytest.param(GO, "\tlog(", '"a", total)', ")\n}\n", '"a", total', id="go, rest of a line"),
-        pytest.param(GO, "", f"{LOOP}\n\treturn total\n}}", "\n\treturn total\n}\n", LOOP, id="go, block and more"),
-        pytest.param(METHOD, "    log(`added ${", "item}`);", "}`);\n  }\n}\n", "item", id="typescript, template"),
-        pytest.param(HTML, "", f"{LIST}\n</body>\n</html>", "\n</body>\n</html>\n", LIST, id="html, block and more"),
-    ],
-)
-def test_llama_vims_requests_are_joined_and_closed_in_any_language(complete, above, line, fill, below, shown):
-    assert llama_vim(complete(fill, "/infill", infill(above, line, below))) == shown
 
 
 @pytest.mark.parametrize(

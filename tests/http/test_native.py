@@ -1,14 +1,11 @@
 """`POST /completion`, and what llama.cpp's servers report of it: slots, tokens, canvases, and why it ended."""
 
 import json
-import time
-from types import SimpleNamespace
 
 import pytest
 from http_server import GAP, OPERATOR, choices
 
-from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.engine.decoders import base
+from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 
 STORY = "Once upon a time there was a canvas of sixty-four tokens that went on in another one, and ended there."
 BODY = {"prompt": "Once upon"}
@@ -92,16 +89,6 @@ def test_the_context_truncates(start):
     assert tree["choices"][0]["finish_reason"] == "length"
 
 
-def test_the_deadline_cuts(start, monkeypatch):
-    denoiser = ScriptedDenoiser(story, tokens_per_step=1)
-    client = start(denoiser)
-    begin = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: begin + 100 * denoiser.num_steps, perf_counter=float)
-    monkeypatch.setattr(base, "time", clock)
-    tree = client.post("/v1/completions", {**BODY, "max_tokens": 90, "t_max_predict_ms": 250_000}).tree
-    assert (tree["choices"][0]["text"], tree["choices"][0]["finish_reason"]) == (" a ", "length")
-
-
 def test_top_k_is_honoured_or_refused(start):
     masks = start(ScriptedDenoiser(story))
     assert masks.post("/completion", {**BODY, "top_k": 40, "n_predict": 4}).status == 200
@@ -114,10 +101,3 @@ def test_top_k_is_honoured_or_refused(start):
     assert (reply.status, reply.error["param"]) == (400, "top_k")
     assert "choose 1" in reply.error["message"]
     assert uniform.post("/infill", {**GAP, "top_k": 40}).status == 200, "clients send it with every fill"
-
-
-def test_a_model_without_a_canvas_has_no_canvases(start):
-    spec = MASK_SPEC.__class__(name="causal", vocab_size=261, sampling=None, end_ids=(1,), canvas_lengths=())
-    tree = start(ScriptedDenoiser(story, spec=spec)).post("/completion", {**BODY, "n_predict": 8}).tree
-    assert (tree["content"], tree["diffusion"]["blocks"], tree["diffusion"]["canvas_tokens"]) == (" a time ", 0, 0)
-    assert tree["tokens_cached"] == len("Once upon") + 7

@@ -143,7 +143,8 @@ def test_what_a_client_sends_wrongly_loses_nothing(client):
     assert client.parts(0) == ("", "c", "")
     assert client.documents.get(f"{URI}#1") is None
     client.close()
-    assert client.documents.files() == []
+    assert client.documents.get(f"{URI}#0") is None
+    assert client.documents.notebooks == {}
     client.close()
 
 
@@ -155,23 +156,6 @@ def test_the_name_of_the_notebook_excludes_its_cells(client):
     reasons = [client.server.exclusion.exclusion_reason(client.snapshot(*cell)) for cell in [(0, uri), (0,), (1,)]]
     assert reasons == [ExclusionReason.PATTERN, None, ExclusionReason.LANGUAGE]
     assert len(client.server._models.completion.warmed) == 1
-
-
-def test_a_cell_that_a_notebook_names_is_closed_with_it_although_another_notebook_opened_it(client):
-    client.open("a", uri="file:///project/b.ipynb")
-    notebook = types.NotebookDocument(
-        URI, "jupyter-notebook", 1, [types.NotebookCell(CODE, "file:///project/b.ipynb#0")]
-    )
-    app.did_open_notebook(client.server, types.DidOpenNotebookDocumentParams(notebook, []))
-    client.close()
-    assert client.documents.get("file:///project/b.ipynb#0") is None
-
-
-def test_nothing_of_closed_notebooks_is_kept(client):
-    client.open("x = 1", "y = 2")
-    client.close()
-    assert client.documents.get(f"{URI}#0") is None
-    assert client.documents.notebooks == {}
 
 
 def test_the_first_completion_is_prepared_where_cells_are_opened(client):
