@@ -185,7 +185,6 @@ def _fill_request(
 def _text_request(
     body: GenerationBody, max_tokens: int, *, turns: tuple[Turn, ...] = (), text: str | None = None
 ) -> ChatRequest:
-    """The request for a continuation of a text, or for an answer to turns."""
     return ChatRequest(
         turns,
         name="",

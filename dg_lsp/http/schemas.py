@@ -58,7 +58,6 @@ NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
 
 
 def _bounded(name: str) -> Any:
-    """The bounds of a sampler option."""
     least, most = SAMPLER_BOUNDS[name]
     return Field(ge=least, le=most)
 

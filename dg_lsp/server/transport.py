@@ -88,7 +88,7 @@ async def read_messages(reader: asyncio.StreamReader, on_error: Callable[[str], 
     """Bodies of the messages until the client disconnects.
 
     Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
-    was wrong and an edit may be lost, or the client is none of LSP, such as a web page.
+    was wrong, and an edit may be lost.
     """
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         try:
