@@ -20,7 +20,7 @@ MAX_BYTES = 100 * 10**6  # the largest file that PyPI takes
 DIST = ROOT / "dist"
 PLUGIN, VSIX = ROOT / "editors/nvim", ROOT / "editors/vscode/dist/dg-lsp.vsix"
 INSTALLED_TESTS = (
-    "tests/e2e/test_bundled_model.py::test_completions_of_the_bundled_model",
+    "tests/e2e/test_bundled_model.py::test_the_tutorial_shows_grey_text_in_an_editor",
     "tests/e2e/test_http.py::test_the_bundled_model_completes_and_is_cached",
     "tests/editors/nvim/test_bundled_model.py::test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted",
     "tests/editors/vscode/test_completion.py::test_an_accepted_completion_is_saved",

@@ -69,10 +69,6 @@ class Chromium:
             ]
         )
 
-    @property
-    def pid(self):
-        return self._process.pid
-
     def call(self, method, **params):
         """Sends one command of the protocol and returns its result."""
         self._number += 1
@@ -101,24 +97,14 @@ class Chromium:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def open(self, path, *, width=1100, height=900, scheme="light"):
-        """Loads a file or an address."""
-        self.size(width, height)
-        self.scheme(scheme)
+    def open(self, address, *, width, height):
+        """Loads an address into a dark window of this size in CSS pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
         self.events.clear()
-        self.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
+        self.call("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
-
-    def size(self, width, height):
-        """Sets the size of the window in CSS pixels."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-
-    def scheme(self, scheme, media="", motion="no-preference"):
-        """Sets the preferred colours, the medium and the preferred motion."""
-        features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
-        listed = [{"name": name, "value": value} for name, value in features.items()]
-        self.call("Emulation.setEmulatedMedia", media=media, features=listed)
 
     def run(self, script):
         """The value of a JavaScript expression."""

@@ -108,10 +108,6 @@ class CodeServer:
         payload = json.dumps([["openFile", f"vscode-remote://127.0.0.1:{self._port}{file}"]] if file else [])
         return f"http://127.0.0.1:{self._port}/?{kind}={folder}&payload={payload}"
 
-    @property
-    def pid(self):
-        return self._process.pid
-
     def put_program(self, name, script):
         """Adds a program to the PATH of extensions."""
         path = self._programs / name
@@ -152,7 +148,7 @@ class Window:
         self.until("!document.querySelector('.part.sidebar')?.offsetWidth", "the side bar stays")
 
     def open(self, server, folder, file):
-        self.browser.open(server.url(folder, file), width=1000, height=460, scheme="dark")
+        self.browser.open(server.url(folder, file), width=1000, height=460)
 
     # looking
 
@@ -322,7 +318,7 @@ class NotebookWindow(Window):
 
     def open(self, server, folder, file):
         """Opens the folder, then the file: with the folder it would be opened as text."""
-        self.browser.open(server.url(folder), width=1000, height=620, scheme="dark")
+        self.browser.open(server.url(folder), width=1000, height=620)
         self.until("document.querySelector('.statusbar-item')", "no window")
         self.quick_open(file.name)
 

@@ -64,3 +64,11 @@ def test_commands_are_in_blocks_that_are_run_or_give_a_reason(page):
     for block in blocks(page):
         if COMMAND.match(block["text"]) and block["language"] != "text":
             assert block["language"] == "sh", block["text"]
+
+
+def test_the_tests_that_a_release_runs_exist():
+    script = (ROOT / "packaging/release.py").read_text(encoding="utf-8")
+    names = re.findall(r'"(tests/[\w/]+\.py)(?:::(\w+))?"', script)
+    assert len(names) > 4
+    for path, test in names:
+        assert f"def {test}" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"

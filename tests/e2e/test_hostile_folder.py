@@ -85,16 +85,13 @@ def test_python_m_executes_only_what_python_itself_imports_before(launcher, mark
     assert executed(marks) == []
 
 
-def test_quantization_executes_nothing_of_the_folder(hostile_cwd, tiny_repacked, tmp_path):
+def quantized(tmp_path, tiny_repacked):
     quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
-    assert read_header(tmp_path / "small.gguf").tensors
+    return read_header(tmp_path / "small.gguf").tensors
 
 
-def test_the_test_of_a_runtime_executes_nothing_of_the_folder(hostile_cwd):
-    assert conversion.supports_bidirectional() in (True, False)
-
-
-def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
+def downloaded(tmp_path, _tiny_repacked):
+    """A wheel that pip downloads."""
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {
             "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
@@ -102,15 +99,23 @@ def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
             "RECORD": "",
         }.items():
             wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
-    (tmp_path / "fetched").mkdir()
-    packages.run_pip(
-        "download", "tiny", "--no-index", "--find-links", str(tmp_path), "--dest", str(tmp_path / "fetched")
-    )
-    assert list((tmp_path / "fetched").glob("tiny-*.whl"))
+    options = ("--no-index", "--find-links", str(tmp_path), "--dest", str(tmp_path / "downloads"))
+    packages.run_pip("download", "tiny", *options)
+    return [*(tmp_path / "downloads").glob("tiny-*.whl")]
 
 
-def test_programs_that_pip_and_cmake_start_execute_nothing_of_the_folder(hostile_cwd):
-    assert packages.run([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
+def check_of_the_runtime(_tmp_path, _tiny_repacked):
+    return conversion.supports_bidirectional() in (True, False)
+
+
+def program_of_a_build(_tmp_path, _tiny_repacked):
+    """As pip and CMake are started."""
+    return packages.run([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
+
+
+@pytest.mark.parametrize("has_run", [quantized, downloaded, check_of_the_runtime, program_of_a_build])
+def test_a_child_process_executes_nothing_of_the_folder(hostile_cwd, tmp_path, tiny_repacked, has_run):
+    assert has_run(tmp_path, tiny_repacked)
 
 
 def test_a_compiler_in_the_folder_is_not_found(hostile_cwd, monkeypatch):

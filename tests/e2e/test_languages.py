@@ -1,7 +1,5 @@
 """A model that knows some languages only, here Python, and documents in others."""
 
-import json
-
 import pytest
 from language_client import span
 
@@ -59,14 +57,6 @@ def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
     shown = client.received("window/showMessage")
     assert [(message["type"], message["message"]) for message in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
     assert client.actions(where, uri=SCRIPT) == []
-
-
-def test_a_model_that_knows_all_languages_completes_any(session):
-    client = session("fill", env={"DG_TEST_FILL": "total"}, **EDITOR)
-    for number, language in enumerate(("typescript", "gitcommit", "plaintext", "brainfuck", "")):
-        client.open("\n", uri=f"file:///project/{number}", language=language)
-        assert client.texts(0, 0, uri=f"file:///project/{number}") == ["total"]
-    assert json.dumps(client.received("didChangeStatus")).count("unsupported") == 0
 
 
 def test_a_minified_file_of_one_long_line_is_completed(session):

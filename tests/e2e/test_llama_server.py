@@ -1,20 +1,82 @@
 """The remote backend over a real llama-server that is busy, loading, frozen, killed and started again."""
 
 import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
 import sys
 import time
 
+import httpx2
 import pytest
-from llama_server import PROGRAM, WHY_NOT, LlamaServer
+from gates import wait_until
 from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
+from dg_lsp.models.registry import locate
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
+VARIABLE = "DG_LSP_LLAMA_SERVER"
+PROGRAM = os.environ.get(VARIABLE) or shutil.which("llama-server")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"no llama-server on PATH or in {VARIABLE}")
+TIMEOUT = 60
 PROMPT = Prompt("def area(w, h):\n    return ", "\n\n\ndef name():\n    pass\n", path="shapes.py", language="python")
 ENDLESS = '{"ignore_eos": true}'
 APIS = ("completions", "infill", "chat")
+
+
+class LlamaServer:
+    """A real llama-server with the bundled model; a restart keeps the port."""
+
+    def __init__(self, *arguments):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        # the prompt of the bundled model starts with the suffix; builds by GCC crash with weights packed for AMX
+        plain = ["--threads", "1", "--ctx-size", "4096", "--parallel", "2", "--spm-infill", "--no-repack"]
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--model", str(locate("dg-mini"))]
+        self._command = [PROGRAM, *where, *plain, *arguments]
+        self._process = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        """Returns before the model is loaded."""
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def wait(self):
+        wait_until(self._is_ready, "llama-server is not ready", seconds=TIMEOUT)
+        return self
+
+    def _is_ready(self):
+        assert self._process.poll() is None, "llama-server has ended"
+        return self._get("/health") is not None
+
+    @property
+    def is_busy(self):
+        return any(slot["is_processing"] for slot in self._get("/slots"))
+
+    def stop(self):
+        """Freezes the process; its connections stay open."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def kill(self):
+        """Kills the process. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(TIMEOUT)
+
+    def _get(self, path):
+        try:
+            reply = httpx2.get(self.url + path, timeout=TIMEOUT, trust_env=False)
+        except httpx2.TransportError:
+            return None
+        return reply.json() if reply.status_code == 200 else None
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +123,7 @@ def test_closing_a_stream_stops_the_server(served, model_of, api):
     while not served.is_busy:
         next(answers)
     answers.close()
-    served.wait_idle(10)
+    wait_until(lambda: not served.is_busy, "a slot still computes", seconds=10)
 
 
 def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):

@@ -25,27 +25,6 @@ def item(number, text):
     return {"uri": uri(number), "languageId": "python", "version": 1, "text": text}
 
 
-def change(client, **cells):
-    identifier = {"uri": NOTEBOOK, "version": 2}
-    client.notify("notebookDocument/didChange", {"notebookDocument": identifier, "change": {"cells": cells}})
-
-
-def insert(client, start, number, text):
-    array = {"start": start, "deleteCount": 0, "cells": [cell(number)]}
-    change(client, structure={"array": array, "didOpen": [item(number, text)]})
-
-
-def type_into(client, number, character, text):
-    at = {"line": 0, "character": character}
-    edit = {"range": {"start": at, "end": at}, "text": text}
-    change(client, textContent=[{"document": {"uri": uri(number), "version": 2}, "changes": [edit]}])
-
-
-def close(client, *numbers):
-    cells = [{"uri": uri(number)} for number in numbers]
-    client.notify("notebookDocument/didClose", {"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": cells})
-
-
 @pytest.fixture
 def notebook(session):
     """A session with an open notebook; its cells have numbers."""
@@ -101,6 +80,7 @@ def test_a_notebook_may_close_while_a_request_runs(notebook, steps):
     client = notebook("slow", "s", "f")
     running = client.complete(0, 1, uri=uri(0))
     client.wait_until(lambda: steps().count("s") >= 3)
-    close(client, 0, 1)
+    cells = [{"uri": uri(0)}, {"uri": uri(1)}]
+    client.notify("notebookDocument/didClose", {"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": cells})
     assert client.items(client.complete(0, 1, uri=uri(1))) == []
     client.answer(running)

@@ -1,12 +1,20 @@
 """Typing in a real editor: the ghost text, the keys that accept it, and the messages that the server receives."""
 
+import os
 import re
+import signal
+import sys
+from pathlib import Path
 
 import pytest
+from shared_daemon import kill
+
+from dg_lsp.daemon.endpoint import Endpoint
 
 HELLO = "(name):"
 BLOCK = "# later\n# than you think\n# it is"
 HOUR_MS = 3_600_000
+SHARED = Path(__file__).parents[2] / "e2e/scripted_daemon.py"
 
 
 def test_tab_accepts_ghost_text_after_an_emoji_and_undo_removes_it(editor):
@@ -238,3 +246,24 @@ def test_a_mapping_that_has_the_key_to_accept_is_reported_once(launch, kind):
     editor.keys("<Tab>")
     editor.wait(lambda: editor.lua("return tabs") == 1)
     editor.close()
+
+
+@pytest.mark.parametrize(("kind", "is_project"), [("0.12", True), ("0.12-own", False), ("0.11", False), ("0.10", True)])
+def test_ghost_text_is_back_after_the_daemon_was_killed(launch, kind, is_project):
+    """Of the text that was typed without a server; no other key is needed."""
+    editor = launch(kind, cmd=[sys.executable, SHARED, "count", "lsp", "--daemon", "start"])
+    endpoint = Endpoint(editor.directory / "no-daemon")
+    if is_project:
+        (editor.directory / "pyproject.toml").touch()
+    editor.open()
+    editor.keys("is = ")
+    editor.wait_ghost("total(0)")
+    for number in range(1, 4):
+        kill(endpoint)
+        editor.keys(f"{number} + ")
+        editor.wait_ghost(f"total({number})")
+    editor.keys("<Tab>")
+    editor.wait_lines("s = 1 + 2 + 3 + total(3)")
+    assert sum("started again" in message for message in editor.notifications) == 1
+    editor.close()
+    os.kill(endpoint.read().pid, signal.SIGTERM)

@@ -1,10 +1,16 @@
-"""Commands and messages of the extension in the real VS Code, over a scripted model."""
+"""Commands, messages and crashes behind the extension in the real VS Code, over a scripted model."""
 
 import json
+import os
 import re
+import signal
+import time
 
 import pytest
 from code_server import until
+from shared_daemon import kill
+
+from dg_lsp.daemon.endpoint import Endpoint
 
 
 def test_a_word_of_a_completion_can_be_accepted(open_window):
@@ -111,7 +117,6 @@ def test_vs_codes_own_switch_is_named(open_window):
     assert "editor.inlineSuggest.enabled is false" in window.status_label
 
 
-EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
 BLOCK = "total += 1\n    return total"
 
 
@@ -152,3 +157,33 @@ def test_the_status_shows_that_a_program_cannot_be_started_until_its_path_is_cor
     corrected = json.dumps({"dg-lsp.server.path": str(tmp_path / "program")})
     (tmp_path / "project/.vscode/settings.json").write_text(corrected)
     window.until_status("scripted")
+
+
+PAUSE = 2.0
+
+
+def test_ghost_text_is_back_after_the_daemon_was_killed(open_window, tmp_path):
+    """Typing is enough, also after more crashes than VS Code's client accepts by default."""
+    endpoint = Endpoint(tmp_path / "daemon")
+    window = open_window("s = 0\n", fill="count", daemon=endpoint.folder)
+    window.to_end()
+    window.type("s = ")
+    assert window.until_ghost() == "total(0)"
+    num_typed = 0
+
+    def type_on():
+        nonlocal num_typed
+        num_typed += 1
+        window.type("1 + ")
+        end = time.monotonic() + PAUSE
+        while (is_back := window.ghost == f"total({num_typed})") is False and time.monotonic() < end:
+            time.sleep(0.05)
+        return is_back
+
+    for _ in range(6):
+        kill(endpoint)
+        until(type_on, lambda: f"no ghost text; the status bar says {window.status_label!r}")
+    assert window.texts(".notification-list-item-message") == []
+    window.press("Tab", 9)
+    window.until_saved(f"s = 0\ns = {'1 + ' * num_typed}total({num_typed})")
+    os.kill(endpoint.read().pid, signal.SIGTERM)
