@@ -145,6 +145,11 @@ class Editor:
         assert (row + 1, column) == self.cursor
         return text
 
+    def health(self):
+        """The report of :checkhealth."""
+        self.nvim.command("checkhealth dg_lsp")
+        return "\n".join(self.lines)
+
     @property
     def notifications(self):
         return self.lua("return notifications")

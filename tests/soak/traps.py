@@ -2,8 +2,7 @@
 
 The commands are those of the command line's own tree, so that a new one is included by itself. Each runs with the
 folder as working directory and as folder of its files, with `.` and an empty entry first on PATH, as the installed
-program and as `python -P -m dg_lsp`. Language servers start as both editors start them, and in the
-folder. Secrets of many spellings are requested by the command line, an editor and HTTP.
+program and as `python -P -m dg_lsp`. Language servers start as both editors start them, and in the folder.
 
 Out of reach of dg-lsp are `python -m dg_lsp` without `-P` in a folder with a `dg_lsp/`, and a PYTHONPATH with an empty
 or relative entry: Python imports from there before any file of dg-lsp is read.
@@ -29,10 +28,8 @@ from pathlib import Path
 
 from e2e.conftest import Launcher
 from hostile import SECRETS, executed, make_hostile, module_names
-from http_server import Starter
 from language_client import PATIENT
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli.app import command_tree
 from dg_lsp.models.registry import BUNDLED
 
@@ -287,21 +284,14 @@ class Runs:
         self.figures = figures
         self.folder = folder
 
-    def check(self, what, output="", *, may_open=()):
+    def check(self, what, output):
         """Counts what a run triggered, and what of a secret it printed."""
         self.figures.add("messages")
         for mark in self.folder.triggered():
-            if mark.removeprefix("opened ") not in may_open:
-                self.figures.add("unexpected", f"{what}: {mark}")
+            self.figures.add("unexpected", f"{what}: {mark}")
         for word in ("obeyed-model", "hunter2", "Traceback"):
             if word in output:
                 self.figures.add("unexpected", f"{what}: {output[-600:]}")
-
-    def check_secret(self, what, text):
-        """Counts a query about a secret, whose answer must not show it."""
-        self.figures.add("messages")
-        if "hunter2" in text:
-            self.figures.add("unexpected", f"{what} shows {text[-300:]}")
 
 
 # commands
@@ -380,17 +370,13 @@ def run_server(runs, what, argv, cwd, options):
         client.actions(LINES, uri=uri)
         for name in result["capabilities"]["executeCommandProvider"]["commands"]:
             client.answer(client.command(name, uri, range=LINES, position=LINES["start"], instruction="rename owner"))
-        _end_session(runs, what, client)
+        if client.leave() != 0:
+            runs.figures.add("crashes", f"{what}: {client.stderr[-300:]}")
+        answered = {message.get("id") for message in client.messages if "method" not in message}
+        for msg_id in set(client.requested) - answered:
+            runs.figures.add("lost", f"{what}: {msg_id}")
         runs.check(what, client.stderr + json.dumps(client.messages))
     (folder.path / "main.py").write_text(MAIN)
-
-
-def _end_session(runs, what, client):
-    if client.leave() != 0:
-        runs.figures.add("crashes", f"{what}: {client.stderr[-300:]}")
-    answered = {message.get("id") for message in client.messages if "method" not in message}
-    for msg_id in set(client.requested) - answered:
-        runs.figures.add("lost", f"{what}: {msg_id}")
 
 
 def sessions(folder):
@@ -403,95 +389,10 @@ def sessions(folder):
     yield "python -P -m dg_lsp", [sys.executable, "-P", "-m", "dg_lsp", "lsp"], folder.path, {}
 
 
-# secrets
-
-FILL_ALL = """
-import contextlib, io, json, sys
-from dg_lsp.cli import run
-outcomes = []
-for arguments in json.load(sys.stdin):
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = run(arguments)
-    outcomes.append([code, output.getvalue()])
-print(json.dumps(outcomes))
-"""
-
-
-def check_command_line(runs):
-    """No secret is filled, rewritten, replayed or listed, even for a server that would receive it."""
-    folder = runs.folder
-    remote = f"http://127.0.0.1:{runs.folder.listener.getsockname()[1]}"
-    queries = []
-    for name in SECRETS:
-        if (folder.path / name).is_file():
-            queries += [["fill", f"{name}:1", "--remote", remote], ["rewrite", f"{name}:1-1", "rename it"]]
-            queries += [["fill", f"{name}:1"], ["fill", name, "--gaps"], ["bench", "replay", name]]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", FILL_ALL],
-        input=json.dumps(queries),
-        cwd=folder.path,
-        env=folder.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    outcomes = json.loads(done.stdout) if done.returncode == 0 else []
-    if len(outcomes) != len(queries):
-        runs.figures.add("crashes", done.stderr[-600:])
-    for query, (code, output) in zip(queries, outcomes, strict=False):
-        runs.check_secret(query, output if code == 2 else f"hunter2 may be shown: {code} {output}")
-    runs.check("secrets on the command line", may_open=SECRET_NAMES)
-
-
-def check_http(runs):
-    """No secret is part of a prompt: neither as a snippet nor as the document."""
-    prompts = []
-
-    def fill(prefix, suffix):
-        prompts.append(prefix + suffix)
-        return "1"
-
-    with closing(Starter()) as starter:
-        client = starter(ScriptedDenoiser(fill), context={"enabled": "always"})
-        for name in SECRETS:
-            snippet = {"text": "token = 'hunter2'\n", "filename": name}
-            secret = {"prefix": "token = 'hunter2'\ntotal = ", "filepath": name}
-            template = f"<|current_file_content|>\ncurrent_file_path: {name}\n<|code_to_edit|>\ntoken = 'hunter2'\n"
-            template += "<|cursor|>\n<|/code_to_edit|>\n<|/current_file_content|>"
-            for path, body in (
-                ("/infill", {"input_prefix": "a = ", "language": "python", "input_extra": [snippet]}),
-                ("/v1/completions", {"segments": secret}),
-                ("/v1/edit/completions", {"messages": [{"role": "user", "content": template}]}),
-            ):
-                reply = client.post(path, body)
-                runs.check_secret(f"{path} with {name}", f"{prompts} {reply.body}")
-                prompts.clear()
-
-
-def check_editor(runs):
-    """No secret is completed, rewritten or part of another file's prompt in an editor's session."""
-    folder = runs.folder
-    with closing(Launcher(folder.home)) as launcher:
-        client = launcher.scripted("echo", **folder.environment())
-        client.handshake({}, {**PATIENT, "context": {"enabled": "always"}}, folder.path.as_uri())
-        uri = (folder.path / "main.py").as_uri()
-        client.open(MAIN, uri=uri)
-        for number, name in enumerate(SECRETS):
-            secret = f"{folder.path.as_uri()}/{name.replace(' ', '%20').replace('#', '%23')}"
-            client.open(f"self.items = owner = 'hunter2-{number}'\ntotal = \n", uri=secret)
-            client.type(2, 0, 0, "items = owner\n", uri=secret)
-            rewrite = client.command("dg-lsp.rewrite", secret, range=LINES, instruction="x")
-            answers = client.texts(1, 8, uri=secret), client.answer(rewrite), client.texts(9, 21, uri=uri)
-            runs.check_secret(f"an editor with {name}", f"{'hunter2' * bool(answers[0])} {answers}")
-        _end_session(runs, "secrets in an editor", client)
-        runs.check("secrets in an editor", client.stderr)
-
-
 # the campaign
 
-NUM_SHORT = 9 + len(commands())
-"""The sessions, a stop of the daemon, the checks, and each command as the installed program."""
+NUM_SHORT = 6 + len(commands())
+"""The sessions, a stop of the daemon, and each command as the installed program."""
 
 
 def everything(folder, rng):
@@ -499,7 +400,7 @@ def everything(folder, rng):
     for what, argv, cwd, options in sessions(folder):
         yield partial(run_server, what=what, argv=argv, cwd=cwd, options=options)
     stop = partial(run_command, words="daemon stop", arguments=[])
-    yield from (stop, check_command_line, check_http, check_editor)
+    yield stop
     for is_module in (False, True):
         runs = [(words, arguments_of(words, params)) for words, params in commands().items()]
         rng.shuffle(runs)

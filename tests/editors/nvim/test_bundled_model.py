@@ -62,8 +62,7 @@ def test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted(editor)
     editor.nvim.command("write")
     after = [*before[:row], *(before[row] + " " + shown).split("\n"), *before[row + 1 :]]
     assert path.read_text(encoding="utf-8").splitlines() == after
-    editor.nvim.command("checkhealth dg_lsp")
-    report = "\n".join(editor.lines)
+    report = editor.health()
     assert "dg-mini" in report.split("server ")[0]
     assert "ERROR" not in report
 

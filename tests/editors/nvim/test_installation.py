@@ -18,48 +18,42 @@ LUA = sorted(PLUGIN.rglob("*.lua"))
 
 def test_checkhealth_reports_the_program_the_server_and_the_owner_of_ghost_text(shared):
     shared.open()
-    shared.nvim.command("checkhealth dg_lsp")
-    report = "\n".join(shared.lines)
+    report = shared.health()
     assert "ERROR" not in report
     assert re.search(r"server \d+, positions in utf-(8|16): dg-lsp · ready · scripted", report)
     assert re.search(r"ghost text is drawn by (Neovim itself|this plugin)", report)
 
 
-def test_checkhealth_reports_how_to_install_a_missing_program(launch):
-    editor = launch("0.11", cmd=["no-such-dg-lsp", "lsp"])
-    editor.nvim.command("checkhealth dg_lsp")
-    report = "\n".join(editor.lines)
-    assert "no-such-dg-lsp is not on the PATH" in report
-    assert "uv tool install ." in report
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        pytest.param(["no-such-dg-lsp"], ("no-such-dg-lsp is not on the PATH", "uv tool install ."), id="missing"),
+        pytest.param(
+            [sys.executable, "-c", "raise SystemExit('no library')"], ("no library", "exit code 1"), id="fails"
+        ),
+    ],
+)
+def test_checkhealth_reports_a_program_that_does_not_run(launch, command, parts):
+    report = launch("0.11", cmd=[*command, "lsp"]).health()
+    assert all(part in report for part in parts)
 
 
 def test_checkhealth_reports_the_problems_that_doctor_finds(launch):
     editor = launch("0.11", cmd=[sys.executable, "-m", "dg_lsp", "lsp", "--stdio"])
     editor.lua("vim.env.DG_LSP_CONFIG_DIR = ...", str(editor.directory))
     (editor.directory / "dg-lsp.toml").write_text('model.name = "gone.gguf"\n')
-    editor.nvim.command("checkhealth dg_lsp")
-    [problem] = [line for line in editor.lines if "ERROR" in line]
+    report = editor.health()
+    [problem] = [line for line in report.splitlines() if "ERROR" in line]
     assert "gone.gguf" in problem
     assert "dg-mini" in problem, "no names of models to choose from"
-    assert "-m dg_lsp doctor" in "\n".join(editor.lines)
-
-
-def test_checkhealth_reports_a_program_that_fails(launch, tmp_path):
-    program = tmp_path / "broken.py"
-    program.write_text("raise SystemExit('no such library')")
-    editor = launch("0.11", cmd=[sys.executable, program, "lsp"])
-    editor.nvim.command("checkhealth dg_lsp")
-    report = "\n".join(editor.lines)
-    assert "no such library" in report
-    assert "exit code 1" in report
+    assert "-m dg_lsp doctor" in report
 
 
 def test_checkhealth_reports_options_that_do_not_exist(launch):
     editor = launch("0.11")
     editor.lua("vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, { gost = 1, keys = { acept = '<C-y>' } })")
     editor.open()
-    editor.nvim.command("checkhealth dg_lsp")
-    report = "\n".join(editor.lines)
+    report = editor.health()
     assert "unknown option: gost" in report
     assert "unknown option: keys.acept" in report
     editor.open()

@@ -11,12 +11,9 @@ from chromium import start_browser
 from code_server import ROOT, CodeServer, NotebookWindow, Window
 from installation import PYTHON, PYTHONPATH
 
-from dg_lsp.system import data_folder
-
 PICTURES = ROOT / "docs/img"
 EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
 """Completions must depend neither on the load of the machine nor on the model's confidence."""
-REAL = '-m dg_lsp "$@"'
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +50,6 @@ def opened(
     *,
     name="main.py",
     fill=None,
-    model=None,
     settings=None,
     has_server=True,
     daemon=None,
@@ -61,10 +57,9 @@ def opened(
 ):
     """With `workspace`, the settings of a workspace, the folder is its second one, which is added after the start."""
     (folder / ".vscode").mkdir(parents=True)
-    settings = {**EAGER, **(settings or {}), **({"dg-lsp.model.name": model} if model else {})}
-    (folder / ".vscode/settings.json").write_text(json.dumps(settings))
+    (folder / ".vscode/settings.json").write_text(json.dumps({**EAGER, **(settings or {})}))
     if has_server:
-        write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon, model))
+        write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon))
     file = folder / name
     file.write_text(text, encoding="utf-8", newline="")
     root = folder
@@ -82,13 +77,13 @@ def opened(
         changed.write_text(json.dumps({"folders": folders, "settings": workspace}))
         changed.replace(root)
     if has_server:
-        window.until_status("scripted" if fill else model or "dg-mini")
+        window.until_status("scripted" if fill else "dg-mini")
     return window
 
 
-def program(fill, daemon=None, model=None):
+def program(fill, daemon=None):
     if fill is None:
-        return {"DG_LSP_DATA_DIR": data_folder()} if model else {}, f"{PYTHON} {REAL}"
+        return {}, f'{PYTHON} -m dg_lsp "$@"'
     if daemon is not None:
         scripted = ROOT / "tests/e2e/scripted_daemon.py"
         return {"DG_LSP_DAEMON_DIR": daemon}, f'{sys.executable} {scripted} {fill} "$@" --daemon start'

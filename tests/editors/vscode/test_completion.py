@@ -8,9 +8,6 @@ import pytest
 from code_server import ROOT, CodeServer, Window, until
 from hostile import executed, make_hostile, make_hostile_settings
 
-from dg_lsp.models.registry import preset_named
-
-PRETRAINED = "qwen2.5-coder-0.5b"
 WORDS = '''"""Counting and comparing words."""
 
 
@@ -20,19 +17,6 @@ def longest_word(words):
         if len(word) > len(longest):
             longest = word
 '''
-STACK = """/** A stack of values, the newest on top. */
-export class Stack<T> {
-  private readonly items: T[] = [];
-
-  push(item: T): void {
-    this.items.push(item);
-  }
-
-  pop(): T | undefined {
-    return
-  }
-}
-"""
 
 
 def test_an_accepted_completion_is_saved(open_window, take_picture):
@@ -48,21 +32,6 @@ def test_an_accepted_completion_is_saved(open_window, take_picture):
     window.until_saved(f"{WORDS}    return {ghost}")
     # the server counts it
     until(lambda: "1 accepted" in window.status_label, lambda: window.status_label)
-
-
-@pytest.mark.model
-def test_a_model_of_the_user_completes_typescript(open_window, take_picture):
-    if preset_named(PRETRAINED).path is None:
-        pytest.skip(f"not fetched: dg-lsp models pull {PRETRAINED}")
-    settings = {"dg-lsp.languages": ["typescript"], "editor.suggestOnTriggerCharacters": False}
-    window = open_window(STACK, name="stack.ts", model=PRETRAINED, settings=settings)
-    window.to_line(10)
-    window.press("End", 35)
-    window.type(" this.")
-    ghost = window.until_ghost()
-    take_picture(window, "vscode-typescript.png")
-    window.press("Tab", 9)
-    window.until_saved(STACK.replace("return", f"return this.{ghost}"))
 
 
 def test_python_files_of_a_trusted_folder_are_not_executed(open_window, tmp_path):
