@@ -18,7 +18,6 @@ from dg_lsp.cli import conversion
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
-from dg_lsp.system import python_command
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "from dg_lsp.cli import main\nmain()\n"
@@ -125,11 +124,3 @@ def test_a_compiler_in_the_folder_is_not_found(hostile_cwd, monkeypatch):
     monkeypatch.setattr(build_runtime.os, "environ", {"PATH": "."})
     with pytest.raises(ModelRuntimeError, match="is missing"):
         build_runtime._find_compiler()
-
-
-def test_without_p_the_files_would_be_executed(tmp_path, marks):
-    """The tests above rely on it."""
-    make_hostile(tmp_path, marks)
-    command = [argument for argument in python_command("dg_lsp", "--version") if argument != "-P"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=TIMEOUT, check=False)
-    assert executed(marks)

@@ -23,12 +23,6 @@ def position_of(client, text, offset):
     return {"line": len(lines) - 1, "character": client.units(lines[-1])}
 
 
-def seen(client, line, character, **options):
-    """What the engine received."""
-    [text] = client.texts(line, character, **options)
-    return json.loads(text)
-
-
 @pytest.mark.parametrize(
     ("text", "line", "character", "offset"),
     [
@@ -46,20 +40,6 @@ def test_positions_are_converted(client, text, line, character, offset):
     assert json.loads(item["insertText"]) | {"text": text, "offset": offset} == json.loads(item["insertText"])
     at = position_of(client, text, offset)
     assert item["range"] == {"start": at, "end": at}
-
-
-def test_a_document_can_be_closed_and_opened_again(client):
-    client.open("one", language="toml")
-    received = seen(client, 0, 0)
-    assert (received["text"], received["language"]) == ("one", "toml")
-    client.close_document()
-    assert client.texts(0, 0) == []
-    assert client.URI in client.wait_log("not open")["message"]
-    client.change(2, {"text": "ghost"})
-    client.wait_log("change of a document that is not open")
-    client.open("two", version=7)
-    received = seen(client, 0, 0)
-    assert (received["text"], received["version"]) == ("two", 7)
 
 
 def test_the_popups_selected_item_is_part_of_the_completion(client):
