@@ -9,15 +9,16 @@ import re
 import symtable
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Self
 
 from dg_lsp.context.document import LINE_END, Snapshot, indentation_of, line_start
-from dg_lsp.context.languages import Language, language_of
+from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.brackets import OPENER_OF, balance
 
+PYTHON = language_of("python")
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_PARSED = 100_000  # characters of a Python file that CPython parses with each fill: they may take 0.1 s a time
 _STAR_IMPORT = re.compile(r"\bimport[\s\\(]*\*")
@@ -59,89 +60,66 @@ def _accepts(text: str, flags: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PythonGap:
-    """A Python text around a cursor, for CPython's parser."""
+    """A Python text around a cursor."""
 
     before: str
     after: str
-    language: Language
 
     @classmethod
     def at(cls, snapshot: Snapshot, offset: int) -> Self:
         """That at a position of a document; a cell of a notebook is a text of its own."""
         document = snapshot.alone()
         at = offset - snapshot.num_before
-        return cls(document.text[:at], document.text[at:], language_of(document.language))
+        return cls(document.text[:at], document.text[at:])
 
     def keep_parsing(self, fill: str, shown: Callable[[str], str], *, may_lack_body: bool) -> str | None:
         """The fill, or its longest beginning of whole lines, with which CPython parses the text; None without one.
 
         `shown` gives a fill in the style of the text. A header may lack its body with `may_lack_body`. Where no fill
-        makes the text parse, it has an error elsewhere: then the text up to the end of the cursor's line counts.
+        makes the text parse, because it has an error elsewhere, every fill is kept.
         """
         if len(self.before) + len(self.after) > MAX_PARSED:
             return fill
         lines = fill.split("\n")
         versions = ["\n".join(lines[:num]).rstrip() for num in range(len(lines), 0, -1)]
-        versions = [version for version in versions[: MAX_SHORTER + 1] if version.strip()]
-        for version in versions:
-            if self._has(shown(version), may_lack_body=may_lack_body):
+        for version in versions[: MAX_SHORTER + 1]:
+            text = self.before + shown(version)
+            if version.strip() and (
+                parses(text + self.after) or (may_lack_body and parses(text + _missing_body(text) + self.after))
+            ):
                 return version
-        if _can_parse(self):
-            return None
-        upper = replace(self, after=self._line_rest)
-        if not _can_parse(upper):
-            return fill
-        return next((version for version in versions if upper.begins(shown(version))), None)
+        return None if _can_parse(self.before, self.after) else fill
 
-    @property
-    def _line_rest(self) -> str:
-        return LINE_END.split(self.after, maxsplit=1)[0]
 
-    def _has(self, fill: str, *, may_lack_body: bool) -> bool:
-        """The text with the fill parses."""
-        if parses(self.before + fill + self.after):
-            return True
-        return may_lack_body and parses(self.before + fill + self._body(fill) + self.after)
-
-    def begins(self, fill: str) -> bool:
-        """The text that ends with the fill parses, or would with its brackets closed or with a body."""
-        text = self.before + fill + self.after
-        closers = balance(text, self.language).closers
-        return parses(text + closers) or parses(text + self._body(fill))
-
-    def _body(self, fill: str) -> str:
-        """What a header or decorator at the end of the fill lacks."""
-        line = (self.before + fill).split("\n")[-1]
-        indentation = indentation_of(line)
-        if line.lstrip().startswith("@"):
-            return f"\n{indentation}def _(): pass"
-        handler = f"\n{indentation}finally: pass" if line.strip() == "try:" else ""
-        return f"\n{indentation} pass{handler}"
-
-    def can_parse(self) -> bool:
-        """Some text at the cursor, or in place of its line, makes the text parse."""
-        start = line_start(self.before, len(self.before))
-        indentation = indentation_of(self.before[start:])
-        below = self.after[len(self._line_rest) :]
-        whole = balance(self.before + self.after, self.language)
-        openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
-        typed = balance(self.before, self.language).quote
-        left = (typed if len(typed) == 1 else whole.quote) + whole.closers
-        texts = (f"{text}{left}{end}{openers}" for text in ("", "_") for end in ("", ":"))
-        if any(parses(self.before + text + self.after) for text in texts):
-            return True
-        above = self.before[:start] + indentation
-        without_line = balance(above + below, self.language)
-        ends = without_line.quote + without_line.closers
-        # inside brackets no line is needed
-        is_inside = bool(ends or balance(above, self.language).closers)
-        heads = ("_", "") if is_inside else ("pass", "if _:", "try:", "except:", "except: pass", "def _(): pass")
-        return any(parses(above + text + ends + below) for text in heads)
+def _missing_body(text: str) -> str:
+    """What a header or decorator at the end of a text lacks."""
+    line = text.rsplit("\n", maxsplit=1)[-1]
+    indentation = indentation_of(line)
+    if line.lstrip().startswith("@"):
+        return f"\n{indentation}def _(): pass"
+    handler = f"\n{indentation}finally: pass" if line.strip() == "try:" else ""
+    return f"\n{indentation} pass{handler}"
 
 
 @lru_cache(maxsize=2)  # all candidates of a request have the same gap
-def _can_parse(gap: PythonGap) -> bool:
-    return gap.can_parse()
+def _can_parse(before: str, after: str) -> bool:
+    """Some text between the two, or in place of the line there, makes the whole parse."""
+    whole = balance(before + after, PYTHON)
+    openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
+    typed = balance(before, PYTHON).quote
+    left = (typed if len(typed) == 1 else whole.quote) + whole.closers
+    texts = (f"{text}{left}{end}{openers}" for text in ("", "_") for end in ("", ":"))
+    if any(parses(before + text + after) for text in texts):
+        return True
+    start = line_start(before, len(before))
+    above = before[:start] + indentation_of(before[start:])
+    below = after[len(LINE_END.split(after, maxsplit=1)[0]) :]
+    without_line = balance(above + below, PYTHON)
+    ends = without_line.quote + without_line.closers
+    # inside brackets no line is needed
+    is_inside = bool(ends or balance(above, PYTHON).closers)
+    heads = ("_", "") if is_inside else ("pass", "if _:", "try:", "except:", "except: pass", "def _(): pass")
+    return any(parses(above + text + ends + below) for text in heads)
 
 
 def unbound_names(text: str) -> frozenset[str]:

@@ -126,12 +126,6 @@ def test_a_text_with_too_many_errors_is_not_parsed_to_its_end():
     assert LimitedParser(TYPESCRIPT, max_errors=40).root(prose) is None
 
 
-def test_variants_of_a_text_share_its_time(monkeypatch):
-    monkeypatch.setattr(syntax_tree, "MAX_SECONDS", 0.0)
-    monkeypatch.setattr(syntax_tree, "SECONDS_PER_BYTE", 0.0)
-    assert LimitedParser(RUST).root("fn f() {}") is None
-
-
 def test_a_variant_has_an_error_if_its_own_tree_has_one():
     rng = random.Random(0)
     start = 'fn f() {\n    let a = [1, (2)];\n    g(a, "b");\n}\n'

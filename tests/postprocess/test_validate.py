@@ -323,7 +323,6 @@ BROKEN = [
         "def f(a):\n    return g(\n        a,\n        |\n    )\n", "b=1, a", id="an argument after one with a name"
     ),
     pytest.param("def f():\n    if a:\n        b\n    |\n", "  return 1", id="indentation of no block"),
-    pytest.param("|\nz = (2\nbroken here\n", "print y", id="an error below"),
 ]
 SOUND = [
     pytest.param("def f(|\n", "x):", id="a header that the user began"),
