@@ -18,6 +18,8 @@ from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
+REASON = "dg-lsp-reason"
+"""Header of an empty fill: why it is empty."""
 Json = dict[str, Any]
 Parts = AsyncGenerator[bytes, None]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -87,7 +89,8 @@ class AnswerResponse(StreamingResponse):
     closes the generator of the parts.
     """
 
-    def __init__(self, parts: Parts, *, is_whole: bool) -> None:
+    def __init__(self, answer: "Answer", parts: Parts, *, is_whole: bool) -> None:
+        self._answer = answer
         self._parts = parts
         self._is_whole = is_whole
         kind = "application/json" if is_whole else "text/event-stream"
@@ -99,6 +102,8 @@ class AnswerResponse(StreamingResponse):
             first = await anext(self._parts)
             if self._is_whole:
                 self.headers["content-length"] = str(len(first))
+            if self._answer.reason:
+                self.headers[REASON] = self._answer.reason
             self.body_iterator = self._all(first)
             await super().stream_response(send)
 
@@ -140,6 +145,9 @@ def _draft(frame: Frame) -> str:
 class Answer(ABC):
     """The answer to one request in the shape of an API, whole or as events."""
 
+    reason = ""
+    """Why the answer is empty; known when its first part is there, unless that is a draft."""
+
     @abstractmethod
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
         """The response with all completions."""
@@ -161,6 +169,7 @@ class Answer(ABC):
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult):
+                    self.reason = item.reason.value if item.reason else ""
                     yield json_bytes(self.whole(cut(item), item))
 
     async def events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
@@ -181,6 +190,7 @@ class Answer(ABC):
                     if text := _draft(item) if is_draft else settled.next(item):
                         yield event(self.piece(text, 0, ""))
                     continue
+                self.reason = item.reason.value if item.reason else ""
                 for index, completion in enumerate(cut(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event(self.piece(rest, index, ""))

@@ -152,9 +152,9 @@ def _respond(
     is_text = isinstance(request, ChatRequest)
     stream = service.stream(request, http, has_frames=body.stream and (body.diffusing or is_text))
     if not body.stream:
-        return AnswerResponse(answer.parts(stream, cut), is_whole=True)
+        return AnswerResponse(answer, answer.parts(stream, cut), is_whole=True)
     stops = body.stop if is_text else ()
-    return AnswerResponse(answer.events(stream, cut, stops, is_draft=body.diffusing), is_whole=False)
+    return AnswerResponse(answer, answer.events(stream, cut, stops, is_draft=body.diffusing), is_whole=False)
 
 
 def _fill_request(
