@@ -15,12 +15,14 @@ from dg_lsp.cli.options import ModelOptions
 from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
 from dg_lsp.daemon.endpoint import Endpoint
-from dg_lsp.errors import DaemonError, InputFileError
+from dg_lsp.errors import DaemonError, InputFileError, UsageError
 from dg_lsp.settings import Settings, settings_tree
-from dg_lsp.system import keep_heap_small, pin_gpu, python_command
+from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
+TOKEN_VARIABLE = "DG_LSP_TOKEN"
+MIN_TOKEN_CHARS = 16
 _ONLY_CLIENT = "client"
 """The name of a key that has none."""
 DaemonUse = Literal["auto", "start", "never"]
@@ -28,23 +30,43 @@ DaemonUse = Literal["auto", "start", "never"]
 
 def lsp(
     model: ModelOptions,
-    stdio: Annotated[
-        bool, Option("--stdio", help="Ignored: the server always uses standard input and output.")
-    ] = False,
+    stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
+    tcp: Annotated[
+        str | None, Option(metavar="HOST:PORT", help="Listen on this loopback address for one client with a token.")
+    ] = None,
     daemon: Annotated[
         DaemonUse | None, Option(help="Whether to use a daemon; default: the setting daemon.use.")
     ] = None,
 ) -> int:
     """Run the language server."""
-    del stdio
-    if sys.stdin.isatty():
+    if stdio and tcp is not None:
+        raise UsageError("--stdio and --tcp exclude each other: give one of them")
+    address = None if tcp is None else parse_address(tcp)
+    if address is not None and address[0] not in LOOPBACK:
+        raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
+    if address is None and sys.stdin.isatty():
         note("waits for LSP messages of an editor on standard input; dg-lsp setup prints the settings for editors")
     over = model.tree
     settings = configure(over, in_folder=False)  # the editor names the workspace, and so its file, later
-    _use_daemon(settings, over, daemon)
-    from dg_lsp.server.app import serve_stdio
+    if address is None:
+        _use_daemon(settings, over, daemon)
+    from dg_lsp.server import app as server
 
-    return serve_stdio(loading.open_engine, settings, over)
+    if address is None:
+        return server.serve_stdio(loading.open_engine, settings, over)
+    return server.serve_tcp(*address, _token(), loading.open_engine, settings, over)
+
+
+def _token() -> str:
+    """What a TCP client must send, from the variable, which children do not inherit; empty for a new one.
+
+    Raises:
+        UsageError: the variable can be guessed.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if token and len(token) < MIN_TOKEN_CHARS:
+        raise UsageError(f"{TOKEN_VARIABLE} has fewer than {MIN_TOKEN_CHARS} characters: set a longer one")
+    return token
 
 
 def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | None) -> None:
@@ -145,3 +167,12 @@ def _read_keys(path: Path | None) -> dict[str, str]:
     if len(set(keys)) < len(rows) or len(set(keys.values())) < len(rows):
         raise InputFileError(f"{path}: a name or a key occurs twice; each client needs its own")
     return keys
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises UsageError for other texts."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise UsageError(f"--tcp {text}: expected HOST:PORT, for example 127.0.0.1:8013")
+    return host, int(port)

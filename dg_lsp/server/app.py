@@ -22,7 +22,7 @@ from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
-from dg_lsp.server.transport import StdoutWriter, read_messages, stdin_reader
+from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import SAMPLER_KEY, Settings, valid_settings
 from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
 from dg_lsp.system import keep_heap_small
@@ -33,7 +33,7 @@ TRUST = "isTrusted"
 """Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
 USER_FILE_KEYS = ("remote.key_source", SAMPLER_KEY)
 """Settings that a client cannot change: which of the user's secrets a server receives, and the samplers of models."""
-EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST)
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
@@ -224,21 +224,55 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
 
 def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:
     """Serves one client on standard input and output; returns the exit code of the process. `over`: `create_server`."""
-    keep_heap_small()
-    device = SharedDevice()
 
     async def session() -> int:
         with closing(StdoutWriter()) as writer:
-            server = create_server(lambda merged: Scheduler(open_engine, merged, device), settings, over)
-            return await serve(server, stdin_reader(), writer)
+            return await serve(_own_server(open_engine, settings, over), stdin_reader(), writer)
 
     return asyncio.run(session())
 
 
-async def serve(server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter) -> int:
-    """Handles messages until the client disconnects; returns the exit code of the session."""
+def serve_tcp(
+    host: str,
+    port: int,
+    token: str,
+    open_engine: OpenEngine,
+    settings: Settings,
+    over: Mapping[str, Any] = NO_OVERRIDES,
+) -> int:
+    """Serves the first client that sends the token; returns the exit code of the process.
+
+    Raises as `accept_client` does.
+    """
+
+    async def session() -> int:
+        reader, writer, first = await accept_client(host, port, token)
+        try:
+            return await serve(_own_server(open_engine, settings, over), reader, writer, first)
+        finally:
+            await close_writer(writer)
+
+    return asyncio.run(session())
+
+
+def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
+    keep_heap_small()
+    device = SharedDevice()
+    return create_server(lambda merged: Scheduler(open_engine, merged, device), settings, over)
+
+
+async def serve(
+    server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter, first: bytes = b""
+) -> int:
+    """Handles messages until the client disconnects; returns the exit code of the session.
+
+    `first` is the body of a message that has been read already.
+    """
     server.protocol.set_writer(writer)
     try:
+        if first:
+            server.protocol.receive(first)
+            await asyncio.sleep(0)
         async for body in read_messages(reader, server.protocol.on_error):
             server.protocol.receive(body)
             # the handler starts before the next message is read, so it sees the buffer as it was at its request

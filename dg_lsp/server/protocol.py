@@ -18,7 +18,7 @@ from pygls import exceptions
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import JsonRPCNotification, JsonRPCRequestMessage, LanguageServerProtocol
 
-from dg_lsp.server.transport import MAX_POSITION
+from dg_lsp.server.transport import MAX_POSITION, is_id
 
 # the log of pygls contains the text of buffers: it does not reach standard error
 logging.getLogger("pygls").addHandler(logging.NullHandler())
@@ -245,11 +245,6 @@ def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
         for key in ("line", "character"):
             tree[key] = 0 if is_before else min(max(tree[key], 0), MAX_POSITION)
     return tree
-
-
-def is_id(value: object) -> bool:
-    """Whether a value of JSON may be the id of a request."""
-    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def is_integer(value: Any) -> bool:

@@ -1,15 +1,29 @@
-"""Reads LSP messages from a stream; standard input and output as streams, and the end of a connection."""
+"""Reads and writes LSP messages over standard input and output or one TCP connection."""
 
 import asyncio
+import hmac
+import json
 import os
 import queue
 import re
+import secrets
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
+
+from pygls.exceptions import JsonRpcInvalidRequest
+
+from dg_lsp.errors import UsageError
 
 MAX_MESSAGE_BYTES = 1 << 28
 """More than the longest document that is not excluded takes in JSON."""
+MAX_FIRST_BYTES = 1 << 20
+"""Longest first message of a client that has not sent the token yet."""
+AUTHENTICATION_SECONDS = 10.0
+"""Time for a client to send its first message."""
+TOKEN = "token"
+"""Option of `initialize` with the token of a TCP server."""
 CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
 MAX_POSITION = 2**31 - 1
@@ -74,6 +88,47 @@ def stdin_reader() -> asyncio.StreamReader:
     return reader
 
 
+AcceptedClient = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+"""The streams of a client that has sent the token, and its first message."""
+
+
+async def accept_client(host: str, port: int, token: str) -> AcceptedClient:
+    """Accepts the first client that sends the token, then stops listening.
+
+    Prints the address on standard error, with a new token if the one given is empty; port 0 takes a free port.
+
+    Raises:
+        UsageError: the address cannot be bound.
+    """
+    accepted: asyncio.Future[AcceptedClient] = asyncio.get_running_loop().create_future()
+    wanted = token or secrets.token_urlsafe(32)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = b""
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(AUTHENTICATION_SECONDS):
+                first = await _first_message(reader, writer, wanted)
+        if first and not accepted.done():
+            accepted.set_result((reader, writer, first))
+        else:
+            writer.close()
+
+    try:
+        listener = await asyncio.start_server(accept, host, port)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host}:{port} ({reason}); choose another --tcp HOST:PORT") from error
+    address = listener.sockets[0].getsockname()
+    sys.stderr.write(f"dg-lsp: listening on {address[0]}:{address[1]}\n")
+    if not token:
+        sys.stderr.write(f"dg-lsp: the client must send initializationOptions.{TOKEN} = {wanted}\n")
+    sys.stderr.flush()
+    try:
+        return await accepted
+    finally:
+        listener.close()
+
+
 async def close_writer(writer: asyncio.StreamWriter) -> None:
     """Closes a connection. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
     writer.close()
@@ -84,7 +139,32 @@ async def close_writer(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-async def read_messages(reader: asyncio.StreamReader, on_error: Callable[[str], None]) -> AsyncGenerator[bytes, None]:
+async def _first_message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bytes:
+    """The body of an `initialize` with the token; empty for anything else, which is answered if it is a message."""
+    async with aclosing(read_messages(reader, max_bytes=MAX_FIRST_BYTES)) as messages:
+        body = await anext(messages, b"")
+    if not body:
+        return b""
+    message, sent = None, None
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        message = json.loads(body)
+        sent = message["params"]["initializationOptions"][TOKEN]
+    if isinstance(sent, str) and hmac.compare_digest(sent.encode("utf-8", "replace"), token.encode()):
+        return body
+    msg_id = message.get("id") if isinstance(message, dict) else None
+    problem = f"the token is missing or wrong: send initialize with initializationOptions.{TOKEN}"
+    error = {"code": JsonRpcInvalidRequest.CODE, "message": problem}
+    answer = json.dumps({"jsonrpc": "2.0", "id": msg_id if is_id(msg_id) else None, "error": error})
+    writer.write(f"Content-Length: {len(answer)}\r\n\r\n{answer}".encode())
+    await writer.drain()
+    return b""
+
+
+async def read_messages(
+    reader: asyncio.StreamReader,
+    on_error: Callable[[str], None] = lambda _: None,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> AsyncGenerator[bytes, None]:
     """Bodies of the messages until the client disconnects.
 
     Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
@@ -93,7 +173,7 @@ async def read_messages(reader: asyncio.StreamReader, on_error: Callable[[str], 
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         try:
             while True:
-                if length := await _read_length(reader):
+                if length := await _read_length(reader, max_bytes):
                     yield await reader.readexactly(length)
         except asyncio.LimitOverrunError:
             on_error("the connection is closed: a header line is too long")
@@ -101,7 +181,7 @@ async def read_messages(reader: asyncio.StreamReader, on_error: Callable[[str], 
             on_error(f"the connection is closed: {error}")
 
 
-async def _read_length(reader: asyncio.StreamReader) -> int:
+async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
     """Reads a header and returns the length of its body. Raises `ValueError` for what is none."""
     lengths = []
     for _ in range(_MAX_HEADER_LINES):
@@ -112,6 +192,11 @@ async def _read_length(reader: asyncio.StreamReader) -> int:
             raise ValueError("a header line does not begin with Content-")
         if field[1].lower() == b"length":
             lengths.append(field[2])
-    if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"a header needs one Content-Length of at most {MAX_MESSAGE_BYTES:,} bytes")
+    if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > max_bytes:
+        raise ValueError(f"a header needs one Content-Length of at most {max_bytes:,} bytes")
     return int(lengths[0])
+
+
+def is_id(value: object) -> bool:
+    """Whether a value of JSON may be the id of a request."""
+    return isinstance(value, int | str) and not isinstance(value, bool)

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from dg_lsp.cli.servers import parse_address
+from dg_lsp.errors import UsageError
 from dg_lsp.http import app as http
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
@@ -13,7 +15,8 @@ from dg_lsp.system import GPU_VARIABLES
 @pytest.fixture
 def language_server(monkeypatch):
     calls = []
-    monkeypatch.setattr(server, "serve_stdio", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(server, "serve_stdio", lambda *args: calls.append(("stdio", args)))
+    monkeypatch.setattr(server, "serve_tcp", lambda *args: calls.append(("tcp", args)))
     return calls
 
 
@@ -28,21 +31,50 @@ def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_ser
 @pytest.mark.parametrize("arguments", [[], ["--stdio"]])
 def test_standard_input_and_output_are_the_default(dg_lsp, language_server, arguments):
     assert dg_lsp("lsp", *arguments).code == 0
-    [(_, settings, over)] = language_server
-    assert (settings, over) == (Settings(), {"model": {}})
+    [(kind, (_, settings, over))] = language_server
+    assert (kind, over) == ("stdio", {"model": {}})
+    assert settings == Settings()
+
+
+def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_lsp, language_server, monkeypatch):
+    assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
+    monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
+    assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
+    given = [(kind, *arguments[:3]) for kind, arguments in language_server]
+    assert given == [("tcp", "127.0.0.1", 8013, ""), ("tcp", "127.0.0.1", 0, "a long secret that nobody guesses")]
+    assert "DG_LSP_TOKEN" not in os.environ
+    monkeypatch.setenv("DG_LSP_TOKEN", "short")
+    assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)
 
 
 def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
-    [(_, settings, over)] = language_server
+    [(_, (_, settings, over))] = language_server
     merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
     model = parse_settings(over, merged).model
     assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
 
 
-def test_wrong_usage_starts_no_server(dg_lsp, language_server):
-    assert "model.threads" in dg_lsp("lsp", "--threads", -1).error(2)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *((f"--tcp {host}:0", "other machines") for host in ("0.0.0.0", "[::]", "192.0.2.1", "example.org")),
+        ("--stdio --tcp h:1", "exclude each other"),
+        ("--tcp 8013", "expected HOST:PORT"),
+        ("--threads -1", "model.threads"),
+    ],
+)
+def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, message):
+    assert message in dg_lsp("lsp", *arguments.split()).error(2)
     assert not language_server
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":80", "host:http", "host:65536", "host:-1", "host:" + "9" * 99]
+)
+def test_an_invalid_address_is_rejected(text):
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse_address(text)
 
 
 @pytest.fixture

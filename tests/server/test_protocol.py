@@ -269,6 +269,24 @@ async def test_a_client_that_reads_nothing_is_disconnected_at_the_end(monkeypatc
     server.close()
 
 
+@pytest.mark.parametrize(
+    "sent", [b"", b"Content-Len", b"Content-Length: 100\r\n\r\n{", b"Content-Length: 0\r\n\r\n" * 9]
+)
+@pytest.mark.asyncio
+async def test_a_client_without_the_token_that_trickles_is_disconnected(monkeypatch, capsys, sent):
+    monkeypatch.setattr(transport, "AUTHENTICATION_SECONDS", 0.1)
+    accepting = asyncio.create_task(transport.accept_client("127.0.0.1", 0, "x" * 16))
+    while not (listening := capsys.readouterr().err):
+        await asyncio.sleep(0.001)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(listening.rpartition(":")[2]))
+    writer.write(sent)
+    assert await asyncio.wait_for(reader.read(), TIMEOUT) == b""
+    assert not accepting.done()
+    accepting.cancel()
+    writer.close()
+    await asyncio.wait({accepting})
+
+
 @pytest.mark.asyncio
 async def test_what_has_ended_is_forgotten():
     session = await started()
