@@ -32,7 +32,7 @@ class Turn:
 THINK = "<|think|>"
 """Gemma's token that turns thinking on."""
 THOUGHT_MARKS = (("<|channel>", "<channel|>"), ("<think>", "</think>"))
-"""What stands around the thought before an answer: Gemma's tokens, and those of Qwen and others, which may be text."""
+"""The marks around a thought before an answer: tokens of Gemma; those of Qwen and others may be plain text."""
 _CHANNEL_NAME = re.compile(r"\s*thought\b[ \t]*\n?")
 TEMPLATES = {
     # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought; with
@@ -108,7 +108,7 @@ def with_thoughts(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
 def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> tuple[str, str]:
     """The thought before an answer, which may be unfinished, and the answer.
 
-    Without `is_thinking` only what a model marks as a thought is one.
+    Without `is_thinking`, only text between the marks of a thought counts as one.
     """
 
     def text(part: TokenIds) -> str:
@@ -135,7 +135,7 @@ def split_thought(ids: TokenIds, tokenizer: Tokenizer, *, is_thinking: bool) -> 
 
 
 def escaped(text: str, tokenizer: Tokenizer) -> str:
-    """The text with the special tokens that are spelled in it broken, so that `encoded` leaves them text."""
+    """Breaks the special tokens that are spelled in a text, so that `encoded` reads them as text."""
 
     def broken(spelling: re.Match[str]) -> str:
         return spelling[0][0] + _BREAK + spelling[0][1:] if tokenizer.special(spelling[0]) is not None else spelling[0]

@@ -1,7 +1,7 @@
 """JSON bodies of requests as pydantic models, and errors as JSON.
 
-Unknown fields are ignored, since every dialect has some; known ones are strict: a number is no string. An error is
-never an empty completion: clients cache those and do not request the same position again.
+Unknown fields are ignored, because every dialect has some. Known fields are strict: a number is no string. An error is
+never answered as an empty completion, because clients cache these and do not request the same position again.
 """
 
 import json
@@ -45,7 +45,7 @@ Names = Annotated[
         lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[Name]
     ),
 ]
-"""A text stands for a list of it."""
+"""Accepts one text in place of a list of texts."""
 Prompt = Annotated[
     Text,
     BeforeValidator(
@@ -53,7 +53,7 @@ Prompt = Annotated[
         json_schema_input_type=str | Annotated[list[str], Field(min_length=1, max_length=1)],
     ),
 ]
-"""A list of one text stands for the text."""
+"""Accepts a list of one text in place of the text."""
 NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
 
 
@@ -128,7 +128,7 @@ class GenerationBody(RequestBody):
     ignore_eos: bool = False
     """End tokens do not end a text or an answer; not for code."""
     top_k: Annotated[int, Field(ge=-1, le=SAMPLER_BOUNDS["top_k"][1])] | None = None
-    """Most probable tokens that one is drawn from, 0 and -1: all; ignored for code."""
+    """Number of the most probable tokens from which one is drawn; 0 and -1: all. Ignored for code."""
     canvas_length: Annotated[int, _bounded("canvas_length")] | None = None
     n_denoise_steps: Annotated[int, _bounded("max_denoising_steps")] | None = None
     entropy_bound: Annotated[float, _bounded("entropy_bound")] | None = None
