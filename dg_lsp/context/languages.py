@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
-    """One table of languages.toml; the grammar is loaded when it is first used."""
+    """One table of languages.toml, whose head explains all keys; the grammar is loaded when it is first used."""
 
     id: str = PLAIN_TEXT  # LSP language id
     ids: tuple[str, ...] = ()  # further ids that editors send
@@ -45,32 +45,19 @@ class Language:
     has_tags: bool = False  # it consists of tags between < and >
     template: str = ""  # grammar of code in HTML, where `grammar` is that of the code alone
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block
-    landmark: re.Pattern[str] | None = None
-    """Matches a line from which a parser can start in the middle of a file, best with an empty `indentation`.
-
-    None: syntax is not checked.
-    """
-    containers: tuple[tuple[str, str, str], ...] = ()
-    """Texts that open and close what a landmark stands in, each after the group of the landmark that requires it."""
-    last_elements: tuple[tuple[str, str], ...] = ()
-    """Brackets, and an element that may precede each of them, where a comma may not."""
-    block_closes: tuple[tuple[str, str], ...] = ()
-    """Patterns of lines that open a block without a bracket, and the word that closes it; the first one counts."""
+    landmark: re.Pattern[str] | None = None  # None: syntax is not checked
+    containers: tuple[tuple[str, str, str], ...] = ()  # group of the landmark, and what opens and closes its container
+    last_elements: tuple[tuple[str, str], ...] = ()  # brackets, and an element that may precede each of them
+    block_closes: tuple[tuple[str, str], ...] = ()  # patterns of lines, and the words that close their blocks
     block_ends: tuple[str, ...] = ()  # end the block that a line opens without a bracket
-    raw_string: str = ""
-    """Pattern of a string that `quotes` do not describe. It begins with a character, not with what must precede it: a
-    search for such patterns is three times as fast."""
-    checks_broken: bool = False
-    """Fills are checked where the text around them has errors; elsewhere they are valid there."""
-    fillers: tuple[str, ...] = ("", "a", "a;", "a,")
-    """Texts of which one makes code with a gap valid, once its brackets are closed."""
-    headers: tuple[str, ...] = ("a() ", "if (a) ")
-    """The same before brackets that the code after the gap closes."""
+    raw_string: str = ""  # pattern of strings that `quotes` do not describe
+    checks_broken: bool = False  # fills are checked where the text around them has errors
+    fillers: tuple[str, ...] = ("", "a", "a;", "a,")  # one of them makes code with a gap valid
+    headers: tuple[str, ...] = ("a() ", "if (a) ")  # the same before brackets that the code after the gap closes
     endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
     ends_by_depth: bool = False  # a block has no other end than a line that is less deep
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
-    block_header: re.Pattern[str] | None = None
-    """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
+    block_header: re.Pattern[str] | None = None  # matches a line that opens a block whose end needs no text
     tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
     imports: tuple[re.Pattern[str], ...] = ()  # match import statements, see `context/tags.py`
     like: tuple[str, ...] = ()  # languages whose queries, patterns and files of modules hold here too

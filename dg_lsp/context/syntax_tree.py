@@ -247,15 +247,10 @@ class Inside(StrEnum):
 def matches_of(query: Query, text: str, grammar: Grammar) -> list[dict[str, list[Node]]]:
     """The captures of each match of a query; none in a text that takes too long."""
     root = LimitedParser(grammar).root(text, is_quoted=True)
-    # tree-sitter 0.26 crashes if the progress of a query is watched
-    if root is None or _is_rubble(root):
+    # a query takes quadratic time in an error with many nodes; tree-sitter 0.26 crashes if its progress is watched
+    if root is None or any(node.child_count > MAX_IN_ERROR for node in _with_errors(root)):
         return []
     return [captures for _, captures in QueryCursor(query).matches(root)]
-
-
-def _is_rubble(root: Node) -> bool:
-    """True if an error has so many nodes that a query, which takes quadratic time there, takes too long."""
-    return any(node.child_count > MAX_IN_ERROR for node in _with_errors(root))
 
 
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:

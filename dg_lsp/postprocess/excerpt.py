@@ -193,7 +193,10 @@ def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Mat
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
-    """The last of the least indented landmarks that no line up to the cursor is less deep than."""
+    """The last of the least indented landmarks that no line up to the cursor is less deep than.
+
+    For classes whose beginning is cut off: the text begins with the method that the cursor is in.
+    """
     landmark_at = {match.start(): match for match in landmarks}
     best = None
     end = len(above)

@@ -112,7 +112,10 @@ class Surroundings:
         return not errors or self._is_sound()
 
     def _is_sound(self) -> bool:
-        """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
+        """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's.
+
+        Otherwise wrong fills would be shown wherever the line of the cursor is unfinished.
+        """
         for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
             before, after = part.before, part.after("")
             left = balance(before + after, self.language)
@@ -126,7 +129,10 @@ class Surroundings:
         return False
 
     def _is_macro(self, fill: str) -> bool:
-        """True if errors are no evidence, because the grammar does not know macros, and the brackets fit."""
+        """True if errors are no evidence, because the grammar does not know macros, and the brackets fit.
+
+        For C and C++, whose correct lines would be refused below an `#if` or beside a macro.
+        """
         if not self.language.has_macros:
             return False
         before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
