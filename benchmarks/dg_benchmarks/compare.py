@@ -20,7 +20,6 @@ import attrs
 from dg_benchmarks.comparison import BASELINE, compare_json, compare_tables
 from dg_benchmarks.llama_server import LlamaServer
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
-from dg_lsp.bench.runner import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes
@@ -28,8 +27,10 @@ from dg_lsp.cli.options import ModelOptions
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import DgLspError
+from dg_lsp.gguf import map_file_errors
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import Settings
+from dg_lsp.system import file_sha256
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 
@@ -84,7 +85,8 @@ def _listed(given: argparse.Namespace) -> dict[str, Any]:
     """The contenders as plain JSON values for the header of a run."""
     listed: dict[str, Any] = {"decoders": [decoder.value for decoder in given.decoder]}
     if given.pretrained is not None:
-        listed |= {"pretrained": given.pretrained, "pretrained_sha256": file_sha256(locate(given.pretrained))}
+        with map_file_errors(path := locate(given.pretrained)):
+            listed |= {"pretrained": given.pretrained, "pretrained_sha256": file_sha256(path)}
     if given.llama_server is not None:
         listed["llama_server"] = str(given.llama_server)
     return listed

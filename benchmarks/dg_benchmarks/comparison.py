@@ -150,7 +150,6 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
         metrics.summary_table("All cases", metrics.by_contender(every)),
         *([metrics.Table(caption, columns, {"": rows})] if rows else []),
         *(metrics.summary_table(f"Kind {kind}", metrics.by_contender(listed)) for kind, listed in kinds.items()),
-        *metrics.decoder_tables(run.attempts),
     ]
 
 

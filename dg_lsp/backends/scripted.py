@@ -76,10 +76,14 @@ class ScriptedDenoiser:
     ) -> None:
         self.spec = spec or MASK_SPEC
         self.tokenizer = ByteTokenizer()
-        self.num_steps = self.num_prefilled = 0  # forward passes that have begun; prompt tokens that were decoded
+        self.num_steps = 0  # forward passes that have begun
+        self.num_prefilled = 0  # prompt tokens that were decoded
+        self.num_slots = num_slots
         self.is_closed = False
-        self._fill, self._step_seconds, self._tokens_per_step = fill, step_seconds, tokens_per_step
-        self.num_slots, self._context_length = num_slots, context_length
+        self._fill = fill
+        self._step_seconds = step_seconds
+        self._tokens_per_step = tokens_per_step
+        self._context_length = context_length
         self._slots: dict[int, tuple[TokenIds, tuple[bytes, ...]]] = {}  # a prompt, and the rest of each text after it
 
     @property
@@ -159,7 +163,8 @@ class ScriptedDenoiser:
 
     def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
         """Prefix, suffix, and the bytes after the middle sentinel; without sentinels all of it is prefix."""
-        parts, section = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}, PREFIX_ID
+        parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
+        section = PREFIX_ID
         for part in np.split(prompt, np.flatnonzero(np.isin(prompt, tuple(parts)))):
             section = int(part[0]) if len(part) and int(part[0]) in parts else section
             parts[section] += self.tokenizer.decode(part)  # the sentinel decodes to nothing

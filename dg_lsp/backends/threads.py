@@ -39,7 +39,8 @@ def choose_threads(
     do not count.
     """
     runs: dict[int, list[float]] = {threads: [] for threads in candidates}
-    remaining, start = list(candidates), clock()
+    remaining = list(candidates)
+    start = clock()
     for number in range(_MAX_ROUNDS):
         if len(remaining) == 1 or (number >= _MIN_ROUNDS and clock() - start > budget_seconds):
             break

@@ -172,15 +172,6 @@ def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Tabl
     return measure_table(caption, texts, "In brackets: the 95 % interval of a share, in percent.")
 
 
-def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
-    """Summaries by decoder, if a contender ran several."""
-    several: dict[str, list[Attempt]] = {}
-    for contender, listed in by_contender(attempts).items():
-        groups = grouped(listed, lambda attempt: attempt.decoder)
-        several |= {f"{contender}: {name}": group for name, group in groups.items() if len(groups) > 1}
-    return [summary_table("By decoder", several)] if several else []
-
-
 def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
     """One row per language: the requests, and the share of those of each kind that are exact."""
     kinds = list(dict.fromkeys(attempt.kind for attempts in groups.values() for attempt in attempts))

@@ -450,11 +450,7 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
         ("model time per useful edit", metrics.milliseconds(numbers["model_ms_per_useful"])),
     )
     table = metrics.Table("Typing with the model", ("measure", "value"), {"": rows})
-    return [
-        table,
-        metrics.summary_table("Requests", metrics.by_kind(run.attempts)),
-        *metrics.decoder_tables(run.attempts),
-    ]
+    return [table, metrics.summary_table("Requests", metrics.by_kind(run.attempts))]
 
 
 def assumptions(replay: Replay) -> Iterator[str]:

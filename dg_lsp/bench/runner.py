@@ -29,7 +29,6 @@ from dg_lsp.bench.metrics import (
     by_language,
     calibration_table,
     count,
-    decoder_tables,
     language_table,
     summary_table,
 )
@@ -116,15 +115,12 @@ class Run:
         """Reads a run file and ignores an incomplete last line.
 
         Raises:
-            InputFileError: the file is unreadable or not a run file.
+            InputFileError: the file is not a run file.
+            OSError: the file is unreadable.
         """
         try:
             header, *lines = path.read_bytes().split(b"\n")[:-1]
             parsed = _CONVERTER.structure(json.loads(header), RunHeader)
-        except FileNotFoundError as error:
-            raise InputFileError(f"no such file: {path}") from error
-        except OSError as error:
-            raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
         except _INVALID as error:
             raise InputFileError(f"{path} is not a run file of this version of dg-lsp: name another file") from error
         attempts = []
@@ -246,31 +242,21 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, and by language and decoder if there were several; calibration, if there is a confidence."""
+    """Summaries by kind, and by language if there were several; calibration, if there is a confidence."""
     calibration = calibration_table(run.attempts)
     languages = by_language(run.attempts)
     tables = [summary_table("By kind", by_kind(run.attempts))]
     if len(languages) > 1:
         tables.append(language_table(languages))
-    return [*tables, *decoder_tables(run.attempts), *([calibration] if calibration else [])]
+    if calibration:
+        tables.append(calibration)
+    return tables
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
     """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
     return replace(attempt, passes=bool(attempt.text) and sandbox.run(program).passes) if program else attempt
-
-
-def file_sha256(path: Path) -> str:
-    """Digest of a file in hexadecimal.
-
-    Raises:
-        InputFileError: the file is unreadable.
-    """
-    try:
-        return system.file_sha256(path)
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _line(value: RunHeader | Attempt) -> bytes:

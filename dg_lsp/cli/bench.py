@@ -18,6 +18,7 @@ from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed, chec
 from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import RemoteSettings, SamplerOptions, Settings
+from dg_lsp.system import file_sha256
 
 if TYPE_CHECKING:
     from dg_lsp.bench.contenders import Contender, LengthHint, RequestOptions
@@ -301,7 +302,7 @@ def _header(
     command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
 ) -> "RunHeader":
     """What was measured, by which model, on which machine; without secrets of a remote server."""
-    from dg_lsp.bench.runner import Machine, RunHeader, file_sha256
+    from dg_lsp.bench.runner import Machine, RunHeader
 
     options = options | {"settings": attrs.asdict(settings.completion)}
     if settings.is_remote:

@@ -55,12 +55,6 @@ def test_measurement_is_limited_in_time(seconds, most_runs, most_seconds):
     assert machine.now <= most_seconds
 
 
-def test_a_candidate_that_always_stalls_is_dropped():
-    machine = Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)])
-    machine.choice()
-    assert machine.runs[2] == 3
-
-
 @pytest.mark.parametrize(("cores", "candidates"), [(1, (1,)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
 def test_candidates_are_powers_of_two_and_the_number_of_cores(cores, candidates):
     assert thread_candidates(cores) == candidates

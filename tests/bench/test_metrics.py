@@ -6,7 +6,6 @@ from dg_lsp.bench.metrics import (
     Attempt,
     calibration_table,
     count,
-    decoder_tables,
     milliseconds,
     percent,
     summarize,
@@ -117,13 +116,6 @@ def test_the_summary_table_has_one_column_per_group():
     assert lines[:2] == ["All cases:", ""]
     assert {line.count("|") for line in lines[2:-3]} == {4}
     assert lines[-3:] == ["", table.note, ""]
-
-
-def test_a_contender_that_ran_several_decoders_is_split():
-    listed = [attempt(contender="auto", decoder=name) for name in ("canvas", "causal")] + [attempt(contender="one")]
-    [table] = decoder_tables(listed)
-    assert list(table.columns) == ["measure", "auto: canvas", "auto: causal"]
-    assert decoder_tables(listed[2:]) == []
 
 
 def test_numbers_for_readers():

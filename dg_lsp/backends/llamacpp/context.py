@@ -252,7 +252,9 @@ class LlamaContext:
         must not be resized before it.
         """
         self._check_open()
-        api, memory, spare = self._api, self._memory, self._budget.num_sequences - 1
+        api = self._api
+        memory = self._memory
+        spare = self._budget.num_sequences - 1
         api.llama_memory_seq_cp(memory, sequence, spare, start, -1)
         api.llama_memory_seq_rm(memory, sequence, start, -1)
         api.llama_memory_seq_add(memory, spare, start, -1, shift)

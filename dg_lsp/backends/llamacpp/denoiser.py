@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -17,7 +17,7 @@ from dg_lsp.backends.llamacpp.kv_cache import KvCache
 from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
-from dg_lsp.backends.llamacpp.reduction import FIELDS, Reducer, take
+from dg_lsp.backends.llamacpp.reduction import Reducer, join, take
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
@@ -74,16 +74,14 @@ class CanvasQuery:
 
 def _with_own_tokens(ids: TokenIds, flags: Flags, predicted: Prediction | None) -> Prediction:
     """The model's prediction at the open positions; every other position predicts its own token."""
-    if predicted is not None and flags.all():
-        return predicted
-    ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
-    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy()]
-    for number, name in enumerate(FIELDS):
-        if (values := getattr(predicted, name, None)) is not None:
-            merged[number][flags] = values
-        elif number > 4:
-            merged[number] = None
-    return Prediction(*merged)
+    certain = np.ones(len(ids), dtype=np.float32)
+    unexpanded = (ids, certain) if predicted is not None and predicted.unexpanded_ids is not None else ()
+    own = Prediction(ids, ids, certain, np.zeros_like(certain), certain, *unexpanded)
+    if predicted is None:
+        return own
+    rows = np.arange(len(ids))
+    rows[flags] = len(ids) + np.arange(flags.sum())
+    return take(join([own, predicted]), rows)
 
 
 _FLASH_FROM = 64
@@ -118,7 +116,8 @@ class ContextDenoiser(ABC):
     @property
     def footprint(self) -> Footprint:
         """See `Denoiser.footprint`."""
-        model, num_cells = self._model, self._context.num_cells
+        model = self._model
+        num_cells = self._context.num_cells
         used = model.placement.of(gpus()) if model.on_gpu else ()
         return Footprint(
             weights_bytes=model.weights.gpu + model.weights.host,
@@ -209,7 +208,8 @@ class LlamaDenoiser(ContextDenoiser):
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
-        capacity, fim = self._context.batch.capacity, spec.fim
+        capacity = self._context.batch.capacity
+        fim = spec.fim
         movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None
         self._warning = ""  # until the first prompt with a suffix
         if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
@@ -275,11 +275,11 @@ class LlamaDenoiser(ContextDenoiser):
     def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
         check_slot(slot, self.num_slots)
         num_prompt = len(self._cache.ids(slot))
-        limit, limit_of_all = self._budget.slot_limit, self._budget.context_length
-        if num_prompt + max(lengths) > limit or num_prompt + sum(lengths) > limit_of_all:
+        budget = self._budget
+        if num_prompt + max(lengths) > budget.slot_limit or num_prompt + sum(lengths) > budget.context_length:
             raise RequestError(
-                f"a prompt of {num_prompt} tokens and canvases of {sum(lengths)} do not fit: a slot takes {limit}, "
-                f"all slots together {limit_of_all}; raise context_length"
+                f"a prompt of {num_prompt} tokens and canvases of {sum(lengths)} do not fit: a slot takes "
+                f"{budget.slot_limit}, all slots together {budget.context_length}; raise context_length"
             )
 
     @override
@@ -296,7 +296,8 @@ class LlamaDenoiser(ContextDenoiser):
         `content` and `outputs` are those of `Batch.put`; afterwards the cache has the prompt only.
         """
         self._cache.make_room(slot, sum(lengths))
-        context, prompt = self._context, self._cache.ids(slot)
+        context = self._context
+        prompt = self._cache.ids(slot)
         branches = range(self.num_slots, self.num_slots + len(lengths) - 1)
         offsets = np.concatenate([np.arange(size, dtype=np.int32) for size in lengths])
         sequences = np.repeat(np.array([slot, *branches], dtype=np.int32), lengths)

@@ -75,7 +75,8 @@ def _best_seconds(device: GraphDevice, rows: int, num_tokens: int, clock: Callab
         weights.append(graph.tensor(rows, _WIDTH, _Q8_0))
         graph.apply("mul_mat", weights[0], graph.input(num_tokens, _WIDTH))
 
-    graph, times = DeviceGraph(device, declare), []
+    graph = DeviceGraph(device, declare)
+    times = []
     try:
         # pages that were never written share one page of zeros, which stays in the cache
         content = np.ones(rows * _Q8_0.row_bytes(_WIDTH), dtype=np.uint8)

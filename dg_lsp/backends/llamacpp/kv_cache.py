@@ -75,7 +75,8 @@ class KvCache:
         num_decoded = self._move_suffix(slot, ids, most)
         if num_decoded >= most:
             return num_decoded
-        kept, block = common_prefix_length(self.ids(slot), ids), self._block_length or 1
+        kept = common_prefix_length(self.ids(slot), ids)
+        block = self._block_length or 1
         kept -= kept % block
         self.crop(slot, kept)
         ids = ids[: kept + math.ceil((most - num_decoded) / block) * block]
@@ -84,15 +85,12 @@ class KvCache:
             self._append(slot, ids[kept:])
         return num_decoded + len(ids) - kept
 
-    def drift(self, slot: int) -> int:
-        """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
-        return self._drifts[slot].num_edits if slot in self._drifts else 0
-
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`."""
         if slot not in self._drifts or not self._context.has_window(slot, self._drifts[slot].start):
             return 0
-        ids, drift = self.ids(slot), self._drifts[slot]
+        ids = self.ids(slot)
+        drift = self._drifts[slot]
         end = drift.start + self._suffix_length(ids[drift.start :])
         start = drift.next if drift.next < end else drift.start
         stop = min(start + REFRESH_TOKENS, end)
@@ -111,8 +109,10 @@ class KvCache:
 
         Of a longer change the first `most` tokens are decoded, and stand between the common prefix and the suffix.
         """
-        old, drift = self.ids(slot), self._drifts.get(slot, Drift(0, 0, 0))
-        at_old, at_new = self._suffix_start(old), self._suffix_start(ids)
+        old = self.ids(slot)
+        drift = self._drifts.get(slot, Drift(0, 0, 0))
+        at_old = self._suffix_start(old)
+        at_new = self._suffix_start(ids)
         kept = common_prefix_length(old, ids)
         if not (at_old and at_new) or kept >= at_old or drift.num_edits >= MAX_EDITS:
             return 0
@@ -124,7 +124,8 @@ class KvCache:
         self.crop(slot, at_old + length)
         if at_new - kept > most:
             self._splice(slot, kept, at_old - 1, ids[kept : kept + most])  # the suffix sentinel moves, too
-            start, num_edits = kept + most, max(1, drift.num_edits)
+            start = kept + most
+            num_edits = max(1, drift.num_edits)
             self._drifts[slot] = Drift(start, start + drift.next - drift.start, num_edits, drift.num_recent)
             return most
         self._splice(slot, kept, at_old, ids[kept:at_new])
@@ -149,7 +150,8 @@ class KvCache:
 
     def _splice(self, slot: int, start: int, stop: int, ids: TokenIds) -> None:
         """Decodes at least one id in place of the positions from `start` to `stop`, and moves the cells after them."""
-        old, shift = self.ids(slot), start + len(ids) - stop
+        old = self.ids(slot)
+        shift = start + len(ids) - stop
         self.make_room(slot, max(0, shift))
         self._context.park(slot, stop, shift)
         self.crop(slot, start)
@@ -159,7 +161,8 @@ class KvCache:
 
     def _append(self, slot: int, ids: TokenIds) -> None:
         """Decodes ids after those of the slot; there is room for them. After a `BackendError` the slot is empty."""
-        old, step = self.ids(slot), self._prefill_tokens
+        old = self.ids(slot)
+        step = self._prefill_tokens
         try:
             for start in range(0, len(ids), step):
                 part = ids[start : start + step]

@@ -83,7 +83,8 @@ def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
 
     `llama_cpp._ggml` loads another copy, without the devices of a changed runtime. Raises `BackendError` if one lacks.
     """
-    api, functions = library().api, SimpleNamespace()
+    api = library().api
+    functions = SimpleNamespace()
     # elsewhere than on Windows, the handle also finds the symbols of its dependencies
     names = ("ggml-base", "ggml") if os.name == "nt" else ()
     libraries = [ctypes.CDLL(str(Path(api._base_path) / f"{name}.dll")) for name in names] or [api._lib]  # noqa: SLF001
@@ -92,7 +93,8 @@ def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
         function = next(filter(None, candidates), None)
         if function is None:
             raise BackendError(f"this llama.cpp lacks ggml_{name}; update llama-cpp-python")
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
         setattr(functions, name, function)
     return functions
 

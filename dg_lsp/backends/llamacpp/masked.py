@@ -49,11 +49,12 @@ class ShiftedDenoiser(LlamaDenoiser):
         if not np.array_equal(self._next.get(slot, (NOTHING,))[0], prompt):
             self._cache.prefill(slot, prompt[:-1])
             self.extend(slot, prompt[-1:])
-        predicted, (_, logits) = super()._predict_open(slot, canvases, reduce), self._next[slot]
+        predicted = super()._predict_open(slot, canvases, reduce)
+        _, logits = self._next[slot]
         is_first = np.concatenate([np.flatnonzero(flags) == 0 for _, flags in canvases])
-        num_rows, num_firsts = len(is_first), int(is_first.sum())
-        rows = np.arange(num_rows)
-        rows[is_first] = num_rows + np.arange(num_firsts)  # a draw of its own for each canvas
+        num_firsts = int(is_first.sum())
+        rows = np.arange(len(is_first))
+        rows[is_first] = len(is_first) + np.arange(num_firsts)  # a draw of its own for each canvas
         return take(join([predicted, *(reduce(logits.copy()) for _ in range(num_firsts))]), rows)
 
 
@@ -185,7 +186,8 @@ class ExactDenoiser(ContextDenoiser):
     @override
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         check_slot(slot, self.num_slots)
-        limit, num_prompt = self._budget.slot_limit, len(self._prompts.get(slot, NOTHING))
+        limit = self._budget.slot_limit
+        num_prompt = len(self._prompts.get(slot, NOTHING))
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=MAX_CANVASES * limit
         )
@@ -226,7 +228,8 @@ class ExactDenoiser(ContextDenoiser):
 
     def _predict_group(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
         """One decode; each canvas is a sequence of its own."""
-        context, has_cache = self._context, self._model.has_cache
+        context = self._context
+        has_cache = self._model.has_cache
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in query.lengths])
         sequences = np.repeat(np.arange(len(query.lengths), dtype=np.int32), query.lengths)
         # without a cache llama.cpp computes the logits of all tokens

@@ -265,19 +265,9 @@ _RUNS = [re.compile(kind.replace("+", f"{{1,{_MAX_RUN}}}")) for kind in (r"[^\n]
 expressions whose matching is recursive: 26,000 letters without a blank overflow the stack of a thread (8 MiB)."""
 
 
-def _has_long_run(text: str) -> bool:
-    """Whether `_parts` may have to cut the text: much faster than `_RUNS`."""
-    num_blank = 0
-    for line in text.split("\n") if len(text) > _MAX_RUN else ():
-        if num_blank + len(line) >= _MAX_RUN:
-            return True
-        num_blank = num_blank + len(line) + 1 if not line.strip() else 0
-    return False
-
-
 def _parts(text: str) -> list[str]:
     """The text, cut where a line, a word or a run of blanks is longer than `_MAX_RUN`."""
-    if not _has_long_run(text):
+    if len(text) < _MAX_RUN:
         return [text]
     runs = (run for pattern in _RUNS for run in pattern.finditer(text))
     ends = {run.end() for run in runs if run.end() - run.start() == _MAX_RUN}

@@ -47,7 +47,8 @@ class Reducer:
             kept = logits[row, ids]
             logits[row] = NEVER
             logits[row, ids] = kept
-        uniforms, weights = rng.random(len(logits) if temperature else 0), self._reserved(logits.shape)
+        uniforms = rng.random(len(logits) if temperature else 0)
+        weights = self._reserved(logits.shape)
         num_parts = min(self._threads, len(logits)) if logits.size >= _SHARED_LOGITS else 1
         stops = [len(logits) * number // num_parts for number in range(num_parts + 1)]
 
@@ -61,7 +62,6 @@ class Reducer:
         return join(list(self._pool.map(reduced, stops[:-1], stops[1:])))
 
     def _reduced(self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms) -> Prediction:
-        """The same of a part of the rows."""
         if len(self._banned):
             logits[:, self._banned] = NEVER
         argmax = logits.argmax(axis=1)
@@ -88,21 +88,17 @@ class Reducer:
     def weigh(self, logits: Floats, best: Floats, temperature: float) -> Floats:
         """Probabilities relative to the best token, whose logits are `best`; shape (N, V), until the next call.
 
-        Leaves the tempered logits less the best one in `logits`. Banned tokens must be so already.
+        Leaves the tempered logits less the best one in `logits`. The caller has masked the banned tokens.
         """
         weights = self._reserved(logits.shape)
         _weigh(logits, best, temperature, weights)
         return weights
 
-    def weights(self, num_rows: int) -> Floats:
-        """Probabilities of the last reduction relative to the best token; shape (num_rows, V), until the next one."""
-        return self._scratch[:num_rows]
-
     def _reserved(self, shape: tuple[int, ...]) -> Floats:
-        """The memory of `weights`."""
+        """Memory for probabilities."""
         if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:
             self._scratch = np.empty(shape, dtype=np.float32)
-        return self.weights(shape[0])
+        return self._scratch[: shape[0]]
 
 
 def _weigh(logits: Floats, best: Floats, temperature: float, weights: Floats) -> None:
@@ -115,7 +111,8 @@ def _weigh(logits: Floats, best: Floats, temperature: float, weights: Floats) ->
 
 def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
     """The best of the other tokens, and its probability among them; shape (N,) each."""
-    ids, of_token = best_ids.copy(), weights[:, token].copy()
+    ids = best_ids.copy()
+    of_token = weights[:, token].copy()
     rows = np.flatnonzero(ids == token)
     weights[rows, token] = 0.0
     ids[rows] = weights[rows].argmax(axis=1)
@@ -147,10 +144,6 @@ def draw(weights: Floats, argmax: npt.NDArray[np.intp], uniforms: Uniforms) -> T
     return drawn
 
 
-FIELDS = tuple(field.name for field in fields(Prediction))
-"""Of a prediction, in order."""
-
-
 def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Prediction:
     """The prediction at some positions."""
     return _combined(lambda values: values[0][rows], prediction)
@@ -162,6 +155,6 @@ def join(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def _combined(function: Callable[[list[Any]], Any], *predictions: Prediction) -> Prediction:
-    by_name = ([getattr(prediction, name) for prediction in predictions] for name in FIELDS)
-    made: list[Any] = [None if values[0] is None else function(values) for values in by_name]
+    columns = ([getattr(prediction, field.name) for prediction in predictions] for field in fields(Prediction))
+    made: list[Any] = [None if values[0] is None else function(values) for values in columns]
     return Prediction(*made)

@@ -44,8 +44,10 @@ REJECTION_BYTES = 1 << 16
 CLOSE_SECONDS = 2.0
 SEVERAL_TEMPERATURE = 0.8
 """Of several answers: at 0 they would be equal."""
-BYTES_PER_TOKEN, SPARE_BYTES, SPARE_TOKENS = 2048, 1 << 16, 64
-"""Limits of a response. Events repeat names and ids around each token."""
+BYTES_PER_TOKEN = 2048
+"""Limit of a response: events repeat names and ids around each token."""
+SPARE_BYTES = 1 << 16
+SPARE_TOKENS = 64
 EVENT_STREAM = "text/event-stream"
 LANGUAGES = "dg-lsp-languages"
 """Header in which `dg-lsp serve` names the only languages of its model."""
@@ -270,10 +272,10 @@ class RemoteModel:
 
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         try:
-            body, headers = self._body(query, deadline), self._headers(query)
-            async with self._client.stream(
-                "POST", self._url(self._dialect.path), content=body, headers=headers
-            ) as response:
+            url = self._url(self._dialect.path)
+            body = self._body(query, deadline)
+            headers = self._headers(query)
+            async with self._client.stream("POST", url, content=body, headers=headers) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise await self._rejected(response)
                 self._read_languages(response)
@@ -355,7 +357,8 @@ class RemoteModel:
 
 async def _checked_chunks(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerator[bytes, None]:
     """The chunks of a response that is valid UTF-8 and not too long."""
-    decoder, num_bytes = codecs.getincrementaldecoder("utf-8")(), 0
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    num_bytes = 0
     try:
         async for chunk in chunks:
             num_bytes += len(chunk)

@@ -170,11 +170,12 @@ class ChatDialect(Dialect):
 
     @override
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
-        if query.task is RemoteTask.CHAT:
-            messages, max_tokens = query.messages, query.max_tokens
-        else:
+        messages = query.messages
+        max_tokens = query.max_tokens
+        if query.task is not RemoteTask.CHAT:
             question = _question(_FILL if query.task is RemoteTask.FILL else REWRITE, query.prompt)
-            messages, max_tokens = (("user", question),), query.max_tokens + _FENCE_TOKENS
+            messages = (("user", question),)
+            max_tokens += _FENCE_TOKENS
         tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
         return {**tree, **_sampling(query, max_tokens, temperature)}
 
@@ -203,10 +204,12 @@ def dialect_of(api: str, fim: str) -> Dialect:
 
 def _question(template: PromptTemplate, prompt: Prompt) -> str:
     """The file with a marked part, after the snippets."""
-    fence, words = fence_of(prompt), template_words(prompt)
+    fence = fence_of(prompt)
+    words = template_words(prompt)
     chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    before, after = template.before.format(**words), CODE_CLOSING.format(**words)
+    before = template.before.format(**words)
+    after = CODE_CLOSING.format(**words)
     selection = prompt.selection.removesuffix("\n") + "\n" if template is REWRITE else ""
     code = prompt.prefix + template.opening + selection + template.closing + prompt.suffix
     return snippets + before + code + after

@@ -51,13 +51,9 @@ class TransformersDenoiser:
         """CPU threads of a step."""
         return torch.get_num_threads()
 
-    def set_threads(self, threads: int) -> None:
-        """Sets the CPU threads of the following steps, of every model in this process."""
-        torch.set_num_threads(threads)
-
     def run_step(self, threads: int) -> None:
-        """A short step for the measurement of threads."""
-        self.set_threads(threads)
+        """A short step for the measurement of threads, which every model in this process has from then on."""
+        torch.set_num_threads(threads)
         canvas = token_ids(np.arange(min(16, self.spec.longest_block)) % self.spec.vocab_size)
         self.predict(0, [canvas], 0.0, np.random.default_rng(0))
 
@@ -122,11 +118,12 @@ class TransformersDenoiser:
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
             rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids)
             self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
-            rows = self._fetched(rows_on_device)
+            rows = rows_on_device.cpu().numpy()  # waits for the device
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
         is_greedy = temperature == 0
-        argmax, sampled = rows[0].astype(np.int32), rows[0 if is_greedy else 1].astype(np.int32)
+        argmax = rows[0].astype(np.int32)
+        sampled = rows[0 if is_greedy else 1].astype(np.int32)
         values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0), rows[2 if is_greedy else 4].copy())
         columns = (np.split(column, np.cumsum(lengths)[:-1]) for column in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
@@ -172,10 +169,6 @@ class TransformersDenoiser:
             if last is not None and len(last) == len(part):  # not in the first step of a canvas
                 part.copy_(last)
         return StepInputs(tokens, conditioning, torch.from_numpy(noise).to(self._device))
-
-    def _fetched(self, rows: torch.Tensor) -> np.ndarray:
-        """Waits for the device."""
-        return rows.cpu().numpy()
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)

@@ -59,13 +59,14 @@ def load(
     network = DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype))
     denoiser = TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
     if not settings.threads and device.type == "cpu":
-        denoiser.set_threads(threads_for(0, denoiser.run_step, on_gpu=False))
+        torch.set_num_threads(threads_for(0, denoiser.run_step, on_gpu=False))
     return denoiser
 
 
 def choose_device(settings: ModelSettings) -> torch.device:
     """The device of the settings; `auto` is the GPU with the most free memory, else the CPU. Raises `SettingsError`."""
-    wanted, count = settings.device, torch.cuda.device_count()
+    wanted = settings.device
+    count = torch.cuda.device_count()
     kind, _, numbers = wanted.partition(":")
     if kind == "cpu" or (kind == "auto" and (settings.gpu_layers == 0 or not count)):
         return torch.device("cpu")
@@ -149,7 +150,8 @@ class CheckpointTokenizer:
             added = [entry for entry in tree.get("added_tokens") or () if entry["id"] not in special_ids]
             plain = {**tree, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
             self._text = Runtime.from_str(json.dumps(plain))
-        self._special_ids, self._vocab_size = special_ids, vocab_size
+        self._special_ids = special_ids
+        self._vocab_size = vocab_size
         self._token_bytes = lru_cache(maxsize=None)(self._bytes)
 
     def encode(self, text: str) -> TokenIds:

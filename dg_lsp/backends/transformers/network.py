@@ -23,10 +23,6 @@ class StepInputs(NamedTuple):
     """Shape (T + 1,): random numbers in [0, 1) that decide the samples, then the temperature, above 0."""
 
 
-StepOutputs = tuple[torch.Tensor, torch.Tensor]
-"""`ReducedLogits.rows`, and the conditioning of the next step, shape (T, hidden)."""
-
-
 def append_canvas(
     prefix: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,7 +92,9 @@ class DiffusionGemmaNetwork:
         self._model = model.eval()
         self.config = model.config.get_text_config()
         decoder = model.model.decoder
-        self._encoder, self._decoder, self._head = model.model.encoder.language_model, decoder, model.lm_head
+        self._encoder = model.model.encoder.language_model
+        self._decoder = decoder
+        self._head = model.lm_head
         for layer in decoder.layers:
             layer.self_attn.append_to_cache = append_canvas
         self.embedding: torch.Tensor = decoder.embed_tokens.weight
@@ -113,8 +111,10 @@ class DiffusionGemmaNetwork:
         for chunk in ids.split(_ENCODER_CHUNK):
             self._encoder(input_ids=chunk[None], past_key_values=prefix.layers)
 
-    def step(self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor) -> StepOutputs:
-        """One denoising step over canvases after a prompt; `banned_ids`, shape (B,), are never predicted."""
+    def step(
+        self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`ReducedLogits.rows` of canvases after a prompt, and the conditioning of the next step, shape (T, hidden)."""
         raw = self._raw_logits(inputs, prefix)
         cap = float(self.config.final_logit_softcapping)
         rows, probabilities = reduce_logits(raw, cap, banned_ids, inputs.noise[-1], inputs.noise[:-1])

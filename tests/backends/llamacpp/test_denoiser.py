@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import gguf
 import numpy as np
 import pytest
 import tiny_masked
@@ -28,13 +27,6 @@ def predict(denoiser, *canvases, slot=0, temperature=0.0):
 @pytest.fixture
 def denoiser(open_denoiser):
     return open_denoiser()
-
-
-def test_canvas_is_bidirectional(denoiser):
-    denoiser.prefill(0, PROMPT)
-    changed = masks()
-    changed[-1] = 99
-    assert abs(predict(denoiser, masks())[0].confidence[0] - predict(denoiser, changed)[0].confidence[0]) > 1e-3
 
 
 def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
@@ -89,21 +81,6 @@ def test_failed_step_keeps_the_prompt_and_a_failed_prefill_or_extension_empties_
             predict(denoiser, masks(), masks()) if call == "predict" else getattr(denoiser, call)(0, LONG[:60])
     assert denoiser.prefill(0, PROMPT) == (0 if call == "predict" else len(PROMPT))
     check_close(*before, *predict(denoiser, masks()), ATOL)
-
-
-def test_embeddings_as_input_compute_what_their_tokens_compute(denoiser, tiny_path):
-    context = denoiser._context
-    table = next(t.data for t in gguf.GGUFReader(tiny_path).tensors if t.name == "token_embd.weight")
-    positions, logits = np.arange(len(PROMPT), dtype=np.int32), []
-    for put in (
-        lambda: context.batch.put(PROMPT, positions, 0, 1),
-        lambda: context.batch.put(table[PROMPT], positions, 0),
-    ):
-        put()
-        assert context.decode(causal=False) == 0
-        logits.append(context.logits(len(PROMPT)).copy())
-        context.crop(0, 0)
-    np.testing.assert_allclose(*logits, atol=1e-3)
 
 
 @pytest.mark.parametrize(

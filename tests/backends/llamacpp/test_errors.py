@@ -6,10 +6,8 @@ import pytest
 
 from dg_lsp.backends.llamacpp.library import (
     DECODE_STATUS,
-    MAX_PROBLEMS,
     context_error,
     decode_error,
-    library,
     library_error,
     load_error,
 )
@@ -62,17 +60,6 @@ def test_library_that_cannot_be_loaded_is_mapped():
     error = library_error(OSError("libgomp.so.1: cannot open\nshared object"))
     assert type(error) is BackendError
     assert "reinstall" in str(error) and "\n" not in str(error)
-
-
-def test_log_keeps_the_last_problems():
-    native = library()
-    for number in range(200):
-        native.log_callback(3, f"line {number}\n".encode(), None)
-    for level in (1, 2, 5):
-        native.log_callback(level, b"no problem\n", None)
-    native.log_callback(4, b"bad \xff\n", None)
-    assert len(native.problems) == MAX_PROBLEMS
-    assert list(native.problems)[-2:] == ["line 199", "bad \ufffd"]
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}, {}], ids=str)

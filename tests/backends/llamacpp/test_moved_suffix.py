@@ -58,7 +58,9 @@ def fresh(denoiser, ids, slot=3):
 
 
 def drift(denoiser, slot=0):
-    return denoiser._cache.drift(slot)
+    """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
+    drifts = denoiser._cache._drifts
+    return drifts[slot].num_edits if slot in drifts else 0
 
 
 def refresh(denoiser, slot=0):
@@ -260,20 +262,6 @@ def test_suffix_as_wide_as_the_window_is_not_moved(windowed):
     windowed.prefill(0, prompt())
     assert windowed.prefill(0, prompt(BEFORE[:-1])) > 64
     check_exact(windowed, prompt(BEFORE[:-1]), FLAT)
-
-
-def test_one_pass_of_a_refresh_for_each_key_keeps_the_drift_small(denoiser):
-    typed = BEFORE[:60]
-    denoiser.prefill(0, prompt(typed))
-    drifts = []
-    for token in BEFORE[60:110]:
-        typed = np.append(typed, token)
-        assert denoiser.prefill(0, prompt(typed)) <= 16
-        predict(denoiser)
-        assert 0 < denoiser.refresh(0) <= 16
-        drifts.append(drift(denoiser))
-    assert max(drifts) < 2 * len(AFTER) / 16 + 2
-    check_exact(denoiser, prompt(typed))
 
 
 SEPARATOR = 0

@@ -131,7 +131,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         chosen = list(lanes) or list(range(len(checked)))
         if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
             raise RequestError(f"{len(checked)} canvases need as many different lanes, not {chosen}")
-        last, lengths = self._records.get(slot, {}), [len(canvas) for canvas in checked]
+        last = self._records.get(slot, {})
+        lengths = [len(canvas) for canvas in checked]
         rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(checked, chosen, strict=True)]
         content = rows[0] if len(rows) == 1 else np.concatenate(rows)
         if not np.isfinite(content).all():
@@ -154,7 +155,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
     @property
     @override
     def footprint(self) -> Footprint:
-        shared, feedback = super().footprint, self._reduction.feedback
+        shared = super().footprint
+        feedback = self._reduction.feedback
         if not isinstance(feedback, DeviceFeedback):
             return shared
         return replace(shared, sampling="device", gpu_estimate=shared.gpu_estimate + feedback.size_bytes)

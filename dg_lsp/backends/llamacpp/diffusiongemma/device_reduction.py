@@ -89,7 +89,8 @@ class GraphReduction:
         """What `feedback.condition` needs of a canvas at these rows of the last reduction."""
         if isinstance(self.feedback, DeviceFeedback):
             return self._read(_FEEDBACK, rows, self.feedback.width)
-        packed, count = self._packed[rows], self._num_top
+        packed = self._packed[rows]
+        count = self._num_top
         log_z, best = packed[:, :1], packed[:, 4:5]
         scale = inverse_temperature(self._temperature)
         top_ids = packed[:, _NUM_FACTS + count :].astype(np.int32)

@@ -168,7 +168,8 @@ def mixture(
     """
     kept = np.cumsum(top_shares, axis=1, dtype=np.float32) - top_shares < mass
     kept[short] = False
-    rows, tokens = np.nonzero(kept)[0], top_ids[kept]
+    rows, _ = np.nonzero(kept)
+    tokens = top_ids[kept]
     needed: Flags = np.zeros(vocab_size, dtype=np.bool_)
     needed[tokens] = True
     for row_weights, row_entropy in zip(weights, entropy, strict=True):
@@ -337,8 +338,10 @@ class DeviceFeedback:
     def _declare_network(self, length: int, graph: DeviceGraph) -> None:
         """The same as `SelfConditioning.condition`."""
         pre_norm, gate_up, down = self._parts
-        epsilon, inner = float(self._network.epsilon), self._network.down.shape[1]
-        embedded, soft = graph.input(length, self.width), graph.input(length, self.width)
+        epsilon = float(self._network.epsilon)
+        inner = self._network.down.shape[1]
+        embedded = graph.input(length, self.width)
+        soft = graph.input(length, self.width)
         normed = graph.apply("mul", graph.apply("rms_norm", soft, epsilon), pre_norm)
         row_bytes = 4 * self.width
         gate, up = (
