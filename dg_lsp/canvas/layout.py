@@ -6,7 +6,7 @@ and the answer begins with the text that the prompt lacks.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, Sampling, UniformSampling
+from dg_lsp.errors import RequestError
 
 TokenIds = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -232,13 +233,27 @@ def end_of(ids: TokenIds, room: int, lookahead: int = 0) -> TokenIds:
     return ids[-(-excess // stride) * stride :]
 
 
-def renoised(ids: TokenIds, strength: float, spec: ModelSpec, rng: np.random.Generator) -> TokenIds:
-    """Shape (N,): the ids with a fraction `strength` of them (at least one) replaced by masks or random tokens."""
-    num_noisy = max(1, round(strength * len(ids)))
-    where = rng.choice(len(ids), min(num_noisy, len(ids)), replace=False)
-    canvas = np.array(ids)
-    canvas[where] = noise(spec, len(where), rng)
-    return token_ids(canvas)
+def renoised(layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator) -> Canvas:
+    """A selection of shape (N,) with a fraction `strength` of its tokens (at least one) replaced by noise.
+
+    The tail is the code that follows, or the token that ends a middle.
+
+    Raises:
+        RequestError: the selection is longer than a canvas.
+    """
+    room = spec.longest_block - len(layout.head_ids)
+    if len(ids) >= room:
+        raise RequestError(
+            f"the selection has {len(ids)} tokens, {spec.name} can keep a part of at most {room - 1}: select less, or"
+            " use strength 1"
+        )
+    where = rng.choice(len(ids), max(1, round(strength * len(ids))), replace=False)
+    noisy_ids = np.array(ids)
+    noisy_ids[where] = noise(spec, len(where), rng)
+    tail_ids = layout.tail_ids[: room - len(ids)]
+    if spec.prompt_format is PromptFormat.FIM:
+        tail_ids = token_ids(spec.end_ids[:1])
+    return Canvas.around(noisy_ids, layout.prompt_ids, layout.head_ids, tail_ids)
 
 
 def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
@@ -248,40 +263,3 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
     num_steps = max(1, round(strength * sampling.max_denoising_steps))
     hottest = sampling.t_min + strength * (sampling.t_max - sampling.t_min)
     return replace(sampling, max_denoising_steps=num_steps, t_max=hottest)
-
-
-@dataclass(slots=True, eq=False)
-class Renoise:
-    """Splits a selection into canvases; each canvas follows the results of the canvases before it."""
-
-    layout: Layout  # the code around the selection, without it
-    ids: TokenIds  # shape (N,): the selection
-    spec: ModelSpec
-    strength: float
-    rng: np.random.Generator
-    result_ids: TokenIds = field(default_factory=lambda: NOTHING)
-    """Tokens of the finished canvases; the caller appends to them with `settle`."""
-
-    def __iter__(self) -> Iterator[Canvas]:
-        """The canvases in order, each at most as long as the model's longest."""
-        head_ids, prompt_ids = self.layout.head_ids, self.layout.prompt_ids
-        at = 0
-        while at < len(self.ids):
-            room = self.spec.longest_block - len(head_ids) - 1
-            piece = self.ids[at : at + max(1, room)]
-            at += len(piece)
-            tail_ids = self._after(room - len(piece) + 1) if at >= len(self.ids) else NOTHING
-            noisy = renoised(piece, self.strength, self.spec, self.rng)
-            known = prompt_ids if len(head_ids) else np.concatenate([prompt_ids, self.result_ids])
-            yield Canvas.around(noisy, token_ids(known), head_ids, tail_ids)
-            prompt_ids, head_ids = token_ids(np.concatenate([prompt_ids, head_ids])), NOTHING
-
-    def settle(self, ids: TokenIds) -> None:
-        """Appends the result of the last canvas's free part."""
-        self.result_ids = token_ids(np.concatenate([self.result_ids, ids]))
-
-    def _after(self, room: int) -> TokenIds:
-        """Frozen end of the last canvas: the code that follows, or the token that ends a middle."""
-        if self.spec.prompt_format is PromptFormat.FIM:
-            return token_ids(self.spec.end_ids[:1])
-        return self.layout.tail_ids[: max(0, room)]

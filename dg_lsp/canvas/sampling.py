@@ -41,12 +41,6 @@ def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
     )
 
 
-def check_for_code(options: SamplerOptions) -> None:
-    """Raises `OptionError` for an option that does not apply to fills and rewrites."""
-    if options.thinking:
-        raise OptionError("thinking", "does not apply to code: the answer begins with known code, not with a thought")
-
-
 def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) -> DecoderName:
     """The decoder of a request with these options: `auto` denoises where the model has a canvas for that.
 

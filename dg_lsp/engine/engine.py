@@ -17,7 +17,7 @@ from typing_extensions import override
 from dg_lsp.canvas.chat import chat_layout, has_template, raw_layout, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
-from dg_lsp.canvas.sampling import check_for_code, decoder_with, with_sampler
+from dg_lsp.canvas.sampling import decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, SlotState, warm_up
@@ -39,7 +39,7 @@ from dg_lsp.engine.request import (
 from dg_lsp.engine.rewrite import Rewrite
 from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, merge, rank
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import NO_OPTIONS, CompletionSettings
 
 LOOKAHEAD_SHARE = 16
 """A move of the prompt's start is expected when no more than a 16th of the prompt has to be typed before it."""
@@ -192,7 +192,6 @@ class LocalEngine(Engine):
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         costs = RequestCosts()
         with costs.stage("prompt"):
-            check_for_code(request.sampler)
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             layout = _fill_layout(request, model)
             selection = self._selection(request, model, layout)
@@ -234,8 +233,14 @@ class LocalEngine(Engine):
         Raises:
             OptionError: the model or the decoder does not take one of the options.
         """
-        wanted = decoder_with(request.sampler, wanted, self.spec)
-        spec = with_sampler(self.spec, request.sampler)
+        spec = self.spec
+        if request.sampler != NO_OPTIONS:
+            if request.sampler.thinking and not (isinstance(request, ChatRequest) and request.text is None):
+                raise OptionError(
+                    "thinking", "does not apply to code and plain texts: leave it out"
+                )
+            wanted = decoder_with(request.sampler, wanted, spec)
+            spec = with_sampler(spec, request.sampler)
         if wanted is DecoderName.INFILL and isinstance(request, FillRequest):
             spec = in_format(spec, PromptFormat.INFILL)
         return replace(self._model.for_client(request.client), spec=spec), wanted
@@ -280,7 +285,6 @@ class LocalEngine(Engine):
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        check_for_code(request.sampler)
         model, decoder = self._resolved(request, request.decoder or DecoderName.AUTO)
         request = replace(request, decoder=None if decoder is DecoderName.AUTO else decoder)
         if deadline is None:
@@ -292,8 +296,6 @@ class LocalEngine(Engine):
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         is_raw = request.text is not None
-        if request.sampler.thinking and is_raw:
-            raise OptionError("thinking", "does not apply to a text without a chat template: leave it out")
         model, wanted = self._resolved(request, request.decoder or DecoderName.AUTO)
         decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
         costs = RequestCosts()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.canvas.chat import has_template
-from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
+from dg_lsp.canvas.layout import renoised, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
@@ -142,7 +142,6 @@ class Rewrite(RangeTask):
             prompt = rewrite_prompt(request, size, is_instructed=self._is_instructed)
             prompt = replace(prompt, snippets=request.snippets)
             num_selected = len(model.tokenizer.encode(prompt.selection))
-            size -= num_settled(num_selected, request.strength, model.spec)
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
@@ -168,33 +167,27 @@ class Rewrite(RangeTask):
         return RewriteAttempt(text, draft.score, run.confidence(draft), is_whole)
 
     def _from_selection(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
-        """Canvases that begin as the selection, with a share of the tokens replaced by noise."""
+        """A canvas that begins as the selection, with a share of the tokens replaced by noise."""
         model = self._model
         task = run.task
         selection = prompt.selection
         strength = self._request.strength
-        sampling = resume_sampling(task.sampling, strength)
         # blanks that stand in the layout's head
         num_frozen = len(selection) - len(selection.lstrip(" ")) if task.layout.stop else 0
-        renoise = Renoise(task.layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
+        selected_ids = model.tokenizer.encode(selection[num_frozen:])
+        canvas = renoised(task.layout, selected_ids, model.spec, strength, task.rng)
+        yield from task.prefill(canvas.prompt_ids)
+        if task.limits.is_over():
+            return UNFINISHED
         draft = EMPTY
-        for block, canvas in enumerate(renoise):
-            yield from task.prefill(canvas.prompt_ids)
-            if task.limits.is_over():
+        for step in denoise(task.denoiser, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
+            task.costs.num_passes += 1
+            gap = gap_of(step)
+            draft = EMPTY.grow(gap.draft_ids, gap.confidence, frozenset())
+            yield Progress.of(0, task.costs.num_passes, gap, draft)
+            if task.limits.is_over() and step.stop is None:
                 return UNFINISHED
-            settled = draft
-            gap_ids = NOTHING
-            for step in denoise(task.denoiser, task.slot, canvas, sampling, task.rng):
-                task.costs.num_passes += 1
-                gap = gap_of(step)
-                gap_ids = gap.draft_ids
-                settled = draft.grow(gap_ids, gap.confidence, frozenset())
-                yield Progress.of(block, task.costs.num_passes, gap, settled)
-                if task.limits.is_over() and step.stop is None:
-                    return UNFINISHED
-            draft = settled
-            renoise.settle(gap_ids)
-        text = selection[:num_frozen].encode() + model.tokenizer.decode(renoise.result_ids)
+        text = selection[:num_frozen].encode() + model.tokenizer.decode(draft.ids)
         return RewriteAttempt(text, draft.score, run.confidence(draft))
 
     def _judge(self, attempt: RewriteAttempt) -> Verdict:
@@ -230,23 +223,6 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         return replace(request, start=line_start(text, start), end=end)
     old = text[start:end]
     return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))
-
-
-def num_settled(num_selected: int, strength: float, spec: ModelSpec) -> int:
-    """Prompt tokens to keep free for the settled canvases of a selection that is longer than one canvas.
-
-    Raises:
-        RequestError: they leave less than one canvas of the prompt.
-    """
-    if strength >= 1 or num_selected < spec.longest_block:
-        return 0
-    most = spec.max_prompt_tokens - spec.longest_block
-    if num_selected > most:
-        raise RequestError(
-            f"the selection has {num_selected} tokens, {spec.name} can keep a part of at most {most}: select less, or"
-            " use strength 1"
-        )
-    return num_selected
 
 
 def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:

@@ -7,9 +7,9 @@ import pytest
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.layout import (
     MAX_CHARS,
+    NOTHING,
     CachingTokenizer,
     Layout,
-    Renoise,
     renoised,
     resume_sampling,
     token_ids,
@@ -54,14 +54,14 @@ IDS = token_ids(range(20, 60))
 
 @pytest.mark.parametrize(("strength", "num_noisy"), [(0.01, 1), (0.3, 12), (0.5, 20), (1.0, 40)])
 def test_a_fraction_of_the_tokens_becomes_masks(strength, num_noisy):
-    canvas = renoised(IDS, strength, MASK_SPEC, np.random.default_rng(0))
-    assert (canvas == MASK).sum() == num_noisy
-    assert (canvas[canvas != MASK] == IDS[canvas != MASK]).all()
+    ids = renoised(Layout(NOTHING), IDS, MASK_SPEC, strength, np.random.default_rng(0)).canvas_ids[: len(IDS)]
+    assert (ids == MASK).sum() == num_noisy
+    assert (ids[ids != MASK] == IDS[ids != MASK]).all()
 
 
 def test_a_fraction_of_the_tokens_becomes_random_tokens():
-    canvas = renoised(IDS, 0.5, UNIFORM_SPEC, np.random.default_rng(0))
-    assert 10 <= (canvas != IDS).sum() <= 20
+    canvas = renoised(Layout(NOTHING), IDS, UNIFORM_SPEC, 0.5, np.random.default_rng(0))
+    assert 10 <= (canvas.canvas_ids[: len(IDS)] != IDS).sum() <= 20
 
 
 def test_uniform_noise_resumes_within_its_schedule():
@@ -72,45 +72,20 @@ def test_uniform_noise_resumes_within_its_schedule():
     assert resume_sampling(mask, 0.25) is mask
 
 
-def canvases(layout, spec, change=lambda ids: ids):
-    renoising = Renoise(layout, IDS, spec, 0.5, np.random.default_rng(0))
-    blocks = []
-    for block in renoising:
-        blocks.append(block)
-        renoising.settle(change(IDS[len(renoising.result_ids) :][: int((~block.frozen).sum())]))
-    return blocks, renoising.result_ids
+def test_the_tail_of_a_renoised_middle_is_its_end_token():
+    canvas = renoised(Layout(token_ids([1, 2, 3])), IDS, MASK_SPEC, 0.5, np.random.default_rng(0))
+    assert canvas.prompt_ids.tolist() == [1, 2, 3]
+    assert canvas.canvas_ids[-1] == MASK_SPEC.end_ids[0]
+    assert np.flatnonzero(canvas.frozen).tolist() == [len(IDS)]
 
 
-def test_a_selection_longer_than_a_canvas_continues_after_its_first_results():
-    spec = replace(MASK_SPEC, canvas_lengths=(16,))
-    layout = Layout(token_ids([1, 2, 3]))
-    blocks, result = canvases(layout, spec)
-    assert result.tolist() == IDS.tolist()
-    assert [int((~block.frozen).sum()) for block in blocks] == [15, 15, 10]
-    assert all(len(block.canvas_ids) <= 16 for block in blocks)
-    assert blocks[1].prompt_ids.tolist() == [1, 2, 3, *IDS[:15]]
-    # a middle ends with its end token, and only there
-    assert blocks[-1].canvas_ids[-1] == spec.end_ids[0]
-    assert blocks[-1].frozen[-1]
-    assert not blocks[0].frozen.any()
-
-
-def test_infill_canvases_have_frozen_text_on_both_sides():
+def test_renoised_infill_canvases_have_frozen_text_on_both_sides():
     spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(64,))
     layout = Layout(token_ids([1, 2]), head_ids=token_ids([3, 4]), tail_ids=token_ids([5, 6]))
-    [block], result = canvases(layout, spec)
-    assert block.canvas_ids[:2].tolist() == [3, 4]
-    assert block.canvas_ids[-2:].tolist() == [5, 6]
-    assert np.flatnonzero(block.frozen).tolist() == [0, 1, 42, 43]
-    assert result.tolist() == IDS.tolist()
-
-
-def test_the_head_belongs_to_the_prompt_of_the_second_canvas():
-    spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(32,))
-    layout = Layout(token_ids([1]), head_ids=token_ids([3, 4]))
-    blocks, _ = canvases(layout, spec)
-    assert blocks[1].prompt_ids.tolist()[:3] == [1, 3, 4]
-    assert blocks[1].prompt_ids.tolist()[3:] == IDS[: int((~blocks[0].frozen).sum())].tolist()
+    canvas = renoised(layout, IDS, spec, 0.5, np.random.default_rng(0))
+    assert canvas.canvas_ids[:2].tolist() == [3, 4]
+    assert canvas.canvas_ids[-2:].tolist() == [5, 6]
+    assert np.flatnonzero(canvas.frozen).tolist() == [0, 1, 42, 43]
 
 
 def test_a_text_is_tokenized_once():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
-from dg_lsp.canvas.gaps import MARK, gaps_layout
 from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.context.window import Prompt
+from dg_lsp.engine.gaps import MARK, gaps_layout
 
 TOKENIZER = ByteTokenizer()
 PROMPT = Prompt("def f(a):\n    x = ", "\n    return x\n", language="python")
