@@ -90,7 +90,7 @@ def _shown(path: Path, root: Path) -> str:
     return "/".join(path.relative_to(root).parts[-3:])
 
 
-def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
+def measure(engine: Engine, cases: list[TestCase], collect: Collect) -> tuple[Counter[str], list[bool]]:
     """Totals over all cases, and for each case whether the first line was right."""
     counts: Counter[str] = Counter()
     rights = []
@@ -98,7 +98,7 @@ def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: floa
         began = time.perf_counter()
         chunks = collect(case)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
-        snippets = Snippets(chunks, share)
+        snippets = Snippets(chunks)
         request = FillRequest(
             case.snapshot, case.offset, snippets=snippets, priority=Priority.INVOKED, early_stop_ms=0.0
         )
@@ -118,7 +118,6 @@ def main() -> None:
     parser.add_argument("cases", type=Path)
     parser.add_argument("files", type=Path)
     parser.add_argument("--limit", type=int, default=300)
-    parser.add_argument("--share", type=float, default=0.25)
     parser.add_argument("--model", default="dg-mini")
     options = parser.parse_args()
     with lzma.open(options.files, "rt", encoding="utf-8") as lines:
@@ -137,7 +136,7 @@ def main() -> None:
         sources = Sources(root, files)
         before: list[bool] = []
         for collect in (sources.none, sources.imports, sources.open_files, sources.anywhere, sources.all):
-            counts, rights = measure(engine, cases, collect, options.share)
+            counts, rights = measure(engine, cases, collect)
             before = before or rights
             gained = sum(is_right and not then for is_right, then in zip(rights, before, strict=True))
             lost = sum(then and not is_right for is_right, then in zip(rights, before, strict=True))

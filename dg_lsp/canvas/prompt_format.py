@@ -27,6 +27,8 @@ from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SUFFIX_SHARE = 0.3
 """Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
+SNIPPETS_SHARE = 0.25
+"""Largest fraction of a prompt's tokens for all snippets."""
 GAP_LENGTHS = (4, 8, 16, 32)
 """Default gap lengths in tokens."""
 PREFIX_TAIL = 8
@@ -112,7 +114,7 @@ def takes_snippets(spec: ModelSpec, when: str) -> bool:
 def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
     """Snippets as code after comments with their paths, then the path of the file itself as a comment; shape (N,).
 
-    At most the prompt's fraction of `max_tokens`.
+    At most `SNIPPETS_SHARE` of `max_tokens`.
     """
     ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
     # a file without a name or a comment gets headings in the syntax of the other files
@@ -125,7 +127,7 @@ def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_token
     if not prompt.snippets.chunks:
         return NOTHING
     own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or UNTITLED, ""))
-    chunks = fitting(prompt, int(prompt.snippets.share * max_tokens) - len(own), encode)
+    chunks = fitting(prompt, int(SNIPPETS_SHARE * max_tokens) - len(own), encode)
     return token_ids(np.concatenate([*chunks, own])) if chunks else NOTHING
 
 
@@ -223,7 +225,7 @@ def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens
     repository = prompt.snippets.repository
     first = _rendered(fim.repository, {}, {"repository": repository}, tokenizer, spec) if repository else NOTHING
     own = _rendered(fim.prompt_with_files, _EMPTY, {"path": prompt.path or UNTITLED}, tokenizer, spec)
-    room = int(prompt.snippets.share * max_tokens) - len(first) - len(own)
+    room = int(SNIPPETS_SHARE * max_tokens) - len(first) - len(own)
     chunks = fitting(prompt, room, encode)
     return token_ids(np.concatenate([first, *chunks])) if chunks else NOTHING
 
@@ -329,7 +331,7 @@ def _layout(
     encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
     opening, closing = _around_question(tokenizer, spec)
     fence, question = words["fence"], template.before.format(**words)
-    room = int(max_tokens * prompt.snippets.share)
+    room = int(max_tokens * SNIPPETS_SHARE)
     if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
         pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(question)]
         before = token_ids(np.concatenate(pieces))

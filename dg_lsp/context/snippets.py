@@ -34,7 +34,6 @@ class Snippets:
     """The snippets of one request."""
 
     chunks: tuple[Snippet, ...] = ()  # the most important snippet of a source comes first
-    share: float = 0.25  # largest fraction of the prompt's tokens for all snippets
     repository: str = ""  # its name, if it is known
     following: "Snippets | None" = field(default=None, compare=False)  # that replace these soon if the cursor goes on
 

@@ -236,9 +236,7 @@ class LocalEngine(Engine):
         spec = self.spec
         if request.sampler != NO_OPTIONS:
             if request.sampler.thinking and not (isinstance(request, ChatRequest) and request.text is None):
-                raise OptionError(
-                    "thinking", "does not apply to code and plain texts: leave it out"
-                )
+                raise OptionError("thinking", "does not apply to code and plain texts: leave it out")
             wanted = decoder_with(request.sampler, wanted, spec)
             spec = with_sampler(spec, request.sampler)
         if wanted is DecoderName.INFILL and isinstance(request, FillRequest):

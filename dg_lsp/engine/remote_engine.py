@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.layout import NOTHING
-from dg_lsp.canvas.prompt_format import SUFFIX_SHARE, prompt_of
+from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.snippets import within
@@ -95,7 +95,7 @@ class RemoteEngine(Engine):
             limits = selection.limits(request, self.settings, DecoderName.AUTOREGRESSIVE, deadline)
             size = self.spec.max_prompt_tokens
             prompt = prompt_of(request.snapshot, request.offset, size, PREFIX_SHARE)
-            max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
+            max_chars = int(SNIPPETS_SHARE * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             query = replace(
                 _query(request, RemoteTask.FILL, prompt, limits.max_tokens),

@@ -146,8 +146,8 @@ CHUNKS = (
 )
 
 
-def prompt(*chunks, share=0.5, language="python"):
-    return Prompt("x = ", "\n", path="pkg/x.py", language=language, snippets=Snippets(chunks, share))
+def prompt(*chunks, language="python"):
+    return Prompt("x = ", "\n", path="pkg/x.py", language=language, snippets=Snippets(chunks))
 
 
 def fim_ids(prompt, spec=MASK_SPEC):
@@ -186,7 +186,7 @@ def test_text_before_the_cursor_includes_the_snippets(spec):
 
 def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
     long = Snippet(SnippetSource.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
-    text = snippet_text(prompt(long, *CHUNKS, share=0.25), 800)
+    text = snippet_text(prompt(long, *CHUNKS), 800)
     assert len(text) <= 200
     assert "def a()" in text
     assert "b = 2" in text
@@ -203,7 +203,7 @@ def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
 
 def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():
     assert fim_ids(prompt()) == fim_ids(Prompt("x = ", "\n"))
-    assert snippet_text(prompt(*CHUNKS, share=0.02), 500) == ""
+    assert snippet_text(prompt(*CHUNKS), 40) == ""
 
 
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.INFILL])

@@ -84,7 +84,7 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
         Snippet(SnippetSource.EDITS, "d", "x" * 100),
     )
     model = FakeModel("width * height")
-    fill(model, snippets=Snippets(chunks, share=0.25))
+    fill(model, snippets=Snippets(chunks))
     assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d"]
 
 
