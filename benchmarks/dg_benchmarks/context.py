@@ -1,6 +1,6 @@
 """Effect of snippets: completions at the same positions without snippets and with each source of snippets.
 
-    python -m dg_benchmarks.context CASES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
+    python -m dg_benchmarks.context CASES.jsonl.gz FILES.jsonl.xz [--limit 300] [--model dg-mini]
 
 Each line of FILES is a source file, `{"package", "path", "text"}`, of a package that the cases come from. Prints a
 Markdown table; its last column is the time to collect the snippets.
