@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,13 +20,12 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
     Decoder,
-    DecodeTask,
     Draft,
     Limits,
     PrefillSpeed,
@@ -40,6 +40,7 @@ from dg_lsp.engine.request import Ending, FillResult
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Rejection
 
+Result = TypeVar("Result")
 Decoding = Generator[Progress, None, tuple[Draft, ...]]
 """One value per forward pass, then the drafts of all candidates."""
 MAX_CLIENTS = 16
@@ -190,13 +191,10 @@ class EngineModel:
 
 @dataclass(slots=True, eq=False)
 class RequestDenoiser:
-    """See `Passes`. Restores the request's slot, measures time, and overrides predictions by repetitions of the buffer.
+    """See `Passes`. Measures time, and overrides predictions by repetitions of the buffer.
 
     In causal passes, the first tokens of the fill spell the text that the prompt lacks before the cursor. Their
     confidence is that among the tokens that can. Nothing is overridden until the text is complete.
-
-    Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
-    decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
 
     Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
     leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. Uniform noise has no
@@ -247,7 +245,6 @@ class RequestDenoiser:
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Passes.predict`."""
-        self._restore(slot)
         with self.costs.stage("predict"):
             predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes)
         sampling = self.spec.sampling
@@ -264,7 +261,6 @@ class RequestDenoiser:
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Passes.extend`."""
-        self._restore(slot)
         fills = self._fills(ids)
         restrictions = {at: self.model.following_removed(self.removed, fill) for at, fill in fills.items()}
         allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
@@ -290,12 +286,6 @@ class RequestDenoiser:
         """Another request has used the model since the prompt was decoded."""
         return self.model.slots.user is not self and self.num_there == WHOLE_PROMPT
 
-    def _restore(self, slot: int) -> None:
-        """Makes the slot hold what it held before another request used the model."""
-        if self.model.slots.user is not self and len(self.held):
-            held = self.held
-            self.prefill(slot, held)
-            self.model.slots.hold(slot, held, self.model.client)
 
 
 def _leftmost_masks(is_mask: Flags) -> range:
@@ -305,11 +295,25 @@ def _leftmost_masks(is_mask: Flags) -> range:
     return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
 
-class DecodeRun:
-    """One decoder, one layout and one slot of the KV cache."""
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """One decoder, one layout and one slot of the KV cache for a request."""
 
-    def __init__(
-        self,
+    denoiser: RequestDenoiser
+    slot: int
+    layout: Layout
+    limits: Limits
+    stop: StopCriteria
+    rng: np.random.Generator
+    costs: RequestCosts = field(default_factory=RequestCosts)
+    repetition: Repetition | None = None
+    num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    decoder: DecoderName = DecoderName.AUTO
+
+    @classmethod
+    def of(
+        cls,
         model: EngineModel,
         decoder: DecoderName,
         layout: Layout,
@@ -319,7 +323,7 @@ class DecodeRun:
         seed: int,
         repetition: Repetition | None = None,
         slot: int = -1,
-    ) -> None:
+    ) -> "DecodeTask":
         """Chooses the slot if there is none with this number.
 
         Raises:
@@ -328,13 +332,10 @@ class DecodeRun:
         missing = missing_part(model.spec, decoder)
         if missing:
             raise RequestError(missing)
-        self._model = model
-        self._name = decoder
-        self._costs = costs
-        self._denoiser = RequestDenoiser(model, costs, repetition, layout.num_known, layout.removed)
+        denoiser = RequestDenoiser(model, costs, repetition, layout.num_known, layout.removed)
         slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
-        self.task = DecodeTask(
-            self._denoiser,
+        return cls(
+            denoiser,
             slot,
             layout,
             limits,
@@ -342,39 +343,69 @@ class DecodeRun:
             np.random.default_rng(seed),
             costs,
             repetition,
-            num_kept=self._denoiser.take(slot, layout.prompt_ids),
+            num_kept=denoiser.take(slot, layout.prompt_ids),
             speed=model.speed,
+            decoder=decoder,
         )
 
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's, in the request's prompt format."""
+        return self.denoiser.spec
+
+    @property
+    def sampling(self) -> Sampling:
+        """The model's, which must have a canvas."""
+        assert self.spec.sampling is not None
+        return self.spec.sampling
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of prompt and fill together that a canvas may follow."""
+        return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
+
     def drafts(self) -> Decoding:
-        """The decoder's work, which begins with the first value.
+        """The decoder's work, which begins with the first value."""
+        return self.running(_DECODERS[self.decoder](self).run())
+
+    def running(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
+        """Steps that use the slot; the time in which the caller holds one is not counted.
 
         Where another request used the model between two values, the slot is decoded again in pieces.
         """
-        return self._costs.relay(self._restored(_DECODERS[self._name](self.task).run()))
+        return self.costs.relay(self._restored(steps))
 
-    def _restored(self, steps: Decoding) -> Decoding:
-        task = self.task
-        slots = self._model.slots
-        with slots.in_use(task.slot), self._denoiser.holding(task.slot, task.layout.prompt_ids), closing(steps):
+    def _restored(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
+        model = self.denoiser.model
+        prompt_ids = self.layout.prompt_ids
+        with model.slots.in_use(self.slot), self.denoiser.holding(self.slot, prompt_ids), closing(steps):
             while True:
                 try:
                     progress = next(steps)
                 except StopIteration as end:
-                    drafts: tuple[Draft, ...] = end.value
-                    return drafts
-                yield replace(progress, num_removed=len(task.layout.removed))
-                if self._denoiser.is_displaced:
-                    slots.hold(task.slot, self._denoiser.held, self._model.client)
-                    yield from task.prefill(self._denoiser.held)
+                    result: Result = end.value
+                    return result
+                yield replace(progress, num_removed=len(self.layout.removed))
+                if self.denoiser.is_displaced:
+                    model.slots.hold(self.slot, self.denoiser.held, model.client)
+                    yield from self.prefill(self.denoiser.held)
+
+    def prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
+        """See `prefill`; returns how many tokens the slot lacked. If some are left, the limits are over."""
+        num_decoded = yield from prefill(self.denoiser, self.slot, prompt_ids, self.speed, self.limits)
+        return len(prompt_ids) - self.num_kept if num_decoded is None else num_decoded
+
+    def is_done(self, draft: Draft) -> bool:
+        """The draft after the passes so far meets the stop criteria."""
+        return self.stop.ending(draft, self.costs.num_passes) is not None
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
         text = b""
         length = len(draft.confidence)
-        num_removed = len(self.task.layout.removed)
-        for number, token in enumerate(draft.ids.tolist(), start=1):
-            text += self._model.token_bytes(token)
+        num_removed = len(self.layout.removed)
+        for number in range(1, len(draft.ids) + 1):
+            text += self.stop.decode(draft.ids[number - 1 : number])
             if b"\n" in text[num_removed:].lstrip():
                 length = number
                 break
@@ -382,27 +413,26 @@ class DecodeRun:
 
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and the costs of the request so far."""
-        num_prompt = len(self.task.layout.prompt_ids)
-        costs = self._costs
-        limits = self.task.limits
-        is_late = costs.num_passes >= limits.early_stop_passes or limits.is_over()
+        num_prompt = len(self.layout.prompt_ids)
+        costs = self.costs
+        is_late = costs.num_passes >= self.limits.early_stop_passes or self.limits.is_over()
         interruption = Ending.DEADLINE if is_late else Ending.CONTEXT
         return FillResult(
-            model=self._model.spec.name,
+            model=self.spec.name,
             candidates=candidates,
             rejections=rejections,
-            canvas_length=limits.canvas_length,
+            canvas_length=self.limits.canvas_length,
             steps=costs.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=num_prompt,
             cached_tokens=max(0, num_prompt - costs.num_prefilled),
             timings=costs.timings(),
-            decoder=self._name,
-            slot=self.task.slot,
-            ending=self.task.stop.ending(best, costs.num_passes) or interruption,
+            decoder=self.decoder,
+            slot=self.slot,
+            ending=self.stop.ending(best, costs.num_passes) or interruption,
             num_blocks=costs.num_blocks,
             canvas_tokens=costs.canvas_tokens,
-            slot_tokens=len(self._denoiser.held),
+            slot_tokens=len(self.denoiser.held),
         )
 
 

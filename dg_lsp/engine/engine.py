@@ -20,7 +20,7 @@ from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, SlotState, warm_up
+from dg_lsp.engine.decode_run import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, mapped
 from dg_lsp.engine.gaps import GapsFill
@@ -197,7 +197,7 @@ class LocalEngine(Engine):
             selection = self._selection(request, model, layout)
             if deadline is None:
                 deadline = request.deadline_from(time.monotonic(), self.settings)
-        attempts: list[tuple[DecodeRun, Draft, Verdict]] = []
+        attempts: list[tuple[DecodeTask, Draft, Verdict]] = []
         rankings: list[tuple[Candidate, ...]] = []
         rejections: list[Rejection] = []
         for decoder in selection.decoders(wanted):
@@ -205,7 +205,7 @@ class LocalEngine(Engine):
                 decoder_layout = layout.in_prompt() if decoder.needs_causal_head else layout
                 limits = selection.limits(request, self.settings, decoder, deadline, decoder_layout)
                 repetition = self._repetition(request, model, layout)
-                run = DecodeRun(
+                task = DecodeTask.of(
                     model,
                     decoder,
                     decoder_layout,
@@ -215,16 +215,16 @@ class LocalEngine(Engine):
                     repetition=repetition,
                     slot=request.slot,
                 )
-            drafts = yield from run.drafts()
+            drafts = yield from task.drafts()
             with costs.stage("postprocess"):
-                judged = [(run, draft, self._judge(draft, run, request)) for draft in drafts]
+                judged = [(task, draft, self._judge(draft, task, request)) for draft in drafts]
                 ranking, refused = rank(verdict for _, _, verdict in judged)
             attempts += judged
             rankings.append(ranking)
             rejections += refused
         candidates = merge(rankings)
-        best_run, best_draft, _ = next((attempt for attempt in attempts if attempt[2] in candidates[:1]), attempts[0])
-        result = best_run.result(best_draft, candidates[: request.num_candidates], tuple(rejections))
+        best_task, best_draft, _ = next((attempt for attempt in attempts if attempt[2] in candidates[:1]), attempts[0])
+        result = best_task.result(best_draft, candidates[: request.num_candidates], tuple(rejections))
         return result.confident(request.min_confidence(self.settings))
 
     def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
@@ -298,14 +298,14 @@ class LocalEngine(Engine):
         decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
         costs = RequestCosts()
         with costs.stage("prompt"):
-            run = _chat_run(request, model, decoder, deadline, costs)
+            task = _chat_task(request, model, decoder, deadline, costs)
         is_thinking = model.spec.is_thinking
         (draft, *_) = yield from mapped(
-            run.drafts(),
+            task.drafts(),
             lambda progress: progress if is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
         )
         if draft.is_empty:
-            return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
+            return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
         most = request.max_tokens
         if len(draft.ids) > most:  # an end token after the cut is not the end of the answer
             draft = replace(draft, ids=draft.ids[:most], confidence=draft.confidence[:most], is_ended=False)
@@ -314,7 +314,7 @@ class LocalEngine(Engine):
             text = model.decode(draft.ids).decode("utf-8", "replace")
         else:
             thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
-        result = run.result(draft, (Candidate(text, draft.score),), ())
+        result = task.result(draft, (Candidate(text, draft.score),), ())
         return replace(result, thought=thought, output_tokens=min(result.output_tokens, most))
 
     @override
@@ -361,16 +361,16 @@ class LocalEngine(Engine):
     def close(self) -> None:
         self._model.denoiser.close()
 
-    def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Verdict:
-        stop = run.task.stop
+    def _judge(self, draft: Draft, task: DecodeTask, request: FillRequest) -> Verdict:
+        stop = task.stop
         is_begun = not draft.is_empty and stop.is_spelled(draft.ids)
         if not (is_begun or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
         verdict = request.judge(stop.shown_bytes(draft), draft.score, self.settings)
         if isinstance(verdict, Rejection):
             return verdict
-        ending = stop.ending(draft, run.task.costs.num_passes) or Ending.CONTEXT
-        return replace(verdict, confidence=run.confidence(draft), is_cut=ending.is_cut)
+        ending = stop.ending(draft, task.costs.num_passes) or Ending.CONTEXT
+        return replace(verdict, confidence=task.confidence(draft), is_cut=ending.is_cut)
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -> Layout:
@@ -380,10 +380,10 @@ def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
 
 
-def _chat_run(
+def _chat_task(
     request: ChatRequest, model: EngineModel, decoder: DecoderName, deadline: float, costs: RequestCosts
-) -> DecodeRun:
-    """The run of a decoder for a conversation, or for a text that is continued."""
+) -> DecodeTask:
+    """The work of a decoder for a conversation, or for a text that is continued."""
     if request.ignores_end:
         model = replace(model, spec=replace(model.spec, end_ids=()))
     spec = model.spec
@@ -407,7 +407,7 @@ def _chat_run(
         is_stopped=request.is_stopped,
         max_length=max_length,
     )
-    return DecodeRun(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
+    return DecodeTask.of(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
 
 
 def _following(

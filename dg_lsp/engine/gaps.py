@@ -38,7 +38,7 @@ from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.gaps import STAND_IN, Gap
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import Step, denoise_together
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel
+from dg_lsp.engine.decode_run import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import join_scores
 from dg_lsp.engine.request import FillRequest, Priority, Replacement, RewriteRequest, RewriteResult, Verdict
@@ -240,7 +240,7 @@ class GapsFill(RangeTask):
         while first < len(self._request.gaps):
             layout, last = self._group(first)
             if layout is not None and self._model is not None:
-                steps = self._costs.relay(self._fill_together(self._model, layout, first))
+                steps = self._fill_together(self._model, layout, first)
             else:
                 steps = self._fill_one(first)
             yield from mapped(steps, partial(replace, block=block))
@@ -287,10 +287,13 @@ class GapsFill(RangeTask):
     def _fill_together(self, model: EngineModel, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
         """Canvases with all gaps of the group, each with another length of the gaps; each gap takes the best fill."""
         limits = Limits(model.spec.longest_block, model.spec.longest_block, None, deadline=self._deadline)
-        costs = self._costs
-        run = DecodeRun(model, DecoderName.INFILL, layout.layout, limits, costs, seed=self._request.seed)
-        task = run.task
-        canvases = layout.canvases(model.spec, task.rng)
+        task = DecodeTask.of(model, DecoderName.INFILL, layout.layout, limits, self._costs, seed=self._request.seed)
+        return task.running(self._settle(task, layout, first))
+
+    def _settle(self, task: DecodeTask, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
+        costs = task.costs
+        limits = task.limits
+        canvases = layout.canvases(task.spec, task.rng)
         yield from task.prefill(layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
         states = denoise_together(
@@ -300,7 +303,7 @@ class GapsFill(RangeTask):
             steps = state
             costs.num_passes += 1
             yield _shown(layout, steps, costs.num_passes)
-        end_ids = frozenset(model.spec.end_ids)
+        end_ids = frozenset(task.spec.end_ids)
         scores = [[0.0] * layout.num_gaps for _ in steps]
         if not limits.is_over():
             scores = join_scores(task, steps, lambda step: layout.gaps(step.frozen))
@@ -312,14 +315,14 @@ class GapsFill(RangeTask):
                     for step, joins in zip(steps, scores, strict=True)
                 ]
                 drafts.sort(key=lambda draft: -draft.score)
-                self._take_best(first + number, [self._judge(run, draft, first + number) for draft in drafts])
+                self._take_best(first + number, [self._judge(task, draft, first + number) for draft in drafts])
 
-    def _judge(self, run: DecodeRun, draft: Draft, number: int) -> Verdict:
+    def _judge(self, task: DecodeTask, draft: Draft, number: int) -> Verdict:
         if not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
         fill = FillRequest(*self._text.opened(number, number))
-        verdict = fill.judge(run.task.stop.decode(draft.ids), draft.score, self._settings)
-        return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
+        verdict = fill.judge(task.stop.decode(draft.ids), draft.score, self._settings)
+        return replace(verdict, confidence=task.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self) -> RewriteResult:
         pairs = zip(self._request.gaps, self._text.verdicts, strict=True)

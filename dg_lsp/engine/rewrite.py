@@ -12,7 +12,7 @@ from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel
+from dg_lsp.engine.decode_run import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
@@ -153,23 +153,22 @@ class Rewrite(RangeTask):
                 layout = layout.in_prompt()
                 length = 0
             limits = Limits(length, longest, None, deadline=self._deadline)
-            run = DecodeRun(model, decoder, layout, limits, self._costs, seed=seed)
+            task = DecodeTask.of(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
-            return (yield from self._from_nothing(run, prompt))
-        return (yield from self._costs.relay(self._from_selection(run, prompt)))
+            return (yield from self._from_nothing(task, prompt))
+        return (yield from task.running(self._from_selection(task, prompt)))
 
-    def _from_nothing(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
+    def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """An open canvas after the instruction; the answer begins with the selection's indentation."""
-        (draft, *_) = yield from run.drafts()
-        is_whole = draft.is_ended or not run.task.limits.is_over()
+        (draft, *_) = yield from task.drafts()
+        is_whole = draft.is_ended or not task.limits.is_over()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        text = indentation.encode() + run.task.stop.shown_bytes(draft)
-        return RewriteAttempt(text, draft.score, run.confidence(draft), is_whole)
+        text = indentation.encode() + task.stop.shown_bytes(draft)
+        return RewriteAttempt(text, draft.score, task.confidence(draft), is_whole)
 
-    def _from_selection(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
+    def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """A canvas that begins as the selection, with a share of the tokens replaced by noise."""
         model = self._model
-        task = run.task
         selection = prompt.selection
         strength = self._request.strength
         # blanks that stand in the layout's head
@@ -188,7 +187,7 @@ class Rewrite(RangeTask):
             if task.limits.is_over() and step.stop is None:
                 return UNFINISHED
         text = selection[:num_frozen].encode() + model.tokenizer.decode(draft.ids)
-        return RewriteAttempt(text, draft.score, run.confidence(draft))
+        return RewriteAttempt(text, draft.score, task.confidence(draft))
 
     def _judge(self, attempt: RewriteAttempt) -> Verdict:
         if not attempt.is_whole:

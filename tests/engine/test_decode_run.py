@@ -76,21 +76,6 @@ def test_frozen_head_is_no_part_of_the_repeated_fill():
     assert predicted(denoiser, [MASK, MASK]) == [[5, 50]]
 
 
-def test_slot_is_restored_only_after_another_request_has_used_the_model():
-    model = Constant()
-    shared = EngineModel.of(model, ByteTokenizer())
-    first, second = (RequestDenoiser(shared, RequestCosts()) for _ in range(2))
-    first.prefill(0, PROMPT)
-    first.extend(0, token_ids([7]))
-    predicted(first, [MASK])
-    assert model.held == [PROMPT.tolist()]
-    second.prefill(0, PROMPT[:3])
-    predicted(first, [MASK])
-    assert model.held[2:] == [[*PROMPT.tolist(), 7]]
-    second.extend(0, token_ids([8]))
-    assert model.held[3:] == [PROMPT[:3].tolist()]
-
-
 def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently_used():
     slots, prompts = KVSlots(2), (token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6]))
     first, second = [slots.choose(prompt) for prompt in prompts]
@@ -112,7 +97,7 @@ def test_prompt_of_another_client_is_neither_kept_nor_counted():
     assert slots.num_shared(0, PROMPT, "a") == len(PROMPT)
     assert slots.num_shared(0, PROMPT, "b") == 0
     theirs.prefill(0, PROMPT)
-    predicted(mine, [MASK])
+    mine.prefill(0, PROMPT)
     assert model.held == [PROMPT.tolist(), [], PROMPT.tolist(), [], PROMPT.tolist()]
 
 

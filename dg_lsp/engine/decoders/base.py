@@ -5,21 +5,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, OPEN, Canvas, Flags, Layout, TokenIds, among
 from dg_lsp.canvas.prompt_format import GAP_LENGTHS, num_frozen
-from dg_lsp.canvas.spec import DecoderName, ModelSpec, Sampling
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Passes, is_whole
 from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import Cell, Ending, FillRequest, Frame, Priority, Timings
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 from dg_lsp.settings import CompletionSettings
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.decode_run import DecodeTask
 
 Value = TypeVar("Value")
 Changed = TypeVar("Changed")
@@ -393,51 +395,10 @@ def prefill(
     return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeTask:
-    """One request as every decoder sees it."""
-
-    denoiser: Passes
-    slot: int  # of the KV cache
-    layout: Layout
-    limits: Limits
-    stop: StopCriteria
-    rng: np.random.Generator
-    costs: RequestCosts = field(default_factory=RequestCosts)
-    repetition: Repetition | None = None
-    num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
-    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model's, in the request's prompt format."""
-        return self.denoiser.spec
-
-    @property
-    def sampling(self) -> Sampling:
-        """The model's, which must have a canvas."""
-        assert self.spec.sampling is not None
-        return self.spec.sampling
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of prompt and fill together that a canvas may follow."""
-        return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
-
-    def prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
-        """See `prefill`; returns how many tokens the slot lacked. If some are left, the limits are over."""
-        num_decoded = yield from prefill(self.denoiser, self.slot, prompt_ids, self.speed, self.limits)
-        return len(prompt_ids) - self.num_kept if num_decoded is None else num_decoded
-
-    def is_done(self, draft: Draft) -> bool:
-        """The draft after the passes so far meets the stop criteria."""
-        return self.stop.ending(draft, self.costs.num_passes) is not None
-
-
 class Decoder(ABC):
     """One way to decode, for one request."""
 
-    def __init__(self, task: DecodeTask) -> None:
+    def __init__(self, task: "DecodeTask") -> None:
         self._task = task
         self._end_ids = frozenset(task.spec.end_ids)
 

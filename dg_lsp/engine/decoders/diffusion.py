@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
@@ -12,7 +13,10 @@ from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decoders.autoregressive import RemovedTextDecoder
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress, gap_of, gap_slice
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of, gap_slice
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.decode_run import DecodeTask
 
 Drafts = tuple[Draft, ...]
 JOIN_TOKENS = 4  # tokens after the gap that are predicted again for each candidate
@@ -171,7 +175,7 @@ class InfillDecoder(DiffusionDecoder):
 
 
 def join_scores(
-    task: DecodeTask, steps: Sequence[Step], gaps_of: Callable[[Step], Sequence[slice]]
+    task: "DecodeTask", steps: Sequence[Step], gaps_of: Callable[[Step], Sequence[slice]]
 ) -> list[list[float]]:
     """How well the first known tokens after each fill follow it, from one pass in which they are noise.
 
@@ -195,7 +199,7 @@ def join_scores(
     ]
 
 
-def _joined(task: DecodeTask, step: Step, gaps: Sequence[slice]) -> tuple[TokenIds, list[int]]:
+def _joined(task: "DecodeTask", step: Step, gaps: Sequence[slice]) -> tuple[TokenIds, list[int]]:
     """The canvas with only the shown part of each fill, and where the fills end in it."""
     parts: list[TokenIds] = []
     ends: list[int] = []
