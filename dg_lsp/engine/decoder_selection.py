@@ -14,11 +14,13 @@ from functools import partial
 import numpy as np
 
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
+from dg_lsp.canvas.prompt_format import GAP_LENGTHS, num_frozen
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.decoders.base import Limits, canvas_length, early_stop_ms
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.decoders.base import Limits
+from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
 CAUSAL_TOKENS = (1, 8)
@@ -222,6 +224,44 @@ class DecoderSelection:
             length = longest if is_text else canvas_length(self.spec, 1 if is_line else None)
             ms += row.canvases * costs.predict(length)
         return ms / row.hits
+
+
+def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
+    """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline.
+
+    The setting is for automatic completions: a user who requests some waits for them, and they do not depend on the
+    costs that were measured at load.
+    """
+    wanted = request.early_stop_ms
+    if wanted is None:
+        wanted = 0.0 if request.priority is Priority.INVOKED else settings.early_stop_ms
+    return wanted if wanted and deadline < math.inf else math.inf
+
+
+def canvas_length(
+    spec: ModelSpec,
+    max_lines: int | None,
+    layout: Layout = OPEN,
+    decoder: DecoderName = DecoderName.DIFFUSION,
+) -> int:
+    """Tokens of a canvas: the spec's, or else the model's shortest for so many lines and the frozen tokens.
+
+    Raises:
+        RequestError: it has no room for a fill.
+    """
+    if spec.block_length:
+        return spec.block_length
+    wanted = spec.canvas_length
+    frozen = num_frozen(layout)
+    if 0 < wanted <= frozen:
+        raise RequestError(
+            f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"
+        )
+    if decoder is DecoderName.INFILL:
+        least = frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
+    else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
+        least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
+    return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
 
 
 def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:

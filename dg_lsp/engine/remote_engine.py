@@ -15,13 +15,13 @@ from typing_extensions import override
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, prompt_of
-from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind
-from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, early_stop_ms, meets_stop_criteria
+from dg_lsp.engine.decoder_selection import early_stop_ms
+from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, meets_stop_criteria
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import (
@@ -88,11 +88,11 @@ class RemoteEngine(Engine):
             return FillResult.unfinished()
         watch = RequestCosts()
         with watch.stage("prompt"):
-            selection = DecoderSelection(spec=self.spec, costs=None, kind=PositionKind.TEXT)
             seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
             if deadline is None:
                 deadline = time.monotonic() + seconds
-            limits = selection.limits(request, self.settings, DecoderName.AUTOREGRESSIVE, deadline)
+            max_tokens = self.settings.max_tokens if request.max_tokens is None else request.max_tokens
+            limits = Limits(0, max_tokens, request.line_limit, deadline=deadline)
             size = self.spec.max_prompt_tokens
             prompt = prompt_of(request.snapshot, request.offset, size, PREFIX_SHARE)
             max_chars = int(SNIPPETS_SHARE * size * CHARS_PER_TOKEN)
