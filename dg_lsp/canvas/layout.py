@@ -121,7 +121,6 @@ class TokenIndex:
         return token_ids(np.concatenate([*prefixes, self._between(text, text + _HIGHEST)]))
 
     def _between(self, first: bytes, last: bytes) -> TokenIds:
-        """The tokens from `first` to `last` in the order of their bytes, both included."""
         return self._ids[bisect_left(self._pieces, first) : bisect_right(self._pieces, last)]
 
 

@@ -156,7 +156,6 @@ def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
 
 
 def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
-    """The first lines of a snippet that fit, or no tokens."""
     if room < MIN_ROOM:
         return NOTHING
     if len(chunk.text) > room * TOKEN_CHARS:
@@ -214,7 +213,6 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
 
 
 def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:
-    """Snippets in the model's format, as many as fit with the file's own path, or no tokens; shape (N,)."""
     if not prompt.snippets.chunks:
         return NOTHING
 
@@ -355,7 +353,6 @@ _QUESTION = "\U000f1e58"
 
 
 def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:
-    """What the chat template writes before and after a single question."""
     before, mark, after = rendered((Turn(Role.USER, _QUESTION),), tokenizer, spec).partition(_QUESTION)
     if not mark:
         raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")

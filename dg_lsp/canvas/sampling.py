@@ -58,7 +58,6 @@ def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) 
 
 
 def _refusal(name: str, spec: ModelSpec) -> str:
-    """Why an option does not apply to a model; empty if it does."""
     if name == "thinking":
         return "" if can_think(spec) else "whose chat template has no thinking"
     if name == "prompt_attention":
@@ -75,7 +74,6 @@ def _refusal(name: str, spec: ModelSpec) -> str:
 
 
 def _problem(name: str, value: Any, spec: ModelSpec) -> str:
-    """What is wrong with a value for a model; empty if the model takes it."""
     sampling = spec.sampling
     if name == "confidence_threshold" and isinstance(sampling, MaskSampling) and not 0 < value <= 1:
         return f"is a probability for {spec.name}: set it above 0 and to at most 1"

@@ -178,7 +178,6 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
 
 
 def _answered(record: AuditRecord, result: FillResult | RewriteResult) -> AuditRecord:
-    """The record with the answer's outcome and costs."""
     reason = result.reason
     record = replace(
         record,

@@ -17,8 +17,6 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """A fill, and the text around its cursor."""
-
     key: tuple[object, ...]  # what else the fill depends on
     offset: int
     before: str

@@ -287,7 +287,6 @@ class RequestDenoiser:
         return self.model.slots.user is not self and self.num_there == WHOLE_PROMPT
 
 
-
 def _leftmost_masks(is_mask: Flags) -> range:
     """The consecutive masks from the first one on; empty, at 0, without a mask."""
     first = int(is_mask.argmax())

@@ -383,7 +383,6 @@ def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -
 def _chat_task(
     request: ChatRequest, model: EngineModel, decoder: DecoderName, deadline: float, costs: RequestCosts
 ) -> DecodeTask:
-    """The work of a decoder for a conversation, or for a text that is continued."""
     if request.ignores_end:
         model = replace(model, spec=replace(model.spec, end_ids=()))
     spec = model.spec

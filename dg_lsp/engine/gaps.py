@@ -68,7 +68,6 @@ class GapsLayout:
 
     @property
     def _num_frozen(self) -> int:
-        """Frozen tokens, at least."""
         return num_frozen(self.layout) + sum(map(len, self.between))
 
     def fits(self, spec: ModelSpec) -> bool:
@@ -95,7 +94,6 @@ class GapsLayout:
         ]
 
     def _canvas(self, size: int, length: int, spec: ModelSpec, rng: np.random.Generator) -> Canvas:
-        """A canvas of at most `length` tokens with gaps of `size` tokens."""
         num_known = len(self.layout.head_ids) + sum(map(len, self.between))
         tail = self.layout.tail_ids[: max(0, length - num_known - self.num_gaps * size)]
         parts, flags = [self.layout.head_ids], [np.ones(len(self.layout.head_ids), np.bool_)]
@@ -269,7 +267,6 @@ class GapsFill(RangeTask):
         return gaps_layout(prompt, self._text.between(first, last), model.tokenizer, model.spec)
 
     def _fill_one(self, number: int) -> Generator[Progress, None, None]:
-        """A completion where the gap is."""
         snapshot, offset = self._text.opened(number, number)
         decoder = None if self._model is not None else self._request.decoder
         seed = self._request.seed
@@ -279,7 +276,6 @@ class GapsFill(RangeTask):
         self._take_best(number, result.candidates or rejections)
 
     def _take_best(self, number: int, verdicts: Sequence[Verdict]) -> None:
-        """Puts the first candidate into the gap that is good there."""
         for verdict in verdicts:
             if self._text.take(number, verdict, self._settings):
                 return

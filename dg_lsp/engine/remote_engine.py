@@ -250,7 +250,6 @@ def _is_cut(text: str, answer: RemoteAnswer, limits: Limits) -> bool:
 
 
 def _check_sampler(request: FillRequest | RewriteRequest | ChatRequest) -> None:
-    """Raises `OptionError` for a sampler option."""
     for name in request.sampler.values:
         raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
 

@@ -146,7 +146,6 @@ class BufferTokens:
 
 
 def _overridden(prediction: Prediction, matches: Iterable[tuple[int, RepetitionMatch]]) -> Prediction:
-    """The prediction with the token of a match at each of these positions."""
     argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
     confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
     for at, match in matches:

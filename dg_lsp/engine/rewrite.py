@@ -122,7 +122,6 @@ class Rewrite(RangeTask):
         )
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
-        """A fill of at most as many lines where the range was."""
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
@@ -159,7 +158,6 @@ class Rewrite(RangeTask):
         return (yield from task.running(self._from_selection(task, prompt)))
 
     def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
-        """An open canvas after the instruction; the answer begins with the selection's indentation."""
         (draft, *_) = yield from task.drafts()
         is_whole = draft.is_ended or not task.limits.is_over()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
@@ -167,7 +165,6 @@ class Rewrite(RangeTask):
         return RewriteAttempt(text, draft.score, task.confidence(draft), is_whole)
 
     def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
-        """A canvas that begins as the selection, with a share of the tokens replaced by noise."""
         model = self._model
         selection = prompt.selection
         strength = self._request.strength

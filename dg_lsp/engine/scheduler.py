@@ -397,7 +397,6 @@ class Scheduler:
         return True
 
     def _end(self, job: Job) -> None:
-        """Closes a job, and queues what may be needed after it."""
         job.close()
         is_answered = not job.future.cancelled() and job.future.exception() is None
         if is_answered and isinstance(job.request, FillRequest):
@@ -429,7 +428,6 @@ class Scheduler:
         return Job(following, settings) if self._cache.find(following) is None else None
 
     def _is_interrupted(self, job: Job) -> bool:
-        """Pauses the job where a more urgent one waits."""
         if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
             return False
         self._close_done()
@@ -441,7 +439,6 @@ class Scheduler:
         return is_outranked
 
     def _close_done(self) -> None:
-        """Closes interrupted jobs that were cancelled."""
         with self._changed:
             done = self._queue.pop_done()
         for job in done:

@@ -193,7 +193,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
         Snippet(SnippetSource.EDITS, "b.py", "b = 2"),
         Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
     )
-    prompt = replace(PROMPT, snippets=Snippets(chunks, 0.5))
+    prompt = replace(PROMPT, snippets=Snippets(chunks))
     layout = fill_layout(prompt)
     shown = spelled(layout.prompt_ids)
     assert shown.startswith(
@@ -208,7 +208,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
 
 def test_snippets_leave_room_for_the_file():
     chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
-    prompt = replace(PROMPT, prefix="p" * 900 + "\n", snippets=Snippets(chunks, 0.25))
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", snippets=Snippets(chunks))
     layout = fill_layout(prompt, 1200)
     assert len(layout.prompt_ids) <= 1200
     assert "ppp" in spelled(layout.prompt_ids)

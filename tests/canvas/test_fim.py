@@ -94,11 +94,6 @@ EVERY = replace(
 )
 
 
-def test_an_empty_format_name_keeps_the_format_of_the_model():
-    assert in_format(EVERY, "") == EVERY
-    assert in_format(EVERY, "fim") == EVERY
-
-
 @pytest.mark.parametrize("name", [name for name in PromptFormat if name != "fim"])
 def test_another_format_drops_the_expectations_of_the_models_own_format(name):
     spec = in_format(EVERY, name.value)
@@ -174,14 +169,6 @@ def test_snippets_precede_the_sentinels_of_a_model_with_a_file_separator():
     files = [text_of(ids[a + 1 : b]) for a, b in pairwise([*marks, begin])]
     assert files == ["pkg/a.py\ndef a():\n    ...\n", "pkg/b.py\nb = 2\n", "pkg/x.py\n"]
     assert text_of(ids[begin : ids.index(SUFFIX_ID)]) == "x = "
-
-
-@pytest.mark.parametrize("spec", [MASK_SPEC, REPO_SPEC], ids=["inside", "before"])
-def test_text_before_the_cursor_includes_the_snippets(spec):
-    layout = fim_layout(prompt(*CHUNKS), TOKENIZER, spec, 1000)
-    assert text_of(layout.before_ids).endswith("pkg/x.py\nx = ")
-    assert text_of(layout.before_ids).count("def a()") == 1
-    assert text_of(layout.after_ids) == "\n"
 
 
 def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():

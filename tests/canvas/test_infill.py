@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
 from dg_lsp.canvas.layout import Layout, token_ids
-from dg_lsp.canvas.prompt_format import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, shared_length
+from dg_lsp.canvas.prompt_format import PREFIX_TAIL, gap_lengths, infill_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 
@@ -63,27 +63,3 @@ LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
 )
 def test_gap_lengths_leave_room_for_the_suffix(layout, length, spec, gaps):
     assert gap_lengths(layout, length, spec) == gaps
-
-
-@pytest.mark.parametrize(("length", "num_canvases", "shared"), [(64, 4, 64), (128, 4, 64), (128, 1, 128)])
-def test_all_canvases_fit_into_one_pass(length, num_canvases, shared):
-    assert shared_length(LONG, length, num_canvases) == shared
-
-
-@pytest.mark.parametrize(
-    ("layout", "gap", "most", "doubled"),
-    [
-        pytest.param(LONG, 8, 64, 16, id="twice as long"),
-        pytest.param(LONG, 32, 64, 48, id="up to the longest canvas"),
-        pytest.param(LONG, 32, 40, 40, id="up to the limit"),
-        pytest.param(LONG, 48, 64, None, id="no room"),
-        pytest.param(LAST, 32, 64, 56, id="no suffix"),
-    ],
-)
-def test_a_gap_doubles_as_far_as_it_fits(layout, gap, most, doubled):
-    assert grown(gap, layout, SPEC, most) == doubled
-
-
-@pytest.mark.parametrize(("gap", "length"), [(16, 32), (17, 64), (60, 64)])
-def test_a_gap_is_filled_in_the_shortest_canvas_that_has_room_for_it(gap, length):
-    assert canvas_of(gap, LONG, SPEC) == length

@@ -31,23 +31,6 @@ def test_a_canvas_has_no_more_tail_than_there_is(length, size):
     assert len(LAYOUT.canvas(2, MASK_SPEC, np.random.default_rng(0), length=length).canvas_ids) == size
 
 
-def test_the_gap_is_noise_between_frozen_positions():
-    rngs = map(np.random.default_rng, (0, 1))
-    first, second = (LAYOUT.canvas(64, UNIFORM_SPEC, rng, length=80).canvas_ids for rng in rngs)
-    assert first[:2].tolist() == second[:2].tolist() == [20, 21]
-    assert first[-3:].tolist() == second[-3:].tolist() == [30, 31, 32]
-    assert first[2:-3].tolist() != second[2:-3].tolist()
-    assert first.max() < UNIFORM_SPEC.vocab_size
-
-
-def test_causal_decoding_has_the_head_in_the_prompt():
-    assert LAYOUT.in_prompt().prompt_ids.tolist() == [9, 8, 20, 21]
-    assert len(LAYOUT.in_prompt().tail_ids) == len(LAYOUT.in_prompt().head_ids) == 0
-    assert LAYOUT.num_known == LAYOUT.in_prompt().num_known == 4
-    bare = Layout(token_ids([9]))
-    assert bare.in_prompt() is bare
-
-
 MASK = MASK_SPEC.sampling.mask_id
 IDS = token_ids(range(20, 60))
 

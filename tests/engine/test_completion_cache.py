@@ -97,13 +97,6 @@ def test_fill_without_candidates_is_not_kept():
     assert cache.find(at("x = ")) is None
 
 
-def test_oldest_fill_goes_first():
-    cache = CompletionCache(capacity=2)
-    for name in "abc":
-        cache.keep(at("x", uri=f"file:///{name}"), result("y"))
-    assert [bool(cache.find(at("x", uri=f"file:///{name}"))) for name in "abc"] == [False, True, True]
-
-
 def test_text_far_away_may_change():
     cache, far = CompletionCache(), "#" * 20_000 + "\n"
     cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))

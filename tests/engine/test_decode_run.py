@@ -49,17 +49,6 @@ def predicted(denoiser, *canvases):
     return [prediction.argmax_ids.tolist() for prediction in predictions]
 
 
-def test_causal_pass_is_overridden_after_the_end_of_the_prompt():
-    denoiser = repeating(Layout(PROMPT))
-    denoiser.prefill(0, PROMPT[:-2])
-    assert denoiser.extend(0, PROMPT[-2:]).argmax_ids.tolist() == [50, 4]
-    prediction = denoiser.extend(0, token_ids([4, 7]))
-    assert prediction.argmax_ids.tolist() == [5, 50]
-    assert prediction.sampled_ids.tolist() == [5, 50]
-    assert prediction.confidence[1] == np.float32(0.4)
-    assert prediction.sampled_confidence.tolist() == prediction.confidence.tolist()
-
-
 def test_canvas_is_overridden_from_its_leftmost_mask_on():
     denoiser = repeating(Layout(PROMPT))
     denoiser.prefill(0, PROMPT)

@@ -72,11 +72,6 @@ def test_only_decoders_that_the_model_can_run_are_selected():
     assert selection(has_causal_head=False).choose() is DecoderName.DIFFUSION
 
 
-def test_without_costs_a_model_with_a_canvas_runs_diffusion():
-    for spec, decoder in ((MASK_SPEC, DecoderName.DIFFUSION), (CAUSAL_SPEC, DecoderName.AUTOREGRESSIVE)):
-        assert select(spec, None, PositionKind.BLOCK).choose() is decoder
-
-
 @pytest.mark.parametrize(
     ("spec", "costs", "decoder"),
     [
@@ -91,11 +86,6 @@ def test_without_costs_a_model_with_a_canvas_runs_diffusion():
 )
 def test_costs_decide_for_texts_too(spec, costs, decoder):
     assert select(spec, costs, PositionKind.TEXT).choose() is decoder
-
-
-@pytest.mark.parametrize("kind", PositionKind)
-def test_a_drafter_is_speculative_at_every_position_of_a_gpu(kind):
-    assert select(DRAFTER, GPU, kind).choose() is DecoderName.SPECULATIVE
 
 
 @pytest.mark.parametrize(
@@ -140,15 +130,6 @@ def test_named_decoder_is_kept():
 )
 def test_kind_of_a_cursor_position(text, max_lines, kind):
     assert PositionKind.of(Cursor.at(text.replace("|", ""), text.index("|")), max_lines) is kind
-
-
-def test_costs_between_and_beyond_the_measured_points():
-    assert CPU.extend(1) == 2.0
-    assert CPU.extend(4.5) == pytest.approx(5.0)
-    assert CPU.predict(64) == pytest.approx(41.0)
-    assert CPU.predict(1) == pytest.approx(11.0)
-    assert StepCosts().extend(1) == float("inf")
-    assert StepCosts(canvas=((8, 4.0),)).predict(32) == 4.0
 
 
 class Clocked(ScriptedDenoiser):

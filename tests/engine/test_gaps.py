@@ -141,12 +141,6 @@ def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before
     assert applied(result, source) == "def f():\n    x = 1\n    print(injected, x)\n    return injected\n"
 
 
-def test_names_that_were_unbound_in_a_text_that_did_not_parse_are_no_fault_of_the_fill():
-    source = "def f():\n    # TODO: log\n\nprint(injected)\n"
-    result = drain(engine_of(ScriptedDenoiser("print(f)")).rewrite(request(source)))
-    assert applied(result, source) == source.replace("# TODO: log", "print(f)")
-
-
 def test_without_any_good_fill_the_rewrite_is_rejected():
     for fill, options, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
         result = drain(engine_of(ScriptedDenoiser(fill), **options).rewrite(request("x = ...\n")))

@@ -230,20 +230,6 @@ def test_any_idle_time_and_a_failure_to_close_the_model_leave_its_thread_alive(s
     assert "hunter2" not in errors
 
 
-def test_a_failure_to_close_the_model_after_its_last_request_is_reported(scheduler_of, capfd):
-    class BadGate(BadEnd, Gate):
-        pass
-
-    denoiser = BadGate("x")
-    scheduler = scheduler_of(denoiser)
-    running = scheduler.submit(ask())
-    assert denoiser.is_inside.wait(TIMEOUT)
-    running.add_done_callback(lambda _: denoiser.go_on.set())
-    scheduler.close()
-    assert denoiser.is_closed
-    assert "ZeroDivisionError in the model thread" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(("kind", "name"), [(CompletionCache, "keep"), (RequestQueue, "pop_done")])
 def test_an_error_of_our_own_ends_neither_the_model_thread_nor_its_requests(
     scheduler_of, capfd, monkeypatch, kind, name

@@ -271,7 +271,6 @@ class StopCriteria:
         return any(stop in text for stop in self.limits.stops if stop)
 
     def _is_full(self, ids: TokenIds) -> bool:
-        """The tokens after the cursor are as many as may be."""
         num_tokens = len(ids)
         limit = self.limits.max_tokens
         if num_tokens < limit or not self.removed:

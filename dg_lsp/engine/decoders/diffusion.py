@@ -72,7 +72,6 @@ class DiffusionDecoder(Decoder):
     def _denoise(
         self, block: int, canvases: Sequence[Canvas], before: Draft = EMPTY
     ) -> Generator[Progress, None, Drafts]:
-        """Drafts of canvases over one prompt, each with the draft before it."""
         task = self._task
         limits = task.limits
         drafts = (before,) * len(canvases)
@@ -96,7 +95,6 @@ class DiffusionDecoder(Decoder):
         return drafts
 
     def _draft(self, gap: Step, before: Draft) -> Draft:
-        """The settled fill of a canvas after the draft before it."""
         settled = gap.num_settled
         # with uniform noise the canvas may hold noise at a settled position
         return before.grow(gap.draft_ids[:settled], gap.confidence[:settled], self._end_ids)
@@ -158,7 +156,6 @@ class InfillDecoder(DiffusionDecoder):
 
     @override
     def _draft(self, gap: Step, before: Draft) -> Draft:
-        """The settled fill of a gap. It ends with the lines that may be shown, and where the gap is full."""
         draft = super()._draft(gap, before)
         is_ended = draft.is_ended or bool(gap.committed.all())
         stop = self._task.stop

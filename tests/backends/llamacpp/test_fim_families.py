@@ -29,7 +29,7 @@ def opened(tmp_path):
 def files(*chunks, repository=""):
     """Code of other files, in prompt order."""
     snippets = tuple(Snippet(SnippetSource.OPEN_FILES, path, code) for path, code in reversed(chunks))
-    return Snippets(snippets, 0.9, repository)
+    return Snippets(snippets, repository)
 
 
 FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>")

@@ -52,12 +52,6 @@ def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(around
     assert engine.spec.prompt_format is PromptFormat.FIM
 
 
-def test_infill_by_name_needs_a_canvas(reciting, ask):
-    engine, _ = reciting("a", replace(MASK_SPEC, sampling=None, canvas_lengths=()))
-    with pytest.raises(RequestError, match="no canvas"):
-        engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
-
-
 @both_noises
 def test_prefix_and_suffix_stay_frozen_in_every_pass(around, spec):
     engine, denoiser, request = around("side * 2", spec)
