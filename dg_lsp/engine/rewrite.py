@@ -1,7 +1,7 @@
 """Rewrites a range of a buffer: by an instruction, from partly kept tokens, or from nothing."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.canvas.chat import has_template
@@ -34,19 +34,7 @@ RETRY_REASONS = (
     Reason.EMPTY,
     Reason.LOW_CONFIDENCE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteAttempt:
-    """The model's text before it is judged."""
-
-    text: bytes
-    score: float
-    confidence: float
-    is_whole: bool = True  # False where the deadline came first
-
-
-UNFINISHED = RewriteAttempt(b"", 0.0, 0.0, is_whole=False)
+UNFINISHED = Rejection(Reason.UNFINISHED)
 
 
 class RangeTask:
@@ -104,11 +92,9 @@ class Rewrite(RangeTask):
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
         request = self._request
-        attempt_rewrite = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
+        attempt = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
         for number in range(MAX_TRIES):
-            attempt = yield from attempt_rewrite(request.seed + number)
-            with self._costs.stage("postprocess"):
-                verdict = self._judge(attempt)
+            verdict = yield from attempt(request.seed + number)
             if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
                 break
         return RewriteResult(
@@ -121,19 +107,19 @@ class Rewrite(RangeTask):
             follows_instructions=has_template(self._model.spec),
         )
 
-    def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
+    def _fill_range(self, seed: int) -> Generator[Progress, None, Verdict]:
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         steps = self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines, decoder=None)
         result = yield from steps
         if not result.candidates:
-            return UNFINISHED if result.reason in (None, Reason.UNFINISHED) else replace(UNFINISHED, is_whole=True)
+            return Rejection(result.reason or Reason.UNFINISHED)
         best = result.candidates[0]
         written = TextStyle.of(snapshot.text).to_model(best.text).encode()
-        return RewriteAttempt(written, best.score, best.confidence)
+        return self._judged(written, best.score, best.confidence)
 
-    def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
+    def _denoise(self, seed: int) -> Generator[Progress, None, Verdict]:
         model = self._model
         request = self._request
         with self._costs.stage("prompt"):
@@ -157,14 +143,15 @@ class Rewrite(RangeTask):
             return (yield from self._from_nothing(task, prompt))
         return (yield from task.running(self._from_selection(task, prompt)))
 
-    def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
+    def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, Verdict]:
         (draft, *_) = yield from task.drafts()
-        is_whole = draft.is_ended or not task.limits.is_over()
+        if task.limits.is_over() and not draft.is_ended:
+            return UNFINISHED
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
         text = indentation.encode() + task.stop.shown_bytes(draft)
-        return RewriteAttempt(text, draft.score, task.confidence(draft), is_whole)
+        return self._judged(text, draft.score, task.confidence(draft))
 
-    def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
+    def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, Verdict]:
         model = self._model
         selection = prompt.selection
         strength = self._request.strength
@@ -184,17 +171,16 @@ class Rewrite(RangeTask):
             if task.limits.is_over() and step.stop is None:
                 return UNFINISHED
         text = selection[:num_frozen].encode() + model.tokenizer.decode(draft.ids)
-        return RewriteAttempt(text, draft.score, task.confidence(draft))
+        return self._judged(text, draft.score, task.confidence(draft))
 
-    def _judge(self, attempt: RewriteAttempt) -> Verdict:
-        if not attempt.is_whole:
-            return Rejection(Reason.UNFINISHED)
-        verdict = self._request.judge(attempt.text, attempt.score, self._settings)
+    def _judged(self, text: bytes, score: float, confidence: float) -> Verdict:
+        with self._costs.stage("postprocess"):
+            verdict = self._request.judge(text, score, self._settings)
         if isinstance(verdict, Rejection):
             return verdict
-        if attempt.confidence < self._settings.min_confidence:
+        if confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
-        return replace(verdict, confidence=attempt.confidence)
+        return replace(verdict, confidence=confidence)
 
 
 def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:
