@@ -28,7 +28,6 @@ class FimFamily:
     prompt: str
     """With the fields `{prefix}` and `{suffix}`."""
     sources: tuple[str, ...]
-    note: str = ""
     repository: str = ""
     """Before the files, with the field `{repository}`."""
     file: str = ""
@@ -37,8 +36,6 @@ class FimFamily:
     """With the fields `{files}` and `{path}`."""
     end: tuple[str, ...] = ()
     """Tokens that end a fill."""
-    temperature: float | None = None
-    """Recommended by the authors; 0: greedy. Completions are greedy for every family."""
     names: tuple[str, ...] = ()
     """Parts of a model's name, lower case with hyphens, that identify the family."""
     architectures: tuple[str, ...] = ()

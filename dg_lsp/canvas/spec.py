@@ -131,7 +131,7 @@ may contain `{path}`, `{code}` and `{repository}`."""
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The format of a fill-in-the-middle prompt. `fim_families.py` has the formats of known families."""
+    """The format of a fill-in-the-middle prompt. `fim_families.toml` has the formats of known families."""
 
     prefix_id: int
     suffix_id: int

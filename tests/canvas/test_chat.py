@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, split_thought
-from dg_lsp.canvas.layout import common_prefix_length, token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
@@ -169,12 +169,6 @@ def test_a_vocabulary_without_a_template_token_is_refused():
         instruct_layout(PROMPT, GemmaLike(specials), SPEC, 2000)
 
 
-def test_a_new_line_keeps_the_prompt_before_it():
-    prefixes = ("a = 1\nb = 2", "a = 1\nb = 2\n")
-    before, after = (fill_layout(replace(PROMPT, prefix=prefix)).prompt_ids for prefix in prefixes)
-    assert spelled(before[: common_prefix_length(before, after)]).endswith("```python\na = 1\n")
-
-
 @pytest.mark.parametrize(
     ("uri", "path"),
     [
@@ -204,14 +198,6 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
     )
     assert layout.prompt_ids.tolist().count(106) == 1
     assert layout.stop == "````"
-
-
-def test_snippets_leave_room_for_the_file():
-    chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
-    prompt = replace(PROMPT, prefix="p" * 900 + "\n", snippets=Snippets(chunks))
-    layout = fill_layout(prompt, 1200)
-    assert len(layout.prompt_ids) <= 1200
-    assert "ppp" in spelled(layout.prompt_ids)
 
 
 def test_messages_follow_each_other_in_the_published_prompt():

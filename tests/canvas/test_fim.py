@@ -201,12 +201,6 @@ def test_no_prompt_exceeds_its_limit(format_, max_tokens):
     assert len(layout_of(given, TOKENIZER, spec, max_tokens).prompt_ids) <= max_tokens
 
 
-@pytest.mark.parametrize("format_", [PromptFormat.PREFIX, PromptFormat.INFILL])
-def test_infill_and_prefix_prompts_begin_with_snippets(format_):
-    layout = layout_of(prompt(*CHUNKS), TOKENIZER, replace(MASK_SPEC, prompt_format=format_), 1000)
-    assert text_of(layout.prompt_ids).startswith("# pkg/a.py\ndef a():")
-
-
 @pytest.mark.parametrize(("language", "comment"), [("go", "//"), ("plaintext", "#")])
 def test_paths_are_comments_of_the_language_or_else_of_the_snippets_language(language, comment):
     assert snippet_text(prompt(*CHUNKS, language=language)).startswith(f"{comment} pkg/a.py\n")

@@ -65,17 +65,6 @@ def test_frozen_head_is_no_part_of_the_repeated_fill():
     assert predicted(denoiser, [MASK, MASK]) == [[5, 50]]
 
 
-def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently_used():
-    slots, prompts = KVSlots(2), (token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6]))
-    first, second = [slots.choose(prompt) for prompt in prompts]
-    assert first != second
-    for slot, prompt in zip((first, second), prompts, strict=True):
-        slots.hold(slot, prompt)
-    assert slots.choose(token_ids([9, 8, 7, 5])) == second
-    assert slots.choose(token_ids([1, 2, 3, 5])) == first
-    assert slots.choose(token_ids([1, 5, 5, 5])) == second
-
-
 def test_prompt_of_another_client_is_neither_kept_nor_counted():
     model = Constant()
     shared = EngineModel.of(model, ByteTokenizer())

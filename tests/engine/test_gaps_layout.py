@@ -52,15 +52,6 @@ def test_a_model_that_follows_instructions_answers_with_the_lines_of_the_gaps(mo
     assert f"    x = {MARK}\n    y = {MARK}, a)\n    z = {MARK}\n" in question
 
 
-def test_lengths_are_tried_that_fit_into_the_longest_canvas_and_into_one_pass():
-    layout, spec = layout_in(PromptFormat.FIM)
-    assert layout.fits(replace(spec, canvas_lengths=(64,)))
-    assert not layout.fits(replace(spec, canvas_lengths=(32,)))
-    assert layout.sizes(replace(spec, canvas_lengths=(64,))) == (4, 8)
-    assert layout.sizes(replace(spec, canvas_lengths=(256,))) == (4, 8, 16)
-    assert layout.sizes(replace(spec, canvas_lengths=(64,), gap_lengths=(6,))) == (6,), "lengths of the model"
-
-
 @pytest.mark.parametrize("longest", [64, 256])
 def test_the_canvases_of_a_pass_have_at_most_as_many_tokens_as_every_runtime_takes(longest):
     prompt = replace(PROMPT, suffix="\n" + "a = 1\n" * 99)

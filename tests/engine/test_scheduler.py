@@ -71,14 +71,6 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
     assert ended.names == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
 
 
-def test_request_of_the_same_priority_does_not_interrupt(busy, ended):
-    scheduler, denoiser, first = busy(script, ask("file:///1.py"))
-    ended(second=scheduler.submit(ask("file:///2.py")), first=first)
-    denoiser.go_on.set()
-    wait_until(lambda: len(ended.names) == 2)
-    assert ended.names == ["first", "second"]
-
-
 def test_newer_rewrite_cancels_an_interrupted_one(busy):
     scheduler, denoiser, stale = busy(script, rewrite())
     typed = scheduler.submit(ask())

@@ -1,6 +1,5 @@
 """Gaps of several lengths between frozen text."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
@@ -134,13 +132,6 @@ def test_typed_character_decodes_one_token(around, ask):
     engine.fill(request)
     result = engine.fill(ask(f"{BEFORE}s|{AFTER}"))
     assert result.prompt_tokens - result.cached_tokens == 1
-
-
-def test_request_past_its_deadline_runs_no_pass(around):
-    engine, denoiser, request = around("side")
-    result = engine.fill(request, deadline=time.monotonic() - 1)
-    assert denoiser.passes == []
-    assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
 
 
 @pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])

@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.spec import DecoderName, PromptCut, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, PromptCut
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.models.metadata import describe
@@ -81,29 +81,6 @@ def test_rewrite_of_a_selection_begins_at_the_cursor(engine_of, ask):
     request = RewriteRequest(ask("x = 1\ntotal = 2\n|").snapshot, 6, 15, strength=0.5)
     drain(engine.rewrite(request))
     assert "x = 1\n" in seen
-
-
-def test_request_past_its_deadline_is_unfinished(engine_of, ask):
-    for decoder in DECODERS:
-        engine, denoiser = engine_of(" return x", spec=SPEC)
-        result = engine.fill(ask("def f(x):\n    ret|\n", decoder=decoder), deadline=0.0)
-        assert denoiser.num_steps == 0
-        assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
-
-
-@pytest.mark.parametrize(
-    ("changes", "cut"),
-    [
-        pytest.param({}, PromptCut.CHARACTER, id="tokens without a known family"),
-        pytest.param({"fim": SPEC.fim}, PromptCut.TOKEN, id="trained with backed-up prompts"),
-        pytest.param({"prompt_format": PromptFormat.PREFIX}, PromptCut.TOKEN, id="without its tokens"),
-        pytest.param({"fim": None, "prompt_format": PromptFormat.PREFIX}, PromptCut.TOKEN, id="prefix only"),
-        pytest.param({"fim": SPEC.fim, "has_causal_head": False}, PromptCut.CHARACTER, id="no causal passes"),
-        pytest.param({"fim": SPEC.fim, "prompt_format": PromptFormat.INFILL}, PromptCut.CHARACTER, id="infill"),
-    ],
-)
-def test_cut_of_a_model(changes, cut):
-    assert replace(MASK_SPEC, **changes).cut is cut
 
 
 @pytest.fixture(scope="module")
