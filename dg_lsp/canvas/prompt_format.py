@@ -40,56 +40,8 @@ PASS_TOKENS = 256
 MAX_LINE_HEAD = 24
 """Frozen tokens of the cursor's line in an answer; the beginning of a longer line goes into the prompt."""
 _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
-_CHARS_PER_TOKEN = 16
+_MAX_CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
-    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
-
-    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
-    """
-
-    before: str
-    opening: str
-    closing: str = ""
-
-
-CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
-"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
-FILL = PromptTemplate(
-    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
-    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
-    opening="<GAP>",
-)
-REWRITE = PromptTemplate(
-    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
-    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
-    opening="<PART>\n",
-    closing="</PART>\n",
-)
-SNIPPETS_HEADING = "Other code, for reference:\n\n"
-
-
-def template_words(prompt: Prompt) -> dict[str, str]:
-    """The words that a `PromptTemplate` takes from a prompt."""
-    path, language = prompt.path or "a file", prompt.language or "text"
-    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
-
-
-def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
-    """One snippet before a question."""
-    code = snippet.text.strip("\n")
-    return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
-
-
-def fence_of(prompt: Prompt) -> str:
-    """A code fence longer than any in the code."""
-    snippets = (chunk.text for chunk in prompt.snippets.chunks)
-    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
-    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
-    return "`" * max(3, longest + 1)
 
 
 MIN_ROOM = 16
@@ -256,7 +208,7 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
     cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)), prompt.lookahead)
     room = max(0, spec.longest_block - num_head - 1)
-    after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
+    after = tokenizer.encode(prompt.suffix[: room * _MAX_CHARS_PER_TOKEN])
     return Layout(
         token_ids(np.concatenate([start, snippets, cached])),
         head_ids=before[cut:],
@@ -293,6 +245,54 @@ def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
     """The model's shortest canvas length that holds the gap and the frozen tokens around it."""
     least = gap + num_frozen(layout)
     return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
+
+    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
+    """
+
+    before: str
+    opening: str
+    closing: str = ""
+
+
+CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
+"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
+FILL = PromptTemplate(
+    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
+    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
+    opening="<GAP>",
+)
+REWRITE = PromptTemplate(
+    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
+    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
+    opening="<PART>\n",
+    closing="</PART>\n",
+)
+SNIPPETS_HEADING = "Other code, for reference:\n\n"
+
+
+def template_words(prompt: Prompt) -> dict[str, str]:
+    """The words that a `PromptTemplate` takes from a prompt."""
+    path, language = prompt.path or "a file", prompt.language or "text"
+    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
+
+
+def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
+    """One snippet before a question."""
+    code = snippet.text.strip("\n")
+    return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
+
+
+def fence_of(prompt: Prompt) -> str:
+    """A code fence longer than any in the code."""
+    snippets = (chunk.text for chunk in prompt.snippets.chunks)
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
+    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    return "`" * max(3, longest + 1)
 
 
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:

@@ -35,7 +35,7 @@ _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
 
 Points = tuple[tuple[int, float], ...]
-"""(tokens, milliseconds), by ascending tokens."""
+"""(tokens, milliseconds), by ascending tokens, at most two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,10 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
 
 
 def _interpolate(points: Points, x: float) -> float:
-    """On the line through the two points next to `x`; at least the cheaper of them."""
+    """On the line through the two measured points; at least the cheaper of them."""
     if len(points) < 2:
         return points[0][1] if points else math.inf
-    after = next((i for i in range(1, len(points)) if x <= points[i][0]), len(points) - 1)
-    (x0, y0), (x1, y1) = points[after - 1 : after + 1]
+    (x0, y0), (x1, y1) = points
     return max(min(y0, y1), y0 + (y1 - y0) * (x - x0) / (x1 - x0))
 
 

@@ -20,7 +20,7 @@ from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_run import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
+from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, mapped
 from dg_lsp.engine.gaps import GapsFill

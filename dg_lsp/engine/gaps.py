@@ -38,7 +38,7 @@ from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.gaps import STAND_IN, Gap
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import Step, denoise_together
-from dg_lsp.engine.decode_run import DecodeTask, EngineModel
+from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import join_scores
 from dg_lsp.engine.request import FillRequest, Priority, Replacement, RewriteRequest, RewriteResult, Verdict

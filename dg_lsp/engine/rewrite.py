@@ -12,7 +12,7 @@ from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
-from dg_lsp.engine.decode_run import DecodeTask, EngineModel
+from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError

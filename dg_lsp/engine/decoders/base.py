@@ -17,7 +17,7 @@ from dg_lsp.engine.request import Cell, Ending, Frame, Timings
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.decode_run import DecodeTask
+    from dg_lsp.engine.decode_task import DecodeTask
 
 Value = TypeVar("Value")
 Changed = TypeVar("Changed")

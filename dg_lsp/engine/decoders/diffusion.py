@@ -16,7 +16,7 @@ from dg_lsp.engine.decoders.autoregressive import RemovedTextDecoder
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of, gap_slice
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.decode_run import DecodeTask
+    from dg_lsp.engine.decode_task import DecodeTask
 
 Drafts = tuple[Draft, ...]
 JOIN_TOKENS = 4  # tokens after the gap that are predicted again for each candidate

@@ -13,7 +13,7 @@ from tiny_masked import MASK, softmax
 
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
-from dg_lsp.engine.decode_run import DecodeTask
+from dg_lsp.engine.decode_task import DecodeTask
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import Limits, StopCriteria
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.engine.decode_run import DecodeTask
+from dg_lsp.engine.decode_task import DecodeTask
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
 from dg_lsp.engine.decoders.base import Limits, StopCriteria
 from dg_lsp.engine.engine import drain

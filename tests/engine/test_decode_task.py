@@ -5,7 +5,7 @@ import numpy as np
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.decode_run import EngineModel, KVSlots, RequestDenoiser
+from dg_lsp.engine.decode_task import EngineModel, KVSlots, RequestDenoiser
 from dg_lsp.engine.decoders.base import RequestCosts
 from dg_lsp.engine.repetition import Repetition
 
