@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from dg_lsp.bench import metrics
+from dg_lsp.engine import ttfue
 from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.ttfue import AcceptedPart, Outcome, Verdict
 
@@ -83,7 +84,7 @@ def _request_texts(records: Records) -> metrics.Texts:
             "output": _mean(record.output_tokens for record in computed),
             "canvas": _mean(record.canvas_tokens for record in computed),
             "steps": _mean(record.steps for record in computed),
-            "output speed": f"{metrics.number(metrics.quantile(speeds, 0.5))} tokens/s" if speeds else "–",
+            "output speed": f"{metrics.number(ttfue.quantile(speeds, 0.5))} tokens/s" if speeds else "–",
         },
     }
 
@@ -91,8 +92,8 @@ def _request_texts(records: Records) -> metrics.Texts:
 def _times(name: str, seconds: Iterable[float]) -> dict[str, str]:
     times = [1e3 * value for value in seconds]
     return {
-        name: metrics.milliseconds(metrics.quantile(times, 0.5)),
-        f"{name}, 95th percentile": metrics.milliseconds(metrics.quantile(times, 0.95)),
+        name: metrics.milliseconds(ttfue.quantile(times, 0.5)),
+        f"{name}, 95th percentile": metrics.milliseconds(ttfue.quantile(times, 0.95)),
     }
 
 
@@ -110,17 +111,17 @@ def _edit_texts(outcomes: Sequence[Outcome]) -> metrics.Texts:
     num_finished = sum(outcome.is_line_finished for outcome in answered)
     hits = [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None]
     edits = [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None and not outcome.is_rest]
-    times = metrics.summarize_times(num, hits)
-    silence = metrics.summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits)
+    times = ttfue.summarize_times(num, hits)
+    silence = ttfue.summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits)
     return {
         "": {"requests": metrics.number(num), "useful edits": metrics.number(len(edits))},
         "Time to first useful edit (TTFUE)": {
-            **{f"useful by {cut:,} ms": metrics.percent(times["useful_by"][str(cut)]) for cut in metrics.CUTS},
+            **{f"useful by {cut:,} ms": metrics.percent(times["useful_by"][str(cut)]) for cut in ttfue.CUTS},
             "TTFUE, median": metrics.milliseconds(times["ttfue_ms"]["p50"]),
             "TTFUE, 90th percentile": metrics.milliseconds(times["ttfue_ms"]["p90"]),
             "miss rate": metrics.percent(times["miss_rate"]),
         },
-        "Verdict": {name.value: metrics.percent(metrics.share(verdicts[name], num)) for name in Verdict},
+        "Verdict": {name.value: metrics.percent(ttfue.share(verdicts[name], num)) for name in Verdict},
         "Accepted": {
             part.value: metrics.number(accepted[part]) for part in AcceptedPart if part is not AcceptedPart.NONE
         },

@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
-from dg_lsp.engine.ttfue import first_lines_match, rounded, texts_match
+from dg_lsp.engine.ttfue import (
+    CUTS,
+    first_lines_match,
+    quantile,
+    quantiles,
+    rounded,
+    share,
+    summarize_times,
+    texts_match,
+)
 
 Item = TypeVar("Item")
 Summary = dict[str, Any]
@@ -18,44 +25,6 @@ Summary = dict[str, Any]
 
 ALL = "all"
 """Label of the summary over all kinds."""
-CUTS = (50, 100, 250, 500, 1000)
-"""Milliseconds at which the share of useful edits is reported."""
-
-
-def summarize_times(num: int, hits: Sequence[float]) -> dict[str, Any]:
-    """The numbers of `num` requests of which some had a useful item, after `hits` milliseconds."""
-    return {
-        "ttfue_ms": quantiles(hits),
-        "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
-        "miss_rate": share(num - len(hits), num),
-    }
-
-
-def summarize_edits(num: int, num_hits: int, num_quiet: int, num_finished: int, edits: Sequence[float]) -> Any:
-    """The numbers of silence and of displayed items: `edits` are the milliseconds of those that were useful.
-
-    `num_finished` answers came where nothing was missing, and `num_quiet` of them showed nothing.
-    """
-    return {
-        "right_rate": share(num_hits + num_quiet, num),
-        "quiet_rate": share(num_quiet, num_finished),
-        "useful_edits": {"num": len(edits), **quantiles(edits)},
-    }
-
-
-def quantile(values: Sequence[float], fraction: float) -> float | None:
-    """Linear interpolation between the sorted values; None without values."""
-    return float(np.quantile(values, fraction)) if values else None
-
-
-def quantiles(values: Sequence[float]) -> dict[str, float | None]:
-    """Median `p50` and 90th percentile `p90`; None without values."""
-    return {"p50": quantile(values, 0.5), "p90": quantile(values, 0.9)}
-
-
-def share(part: float, whole: float) -> float:
-    """`part / whole`; 0 if the whole is 0."""
-    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

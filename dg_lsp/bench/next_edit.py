@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent, quantile, share
+from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser
 from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, next_edits
+from dg_lsp.engine.ttfue import quantile, share
 from dg_lsp.errors import InputFileError
 
 MAX_EDITS = 12

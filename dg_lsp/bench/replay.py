@@ -399,7 +399,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     wasted_ms = total_ms - useful_ms
     numbers = {
         "num_cancelled": len(requests) - len(answered),
-        "answer_ms": metrics.quantiles([event.attempt.latency_ms for event in answered]),
+        "answer_ms": ttfue.quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
         "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in _PRESSED},
         "keys_by_hand": by_hand,
@@ -409,10 +409,10 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "num_quiet": num_quiet,
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
-        "keystrokes_saved": metrics.share(by_hand - len(keys) - presses, by_hand),
-        "acceptance_rate": metrics.share(len(accepts), num_displayed),
-        **metrics.summarize_edits(len(requests), len(hits), num_quiet, len(finished), edits),
-        "wasted_share": metrics.share(wasted_ms, total_ms),
+        "keystrokes_saved": ttfue.share(by_hand - len(keys) - presses, by_hand),
+        "acceptance_rate": ttfue.share(len(accepts), num_displayed),
+        **ttfue.summarize_edits(len(requests), len(hits), num_quiet, len(finished), edits),
+        "wasted_share": ttfue.share(wasted_ms, total_ms),
     }
     return {**metrics.summarize(event.attempt for event in requests), **ttfue.rounded(numbers)}
 

@@ -5,7 +5,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -15,6 +15,8 @@ import numpy as np
 
 EVENT, VERSION = "ttfue", 1
 """Kind and version of the event record."""
+CUTS = (50, 100, 250, 500, 1000)
+"""Milliseconds at which the share of useful edits is reported."""
 FOLLOW_SECONDS = 30.0
 """Time after which an edit must still be there."""
 MAX_EDITS = 5000
@@ -76,6 +78,42 @@ def is_line_finished(reference: str) -> bool:
 def _lines(text: str) -> list[str]:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).rstrip("\n").split("\n")
+
+
+def summarize_times(num: int, hits: Sequence[float]) -> dict[str, Any]:
+    """The numbers of `num` requests of which some had a useful item, after `hits` milliseconds."""
+    return {
+        "ttfue_ms": quantiles(hits),
+        "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
+        "miss_rate": share(num - len(hits), num),
+    }
+
+
+def summarize_edits(num: int, num_hits: int, num_quiet: int, num_finished: int, edits: Sequence[float]) -> Any:
+    """The numbers of silence and of displayed items: `edits` are the milliseconds of those that were useful.
+
+    `num_finished` answers came where nothing was missing, and `num_quiet` of them showed nothing.
+    """
+    return {
+        "right_rate": share(num_hits + num_quiet, num),
+        "quiet_rate": share(num_quiet, num_finished),
+        "useful_edits": {"num": len(edits), **quantiles(edits)},
+    }
+
+
+def quantile(values: Sequence[float], fraction: float) -> float | None:
+    """Linear interpolation between the sorted values; None without values."""
+    return float(np.quantile(values, fraction)) if values else None
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    """Median `p50` and 90th percentile `p90`; None without values."""
+    return {"p50": quantile(values, 0.5), "p90": quantile(values, 0.9)}
+
+
+def share(part: float, whole: float) -> float:
+    """`part / whole`; 0 if the whole is 0."""
+    return part / whole if whole else 0.0
 
 
 def rounded(tree: Any, digits: int = 4) -> Any:
