@@ -164,7 +164,8 @@ class Block(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         c = self.config = config
-        self.attn_norm, self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps), nn.RMSNorm(c.width, c.norm_eps)
+        self.attn_norm = nn.RMSNorm(c.width, c.norm_eps)
+        self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps)
         self.attn_q_norm = nn.RMSNorm(c.head_width, c.norm_eps) if c.has_head_norms else None
         self.attn_k_norm = nn.RMSNorm(c.head_width, c.norm_eps) if c.has_head_norms else None
         self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=c.has_bias)

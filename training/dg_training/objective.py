@@ -15,8 +15,6 @@ FULL, LEFT, RANDOM = range(3)
 """Noise kinds of a canvas: all masks, masks after a known left part, random masks."""
 VALIDATION_SEED = 7
 GPU_CHUNK, CPU_CHUNK = 16_384, 512  # targets of one product with the vocabulary
-
-
 FILL_WEIGHT = 0.1  # of the end tokens that fill a canvas after the first one
 LEFTMOST_WEIGHT = 4.0  # added to the leftmost mask of a canvas, halved for each mask after it
 FULL_SHARE = 0.15  # of canvases that are all masks

@@ -110,7 +110,8 @@ def _read_gguf(path: Path) -> Pretrained:
     scaling = str(values.get(f"{architecture}.rope.scaling.type", "none"))
     if scaling not in ("none", "linear") or f"{architecture}.expert_count" in values:
         raise ModelUnsupportedError(f"{path} has experts, or rotations scaled by {scaling}: {_ADVICE}")
-    heads, width = int(value("attention.head_count")), int(value("embedding_length"))
+    heads = int(value("attention.head_count"))
+    width = int(value("embedding_length"))
     head_width = int(value("attention.key_length", width // heads))
     linear = float(value("rope.scaling.factor", 1.0)) if scaling == "linear" else 1.0
     factors: tuple[float, ...] = (linear,) * (head_width // 2) if linear != 1.0 else ()

@@ -107,10 +107,12 @@ def read_vocabulary(header: GGUFHeader) -> Vocabulary:
         entry = header.values.get(f"tokenizer.ggml.{key}")
         return default if entry is None else entry.read()
 
-    model, pre = value("model", ""), value("pre", "default")
+    model = value("model", "")
+    pre = value("pre", "default")
     if model != BYTE_LEVEL or pre not in PRE_TOKENIZERS:
         raise ModelUnsupportedError(f"{header.path}: tokenizer {model} {pre} cannot be pruned: {_ADVICE}")
-    tokens, kinds = value("tokens", []), value("token_type", [])
+    tokens = value("tokens", [])
+    kinds = value("token_type", [])
     if not tokens or len(tokens) != len(kinds):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types")
     merges = tuple((left, right) for left, _, right in (merge.partition(" ") for merge in value("merges", [])))

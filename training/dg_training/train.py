@@ -29,8 +29,6 @@ REPORT_STEPS = 20
 LOSS_NAMES = ("next_token", "middle", "content", "fill")  # of a report
 Show = Callable[[dict[str, Any]], None]
 MAX_GRAPHS = 64  # of a block, which is compiled for every canvas length
-
-
 WARMUP_STEPS = 20
 DECAY_FROM = 0.8  # share of the planned time; the rate is constant before, and falls to zero after it
 WEIGHT_DECAY = 0.01  # of matrices

@@ -187,6 +187,7 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
     assert (first["step"], last["step"]) == (5, 20)
     assert last["content"] < first["content"]
     assert last["next_token"] < first["next_token"]
+    assert {"next_token_middle", "masked_middle", "fill", "masked_middle_leftmost"} <= set(reports[-1])
     model = LlamaModel.load(path, CPU)
     spec = describe(model.metadata, model.vocab_size, path.stem)
     assert "python" in spec.languages

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.errors import ModelBrokenError, ModelNotFoundError
 from dg_lsp.gguf import read_header
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
@@ -70,12 +69,3 @@ def test_a_file_has_the_weights_in_its_format(toy, network, tmp_path, file_type,
     for name, weight in network.state_dict().items():
         difference = np.abs(dequantized(header, name) - weight.numpy())
         assert difference.max() <= tolerance * weight.abs().max().item()
-
-
-@pytest.mark.parametrize(("content", "error"), [(b"no model", ModelBrokenError), (None, ModelNotFoundError)])
-def test_a_file_that_is_no_model_is_refused(tmp_path, content, error):
-    path = tmp_path / "a.gguf"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(error, match=r"a\.gguf"):
-        training_progress(path)

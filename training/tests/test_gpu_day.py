@@ -158,8 +158,3 @@ def test_an_error_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["dg_training", *arguments])
     assert command_line.main() == 3
     assert capsys.readouterr() == ("", "none.gguf does not exist: check the path of the model\n")
-
-
-def test_help_lists_the_commands():
-    output = invoke("--help")
-    assert all(f" {name} " in output for name in ("data", "benchmarks", "test-cases", "gpu-day", "adapt"))
