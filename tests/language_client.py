@@ -41,11 +41,15 @@ class Client:
             self.process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, cwd=directory
             )
+        self.connect(self.process.stdin, self.process.stdout, deaf=deaf)
+
+    def connect(self, out, source, *, deaf=False):
+        self.out = out
         self.messages = []
         self.requested = []
         self.has_ended = False
         self.encoding = "utf-16"
-        self.reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
         if not deaf:
             self.reader.start()
 
@@ -60,8 +64,8 @@ class Client:
     # sending
 
     def send_bytes(self, data):
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+        self.out.write(data)
+        self.out.flush()
 
     @staticmethod
     def encode(**message):

@@ -31,7 +31,7 @@ def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
         client.wait_until(steps)
     elif moment == "inside a message":
         client.send_bytes(b"Content-Length: 100\r\n\r\n{")
-    client.process.stdin.close()
+    client.out.close()
     assert client.wait_end() == 1
     assert client.stderr == ""
 
@@ -45,7 +45,7 @@ def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
     client.wait_until(steps)
     client.process.stdout.close()
     client.complete(0, 1)
-    client.process.stdin.close()
+    client.out.close()
     assert client.process.wait(60) == 1
     assert client.stderr == ""
 
@@ -57,7 +57,7 @@ def test_the_server_ends_although_the_client_reads_nothing(launcher, is_closed, 
     for _ in range(3000):  # their answers are more than a pipe holds
         client.request("unknown", {})
     if is_closed:
-        client.process.stdin.close()
+        client.out.close()
     else:
         client.request("shutdown")
         client.notify("exit", None)
