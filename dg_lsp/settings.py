@@ -423,10 +423,11 @@ def _with_parsed(settings: Settings, key: str, value: Any) -> Settings:
 def _parse_samplers(value: Any) -> Samplers:
     if not isinstance(value, Mapping) or not all(isinstance(table, Mapping) for table in value.values()):
         raise SettingsError(f"{SAMPLER_KEY} needs a table for each model, such as [{SAMPLER_KEY}.dg-mini]")
-    return tuple((name, _parse_sampler(f"{SAMPLER_KEY}.{name}", table)) for name, table in value.items())
+    return tuple((name, parse_sampler(f"{SAMPLER_KEY}.{name}", table)) for name, table in value.items())
 
 
-def _parse_sampler(key: str, table: Mapping[str, Any]) -> SamplerOptions:
+def parse_sampler(key: str, table: Mapping[str, Any]) -> SamplerOptions:
+    """The options in a table that stands under `key`; raises SettingsError for an unknown name or a bad value."""
     options = dict[str, Any]()
     for name, value in table.items():
         if name not in _OPTION_TYPES:

@@ -14,10 +14,10 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Seed, check_decoder
+from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Sampler, Seed, check_decoder, sampler_options
 from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.settings import RemoteSettings, SamplerOptions, Settings
+from dg_lsp.settings import RemoteSettings, Settings
 from dg_lsp.system import file_sha256
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def cut(
 def infill(
     data: Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")],
     model: ModelOptions,
-    sampler: SamplerOptions,
+    sampler: Sampler = None,
     limit: Annotated[
         int | None, Option(min=1, metavar="N", help="Number of cases, drawn at random; default: all.")
     ] = None,
@@ -102,7 +102,7 @@ def infill(
         length=LengthHint(length),
         deadline_ms=deadline,
         is_warm=warm,
-        sampler=sampler,
+        sampler=sampler_options(sampler),
     )
     opening = _open_contender(settings, decoder, options)
     run = cases.run("infill", settings, options, opening, {"decoder": decoder})

@@ -9,10 +9,9 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder
+from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, sampler_options
 from dg_lsp.cli.printing import note
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
-from dg_lsp.settings import SamplerOptions
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
@@ -22,7 +21,6 @@ MaxTokens = Annotated[
 def chat(
     run: RunOptions,
     model: ModelOptions,
-    sampler: SamplerOptions,
     messages: Annotated[
         list[str] | None, Option("--message", "-m", metavar="TEXT", help="A message; several are sent in turn.")
     ] = None,
@@ -38,6 +36,7 @@ def chat(
     is_interactive = not messages and sys.stdin.isatty()
     settings = loading.configure(model.tree_of_rewrites).for_rewrites
     check_decoder(run.decoder, settings)
+    sampler = sampler_options(run.sampler)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -98,7 +97,6 @@ def _read_input() -> str:
 def generate(
     run: RunOptions,
     model: ModelOptions,
-    sampler: SamplerOptions,
     prompt: Annotated[
         str | None, Argument(metavar="PROMPT", help="The text. Without it standard input is read.")
     ] = None,
@@ -114,7 +112,13 @@ def generate(
     if not text:
         raise UsageError("there is no text to continue: give a prompt, or standard input")
     request = ChatRequest(
-        (), name="", text=text, max_tokens=max_tokens, seed=run.seed, decoder=run.decoder, sampler=sampler
+        (),
+        name="",
+        text=text,
+        max_tokens=max_tokens,
+        seed=run.seed,
+        decoder=run.decoder,
+        sampler=sampler_options(run.sampler),
     )
     with loading.timed_engine(settings) as (engine, load_ms):
         code, _ = show_text(engine, request, run, load_ms)

@@ -11,11 +11,11 @@ import typer
 from typer import Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions
+from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, sampler_options
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import SamplerOptions, Settings
+from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -28,7 +28,6 @@ def fill(
     file: FileOptions,
     run: RunOptions,
     model: ModelOptions,
-    sampler: SamplerOptions,
     gaps: Annotated[
         bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
     ] = False,
@@ -53,7 +52,7 @@ def fill(
             seed=run.seed,
             gaps=find_gaps(snapshot, start, end),
             decoder=run.decoder,
-            sampler=sampler,
+            sampler=sampler_options(run.sampler),
         )
         if not rewrite.gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
@@ -68,7 +67,7 @@ def fill(
         deadline_ms=run.deadline,
         decoder=run.decoder,
         seed=run.seed,
-        sampler=sampler,
+        sampler=sampler_options(run.sampler),
         priority=Priority.INVOKED,
     )
     return _fill_position(request, source, settings, run, write=file.write)

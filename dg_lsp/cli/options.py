@@ -7,16 +7,16 @@ import functools
 import inspect
 import math
 import time
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.errors import UsageError
-from dg_lsp.settings import SAMPLER_BOUNDS, SamplerOptions, Settings
+from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler
 
 Command = Callable[..., int]
 
@@ -24,6 +24,10 @@ Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder instea
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
 Deadline = Annotated[
     float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; the load does not count.")
+]
+Sampler = Annotated[
+    list[str] | None,
+    Option("--sampler", metavar="NAME=VALUE", help="Option of the sampler, such as canvas_length=32; may be repeated."),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 Position = Annotated[
@@ -76,6 +80,7 @@ class RunOptions:
     decoder: Decoder = None
     deadline: Deadline = None
     seed: Seed = 0
+    sampler: Sampler = None
     visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False
     as_json: Json = False
 
@@ -90,79 +95,38 @@ def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
 
 
-_SAMPLER_HELP: dict[str, tuple[type, str | None, str]] = {
-    "canvas_length": (int, "N", "Tokens denoised at once."),
-    "max_denoising_steps": (int, "N", "Forward passes of one canvas at most."),
-    "entropy_bound": (float, "NATS", "Uniform noise: accept positions while their entropies sum to less."),
-    "t_max": (float, "T", "Uniform noise: temperature of the first step."),
-    "t_min": (float, "T", "Uniform noise: temperature of the last step."),
-    "stability_threshold": (int, "N", "Uniform noise: steps without a change before a canvas may end."),
-    "confidence_threshold": (float, "P", "Masks: least probability to fill. Uniform noise: mean entropy of the end."),
-    "top_k": (int, "N", "Uniform noise: 1 takes the best token instead of a drawn one."),
-    "thinking": (bool, None, "Let the model think before it answers."),
-}
-
-
-def _sampler_option(name: str) -> inspect.Parameter:
-    """An option that only `--help-all` shows."""
-    kind, metavar, text = _SAMPLER_HELP[name]
-    least, most = SAMPLER_BOUNDS.get(name, (None, None))
-    # the two names of a switch would leave too little room for the others on 80 columns
-    panel = "Models that can think" if kind is bool else "Sampler (default: the model's own)"
-    option = Option(
-        min=least, max=most, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, hidden=True
-    )
-    return _parameter(name, Annotated[kind | None, option], None)
-
-
-def _show_all(context: typer.Context, value: bool) -> None:
-    if value:
-        for parameter in context.command.params:
-            parameter.hidden = False  # type: ignore[attr-defined]
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def sampler_options(given: Sequence[str] | None) -> SamplerOptions:
+    """The values of `--sampler`, which are written as in the settings file. Raises UsageError for other ones."""
+    try:
+        table = tomllib.loads("\n".join(given or ()))
+    except tomllib.TOMLDecodeError as error:
+        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(given or ())}"
+        raise UsageError(problem) from error
+    if unknown := [name for name in table if name not in SAMPLER_NAMES]:
+        raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
+    return parse_sampler("--sampler", table)
 
 
 _GROUPS: dict[type, list[inspect.Parameter]] = {
-    group: [_parameter(field.name, field.type, field.default) for field in fields(group)]
+    group: [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for option in fields(group)
+    ]
     for group in (ModelOptions, FileOptions, RunOptions)
 }
-_GROUPS[SamplerOptions] = [_sampler_option(name) for name in _SAMPLER_HELP]
-_HELP_ALL = _parameter(
-    "help_all",
-    Annotated[
-        bool,
-        Option("--help-all", is_eager=True, callback=_show_all, help="Show the options of the sampler too, and exit."),
-    ],
-    False,
-)
 
 
 def with_groups(command: Command) -> Command:
-    """A command with the options of a group in place of each parameter that is annotated with the group.
-
-    Raises UsageError for a value that the group refuses.
-    """
+    """A command with the options of a group in place of each parameter that is annotated with the group."""
     given = inspect.signature(command).parameters
     groups = {name: parameter.annotation for name, parameter in given.items() if parameter.annotation in _GROUPS}
     own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for name, parameter in given.items() if name not in groups]
     options = [option for group in groups.values() for option in _GROUPS[group]]
-    if SamplerOptions in groups.values():
-        options.append(_HELP_ALL)
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
-        values.pop("help_all", None)
         for name, group in groups.items():
-            parts = {option.name: values.pop(option.name) for option in _GROUPS[group]}
-            try:
-                values[name] = group(**parts)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+            values[name] = group(**{option.name: values.pop(option.name) for option in _GROUPS[group]})
         return command(**values)
 
     called.__signature__ = inspect.Signature([*own, *options], return_annotation=int)  # type: ignore[attr-defined]

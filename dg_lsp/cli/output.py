@@ -12,7 +12,6 @@ from typing import Any, TextIO
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -32,7 +31,7 @@ _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
 _NUM_LINES_AROUND = 3
 _MAX_LINE_CHARS = 300
 """Characters of a line shown before and after the completion."""
-_FILL = Style(bgcolor="grey23")
+_FILL = "on grey23"
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
@@ -145,25 +144,31 @@ def canvas_screen(console: Console, drawn: Callable[[Frame], Text]) -> Iterator[
 
 def watch(frames: Generator[Frame, None, FillResult], snapshot: Snapshot, offset: int, console: Console) -> FillResult:
     """Shows every canvas of a fill, on a terminal as code."""
-    with canvas_screen(console, lambda frame: excerpt(snapshot, offset, draft_text(frame))) as show:
+    with canvas_screen(console, lambda frame: excerpt(snapshot, offset, drawing(frame))) as show:
         return drain(frames, show)
 
 
 def watch_gaps(steps: Generator[Progress, None, RewriteResult], engine: Engine, *, is_json: bool) -> RewriteResult:
     """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured."""
-    with canvas_screen(Console(highlight=False, stderr=is_json), canvas_code) as show:
+    console = Console(highlight=False, stderr=is_json)
+    with canvas_screen(console, lambda frame: drawing(frame, f" {_FILL}")) as show:
         return drain(steps, lambda progress: show(engine.frame(progress)))
 
 
-def canvas_code(frame: Frame) -> Text:
-    """The canvas as code: what is frozen as it stands in the buffer, the gaps in the colours of their confidence."""
-    code = Text()
+def drawing(frame: Frame, background: str = "") -> Text:
+    """The canvas as code: frozen text as it stands in the buffer, the rest in the colours of its confidence.
+
+    What follows an end token up to the next frozen text is left out.
+    """
+    code = Text().append(frame.earlier_text, "bold")
+    is_ended = False
     for cell in frame.cells:
         text, style = _styled(cell)
+        is_ended = (is_ended or cell.is_end) and not cell.is_frozen
         if cell.is_frozen:
             code.append("\n".join(printable(line) for line in cell.text.split("\n")))
-        elif not cell.is_end:
-            code.append(text.replace(RETURN, "\n") if cell.is_committed else text, f"{style} on grey23")
+        elif not is_ended:
+            code.append(text.replace(RETURN, "\n") if cell.is_committed else text, f"{style}{background}")
     return code
 
 
@@ -183,18 +188,6 @@ def _styled(cell: Cell) -> tuple[str, str]:
         return MASK, "dim red"
     colour = next(name for least, name in _COLOURS if cell.confidence >= least or least == 0.0)
     return _shape(cell), f"{'bold' if cell.is_committed else 'dim'} {colour}"
-
-
-def draft_text(frame: Frame) -> Text:
-    """The text of earlier canvases and of this one up to its first end token."""
-    draft = Text().append(frame.earlier_text, "bold")
-    for cell in frame.cells:
-        if cell.is_end:
-            break
-        is_line_end = cell.is_committed and "\n" in cell.text
-        text, style = _styled(cell)
-        draft.append(text.replace(RETURN, "\n") if is_line_end else text, style)
-    return draft
 
 
 # texts and answers
@@ -229,7 +222,7 @@ def show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: fl
     stream = TextStream()
     # a drawing is replaced by the text when it is complete
     is_streamed = not run.as_json and not (run.visual and console.is_terminal)
-    screen = canvas_screen(console, draft_text) if run.visual else nullcontext(lambda _frame: None)
+    screen = canvas_screen(console, drawing) if run.visual else nullcontext(lambda _frame: None)
     with stop_on_interrupt() as stop, screen as show:
 
         def look(progress: Progress) -> None:

@@ -118,14 +118,6 @@ def test_a_folder_of_models_that_cannot_be_made_is_named(dg_lsp, folder, monkeyp
     assert "): check who may write there, or set DG_LSP_DATA_DIR" in error
 
 
-@pytest.mark.parametrize("command", ["fill", "generate", "chat", "bench infill"])
-def test_the_options_of_the_sampler_are_shown_on_request(dg_lsp, command):
-    assert "canvas-length" not in dg_lsp(*command.split(), "--help").out
-    outcome = dg_lsp(*command.split(), "--help-all")
-    assert outcome.code == 0
-    assert "canvas-length" in outcome.out
-
-
 @pytest.mark.parametrize("command", [(), ("fill",), ("models", "pull"), ("bench", "infill")])
 def test_help_names_no_type_at_options_without_a_value(dg_lsp, command):
     assert "<bool>" not in dg_lsp(*command, "--help").out

@@ -48,7 +48,7 @@ def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, 
         f"[model.sampler.{architecture}]\nprompt_attention = '{attention}'\n"
     )
     path = written(architecture)
-    outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--confidence-threshold", "0.2")
+    outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--sampler", "confidence_threshold=0.2")
     if (architecture, attention) == ("llada-moe", "per_request"):
         assert "set its prompt_attention (model.sampler) to exact" in outcome.error(3)
         return

@@ -58,7 +58,7 @@ def test_a_text_goes_on_over_several_canvases(dg_lsp, opens, spec):
 
 def test_json_is_one_object_with_counted_canvases(dg_lsp, opens):
     opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :]))
-    outcome = dg_lsp("generate", "a = ", "--json", "--max-tokens", "80", "--canvas-length", "32")
+    outcome = dg_lsp("generate", "a = ", "--json", "--max-tokens", "80", "--sampler", "canvas_length=32")
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
     tree = outcome.json
     assert list(tree) == KEYS
@@ -155,10 +155,10 @@ def thinker(answer):
 
 def test_a_thought_is_printed_beside_the_answer(dg_lsp, opens):
     opens(thinker("<think>\nWhy not?\n</think>\n\nBecause."))
-    outcome = dg_lsp("chat", "-m", "hi", "--thinking")
+    outcome = dg_lsp("chat", "-m", "hi", "--sampler", "thinking=true")
     assert outcome.out == "Because.\n"
     assert outcome.err.startswith("Why not?\n")
-    tree = dg_lsp("chat", "-m", "hi", "--thinking", "--json").json
+    tree = dg_lsp("chat", "-m", "hi", "--sampler", "thinking=true", "--json").json
     assert (tree["thought"], tree["text"]) == ("Why not?", "Because.")
 
 
@@ -231,8 +231,8 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
 
 
 def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
-    options = ("--model", tiny_checkpoint, "-n", "40", "--max-denoising-steps", "4", "--threads", "1", "--json")
-    outcome = dg_lsp("chat", "-m", "hi", "--thinking", *options)
+    options = ("--model", tiny_checkpoint, "-n", "40", "--sampler", "max_denoising_steps=4", "--threads", "1", "--json")
+    outcome = dg_lsp("chat", "-m", "hi", "--sampler", "thinking=true", *options)
     assert outcome.code in (0, 1), outcome.err
     assert outcome.json["decoder"] == "diffusion"
     assert outcome.json["canvas_length"] == 32

@@ -21,7 +21,7 @@ MASKS = "which denoises masks"
 
 @pytest.fixture
 def fill(dg_lsp, monkeypatch, tmp_path):
-    """Fills with a scripted model of this spec."""
+    """`fill(MASK_SPEC, "canvas_length=8", "--json")` fills with a scripted model of this spec."""
     (tmp_path / "a.py").write_text("a = \n")
 
     def call(spec, *options):
@@ -30,50 +30,60 @@ def fill(dg_lsp, monkeypatch, tmp_path):
             return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
         monkeypatch.setattr(loading, "open_engine", open_engine)
-        return dg_lsp("fill", "a.py:1", *options)
+        words = [word for option in options for word in (("--sampler", option) if "=" in option else (option,))]
+        return dg_lsp("fill", "a.py:1", *words)
 
     return call
 
 
 def test_options_change_how_a_canvas_is_denoised(fill):
-    tree = fill(MASK_SPEC, "--canvas-length", "8", "--max-denoising-steps", "1", "--json").json
+    tree = fill(MASK_SPEC, "canvas_length=8", "max_denoising_steps=1", "--json").json
     assert (tree["decoder"], tree["canvas_length"], tree["steps"]) == ("diffusion", 8, 2)
     assert tree["text"] == "first + second"
     usual = fill(UNIFORM_SPEC, "--json").json["steps"]
-    assert fill(UNIFORM_SPEC, "--entropy-bound", "5", "--json").json["steps"] < usual
-    assert fill(UNIFORM_SPEC, "--stability-threshold", "30", "--json").json["steps"] > usual
-    every = ("--t-max", "1", "--t-min", "0.5", "--confidence-threshold", "0.001", "--max-denoising-steps", "3")
-    assert fill(UNIFORM_SPEC, *every, "--canvas-length", "32", "--json").json["steps"] == 3
+    assert fill(UNIFORM_SPEC, "entropy_bound=5", "--json").json["steps"] < usual
+    assert fill(UNIFORM_SPEC, "stability_threshold=30", "--json").json["steps"] > usual
+    every = ("t_max=1", "t_min=0.5", "confidence_threshold=0.001", "max_denoising_steps=3")
+    assert fill(UNIFORM_SPEC, *every, "canvas_length=32", "--json").json["steps"] == 3
 
 
 @pytest.mark.parametrize(
     ("spec", "option", "reason"),
     [
-        (MASK_SPEC, ("--entropy-bound", "0.1"), f"entropy_bound does not apply to scripted, {MASKS}"),
-        (MASK_SPEC, ("--t-max", "1"), f"t_max does not apply to scripted, {MASKS}"),
-        (MASK_SPEC, ("--confidence-threshold", "2"), "confidence_threshold is a probability"),
-        (MASK_SPEC, ("--canvas-length", "65"), "choose at most 64"),
-        (MASK_SPEC, ("--canvas-length", "8", "--decoder", "autoregressive"), "the decoder autoregressive"),
-        (MASK_SPEC, ("--max-denoising-steps", "8", "--decoder", "speculative"), "the decoder speculative"),
-        (MASK_SPEC, ("--thinking",), "thinking does not apply to code"),
-        (MASK_SPEC, ("--no-thinking",), "whose chat template has no thinking"),
-        (CAUSAL_SPEC, ("--canvas-length", "1"), f"canvas_length does not apply to causal, {CAUSAL}"),
-        (CAUSAL_SPEC, ("--max-denoising-steps", "1"), f"max_denoising_steps does not apply to causal, {CAUSAL}"),
-        (CAUSAL_SPEC, ("--confidence-threshold", "1"), f"confidence_threshold does not apply to causal, {CAUSAL}"),
-        (UNIFORM_SPEC, ("--t-min", "0.9"), "t_min 0.9 is above the temperature of the first step, 0.8"),
+        (MASK_SPEC, "entropy_bound=0.1", f"entropy_bound does not apply to scripted, {MASKS}"),
+        (MASK_SPEC, "t_max=1", f"t_max does not apply to scripted, {MASKS}"),
+        (MASK_SPEC, "confidence_threshold=2", "confidence_threshold is a probability"),
+        (MASK_SPEC, "canvas_length=65", "choose at most 64"),
+        (MASK_SPEC, "canvas_length=8 --decoder autoregressive", "the decoder autoregressive"),
+        (MASK_SPEC, "max_denoising_steps=8 --decoder speculative", "the decoder speculative"),
+        (MASK_SPEC, "thinking=true", "thinking does not apply to code"),
+        (MASK_SPEC, "thinking=false", "whose chat template has no thinking"),
+        (CAUSAL_SPEC, "canvas_length=1", f"canvas_length does not apply to causal, {CAUSAL}"),
+        (CAUSAL_SPEC, "max_denoising_steps=1", f"max_denoising_steps does not apply to causal, {CAUSAL}"),
+        (CAUSAL_SPEC, "confidence_threshold=1", f"confidence_threshold does not apply to causal, {CAUSAL}"),
+        (UNIFORM_SPEC, "t_min=0.9", "t_min 0.9 is above the temperature of the first step, 0.8"),
     ],
 )
 def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, reason):
-    assert reason in fill(spec, *option).error(2)
+    assert reason in fill(spec, *option.split()).error(2)
 
 
 @pytest.mark.parametrize(
-    "option", [("--t-max", "0"), ("--t-max", "nan"), ("--canvas-length", "0"), ("--entropy-bound", "-1")]
+    ("option", "message"),
+    [
+        ("t_max=0", "--sampler.t_max must be from 0.01 to 10"),
+        ("t_max=nan", "--sampler.t_max must be from 0.01 to 10"),
+        ("canvas_length=0", "canvas_length"),
+        ("canvas_length=1.5", "canvas_length must be a whole number, not 1.5"),
+        ("prompt_attention='exact'", "--sampler prompt_attention: the names are canvas_length, "),
+        ("32", "--sampler takes NAME=VALUE, for example canvas_length=32, not 32"),
+    ],
 )
-def test_a_value_out_of_range_is_refused_before_a_model_is_opened(dg_lsp, tmp_path, monkeypatch, option):
+def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, tmp_path, monkeypatch, option, message):
     (tmp_path / "a.py").write_text("a = \n")
     monkeypatch.setattr(loading, "open_engine", pytest.fail)
-    assert option[0][2:].replace("-", "_") in dg_lsp("fill", "a.py:1", *option).error(2).replace("-", "_")
+    for command in (("fill", "a.py:1"), ("chat", "-m", "hi")):
+        assert message in dg_lsp(*command, "--sampler", option).error(2)
 
 
 SAMPLER = (
@@ -86,7 +96,7 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_pa
     (tmp_path / "a.py").write_text("def add(a, b):\n    return \n")
     tree = dg_lsp("fill", "a.py:2", "--decoder", "diffusion", "--json").json
     assert (tree["model"], tree["canvas_length"]) == (MINI, 16)
-    tree = dg_lsp("fill", "a.py:2", "--canvas-length", "32", "--json").json
+    tree = dg_lsp("fill", "a.py:2", "--sampler", "canvas_length=32", "--json").json
     assert tree["canvas_length"] == 32
     user_settings("[model.sampler.dg-mini]\nentropy_bound = 0.5\n")
     message = dg_lsp("fill", "a.py:2").error(2)

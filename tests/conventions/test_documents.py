@@ -61,18 +61,15 @@ def test_documented_commands_and_options_exist(dg_lsp_help):
 
 
 def test_the_synopsis_has_every_option_of_each_command(dg_lsp_help):
-    from dg_lsp.settings import SAMPLER_NAMES
-
-    sampler = {f"--{name.replace('_', '-')}" for name in SAMPLER_NAMES}
     synopsis = re.search(r"```text\n(.*?)```", (ROOT / "docs/commands.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     listed = {}
     for line in synopsis.replace("\n   ", " ").splitlines():
         words = re.match(r"dg-lsp ((?:(?:bench|models|daemon) )?[a-z-]+)", line)[1]
-        listed.setdefault(words, set()).update(re.findall(r"--[a-z-]+", line), sampler if "[SAMPLER]" in line else ())
+        listed.setdefault(words, set()).update(re.findall(r"--[a-z-]+", line))
     for words, options in listed.items():
         shown = re.findall(r"^│ \*? *(--[a-z-]+)(.*)", dg_lsp_help(*words.split()), re.MULTILINE)
         long = {name for name, rest in shown if not re.match(r" +-[no]\b", rest)}  # others have a short name
-        assert long - options <= {"--help", "--help-all"}, words
+        assert long - options <= {"--help"}, words
 
 
 def test_every_decoder_is_a_choice_of_the_setting_and_has_a_row_on_the_page_of_commands():
@@ -89,11 +86,7 @@ def dg_lsp_help(capsys, monkeypatch):
 
     def call(*command):
         assert run([*command, "--help"]) == 0, f"no command {command}"
-        page = capsys.readouterr().out
-        if "--help-all" in page:
-            assert run([*command, "--help-all"]) == 0
-            page = capsys.readouterr().out
-        return page
+        return capsys.readouterr().out
 
     return call
 
