@@ -7,27 +7,42 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
 from typer import Argument, Option
 
+from dg_lsp.bench import replay as simulation
+from dg_lsp.bench.audit import audit_tables
+from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.cut import case_middles, read_sources, write_cases
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
+from dg_lsp.bench.metrics import Attempt, Table, by_language, count, grouped, summarize
+from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
+from dg_lsp.bench.replay import (
+    AcceptEvent,
+    EngineCompleter,
+    Event,
+    Replay,
+    RequestEvent,
+    TaskEvent,
+    TypingTask,
+    typing_task,
+)
+from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infill_tables, run_cases
+from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Sampler, Seed, check_decoder, sampler_options
 from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
+from dg_lsp.cli.source import SourceFile
+from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.context.languages import LANGUAGE_IDS
+from dg_lsp.engine.audit import read_log
+from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import RemoteSettings, Settings
 from dg_lsp.system import file_sha256
-
-if TYPE_CHECKING:
-    from dg_lsp.bench.contenders import Contender, LengthHint, RequestOptions
-    from dg_lsp.bench.dataset import TestCase
-    from dg_lsp.bench.metrics import Attempt, Table
-    from dg_lsp.bench.replay import EngineCompleter, Event, Replay, TypingTask
-    from dg_lsp.bench.runner import Run, RunHeader
-    from dg_lsp.bench.sandbox import Sandbox
-    from dg_lsp.engine.engine import Engine
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 REMOTE = "remote"
@@ -49,11 +64,6 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    from dg_lsp.bench.cut import case_middles, read_sources, write_cases
-    from dg_lsp.bench.metrics import count
-    from dg_lsp.context.exclusion import Exclusion
-    from dg_lsp.context.languages import LANGUAGE_IDS
-
     settings = loading.configure({})
     languages = languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
@@ -92,9 +102,6 @@ def infill(
     output: Output = None,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    from dg_lsp.bench.contenders import LengthHint, RequestOptions
-    from dg_lsp.bench.runner import infill_tables
-
     settings = loading.configure(model.tree)
     check_decoder(decoder, settings)
     cases = Cases(data, limit, seed, execute, as_json, output)
@@ -126,9 +133,6 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    from dg_lsp.bench import replay as simulation
-    from dg_lsp.bench.runner import INTERRUPTED_NOTE, Run
-
     over = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = over.get("remote", {}) | server
@@ -172,8 +176,6 @@ def next_edit(
     as_json: Json = False,
 ) -> int:
     """Propose the next edits of a history: how often they are shown, right, and how fast. No model takes part."""
-    from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
-
     loading.configure({})
     outcomes = [
         measure(case, change.language) for change in cut_history(repository, num, seed) for case in cases_of(change)
@@ -191,9 +193,6 @@ def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
 ) -> int:
     """Summarize an audit log: how many requests, how fast, and their outcomes."""
-    from dg_lsp.bench.audit import audit_tables
-    from dg_lsp.engine.audit import read_log
-
     loading.configure({})
     try:
         records, outcomes, num_bad = read_log(log)
@@ -209,7 +208,7 @@ def report(
 class BenchModel:
     """The engine of a benchmark and the origin of its model."""
 
-    engine: "Engine"
+    engine: Engine
     path: Path | None  # none for a remote server, like the threads
     threads: int | None
 
@@ -237,14 +236,11 @@ class Cases:
         self,
         command: str,
         settings: Settings,
-        options: "RequestOptions",
-        opening: "AbstractContextManager[tuple[BenchModel, list[Contender]]]",
+        options: RequestOptions,
+        opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
         listed: dict[str, Any],
-    ) -> "Run":
+    ) -> Run:
         """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
-        from dg_lsp.bench.dataset import read_cases, sample_cases
-        from dg_lsp.bench.runner import run_cases
-
         cases = sample_cases(read_cases(self.data), self.limit, self.seed)
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
@@ -258,10 +254,8 @@ class Cases:
 
 @contextmanager
 def _open_contender(
-    settings: Settings, decoder: DecoderName | None, options: "RequestOptions"
-) -> "Iterator[tuple[BenchModel, list[Contender]]]":
-    from dg_lsp.bench.contenders import EngineContender
-
+    settings: Settings, decoder: DecoderName | None, options: RequestOptions
+) -> Iterator[tuple[BenchModel, list[Contender]]]:
     opened = open_model(settings)
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
     notes = remote_notes(settings.remote) if settings.is_remote else ()
@@ -269,9 +263,7 @@ def _open_contender(
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
 
 
-def _open_sandbox(cases: "Iterable[TestCase]") -> "Sandbox":
-    from dg_lsp.bench.sandbox import Sandbox
-
+def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     if all(case.program("") is None for case in cases):
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
     sandbox = Sandbox()
@@ -279,19 +271,15 @@ def _open_sandbox(cases: "Iterable[TestCase]") -> "Sandbox":
     return sandbox
 
 
-def _infill_object(run: "Run", length: "LengthHint") -> dict[str, Any]:
+def _infill_object(run: Run, length: LengthHint) -> dict[str, Any]:
     """Keys in the documented order."""
-    from dg_lsp.bench.metrics import by_language, summarize
-
     summary = summarize(run.attempts)
     tree = {key: summary[key] for key in _INFILL_KEYS}
     languages = {name: _language_shares(attempts) for name, attempts in by_language(run.attempts).items()}
     return tree | {"model": run.header.model, "length_knowledge": length, "languages": languages}
 
 
-def _language_shares(attempts: "Sequence[Attempt]") -> dict[str, Any]:
-    from dg_lsp.bench.metrics import grouped, summarize
-
+def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
     summary = summarize(attempts)
     by_kind = grouped(attempts, lambda attempt: attempt.kind)
     exact = {kind: summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
@@ -300,10 +288,8 @@ def _language_shares(attempts: "Sequence[Attempt]") -> dict[str, Any]:
 
 def _header(
     command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
-) -> "RunHeader":
+) -> RunHeader:
     """What was measured, by which model, on which machine; without secrets of a remote server."""
-    from dg_lsp.bench.runner import Machine, RunHeader
-
     options = options | {"settings": attrs.asdict(settings.completion)}
     if settings.is_remote:
         remote = settings.remote
@@ -327,7 +313,7 @@ def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str =
     )
 
 
-def finish(run: "Run", tables: "Iterable[Table]", tree: dict[str, Any] | None) -> int:
+def finish(run: Run, tables: Iterable[Table], tree: dict[str, Any] | None) -> int:
     """Prints the JSON tree or the tables, and returns the exit code."""
     header = run.header
     if tree is not None:
@@ -339,17 +325,12 @@ def finish(run: "Run", tables: "Iterable[Table]", tree: dict[str, Any] | None) -
     return 0 if run.is_complete else INTERRUPTED
 
 
-def _print_tables(tables: "Iterable[Table]") -> None:
+def _print_tables(tables: Iterable[Table]) -> None:
     print_lines(line for table in tables for line in table.markdown())
 
 
-def typing_tasks(
-    files: Iterable[Path], region: str | None, start: int | None, settings: Settings
-) -> "list[TypingTask]":
+def typing_tasks(files: Iterable[Path], region: str | None, start: int | None, settings: Settings) -> list[TypingTask]:
     """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
-    from dg_lsp.bench.replay import typing_task
-    from dg_lsp.cli.source import SourceFile
-
     if region is not None and start is not None:
         raise UsageError("--region and --start exclude each other: give one of them")
     lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
@@ -364,10 +345,8 @@ def typing_tasks(
     return tasks
 
 
-def _play(played: "Replay", completer: "EngineCompleter") -> "tuple[list[Event], bool]":
+def _play(played: Replay, completer: EngineCompleter) -> tuple[list[Event], bool]:
     """All events, and False after Ctrl-C."""
-    from dg_lsp.bench.replay import AcceptEvent, RequestEvent, TaskEvent
-
     events: list[Event] = []
     try:
         with progress_bar("keys", played.num_keys) as advance:

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, sampler_options
+from dg_lsp.cli.output import show_text
 from dg_lsp.cli.printing import note
+from dg_lsp.engine.request import ChatRequest
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
+from dg_lsp.models.selection import instruction_advice
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
@@ -28,11 +32,6 @@ def chat(
     max_tokens: MaxTokens = 1024,
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
-    from dg_lsp.canvas.chat import Role, Turn
-    from dg_lsp.cli.output import show_text
-    from dg_lsp.engine.request import ChatRequest
-    from dg_lsp.models.selection import instruction_advice
-
     is_interactive = not messages and sys.stdin.isatty()
     settings = loading.configure(model.tree_of_rewrites).for_rewrites
     check_decoder(run.decoder, settings)
@@ -103,9 +102,6 @@ def generate(
     max_tokens: MaxTokens = 256,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    from dg_lsp.cli.output import show_text
-    from dg_lsp.engine.request import ChatRequest
-
     settings = loading.configure(model.tree)
     check_decoder(run.decoder, settings)
     text = _read_input() if prompt is None else prompt

@@ -5,17 +5,19 @@ import time
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
+from dg_lsp.backends.llamacpp.quantize import FileType, file_type, quantize
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.printing import print_line, progress_bar, step_progress
 from dg_lsp.errors import ModelRuntimeError, UsageError
-from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
-
-if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp.quantize import FileType
+from dg_lsp.models import build_runtime
+from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+from dg_lsp.models.convert import check_target, is_diffusion_gemma, read_parts, side_path, write_model
+from dg_lsp.runtime import LLAMA_CPP_VARIABLE, PACKAGE, STOCK, VARIABLE, find_runtime, require_library
+from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
 
 
 def convert_model(
@@ -29,9 +31,6 @@ def convert_model(
     A DiffusionGemma gets a second file for its self-conditioning. For other checkpoints llama.cpp's own script runs in
     a Python environment that is made once, with about 1 GB of packages.
     """
-    from dg_lsp.backends.llamacpp.quantize import file_type
-    from dg_lsp.models.convert import check_target, is_diffusion_gemma, side_path
-
     configure({})
     wanted = file_type(kind) if kind else None
     if not source.is_dir() or is_diffusion_gemma(source):
@@ -46,11 +45,8 @@ def convert_model(
     return 0
 
 
-def convert_checkpoint(source: Path, target: Path, wanted: "FileType | None", *, with_code: bool = False) -> None:
+def convert_checkpoint(source: Path, target: Path, wanted: FileType | None, *, with_code: bool = False) -> None:
     """Converts a checkpoint with llama.cpp's script, to the wanted type; raises as `convert_with_script`."""
-    from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
-
     with step_progress() as show_step:
 
         def quantize_it(converted: Path, quantized: Path) -> None:
@@ -65,14 +61,11 @@ def convert_checkpoint(source: Path, target: Path, wanted: "FileType | None", *,
             convert_with_script(source, target, "auto", show_step, quantize_it, with_code=with_code)
 
 
-def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> Path:
+def convert_diffusion_gemma(source: Path, output: Path | None, wanted: FileType | None) -> Path:
     """Converts a DiffusionGemma; returns the main file.
 
     By default it is beside a GGUF file, with its name, and in the working directory for a checkpoint.
     """
-    from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.models.convert import check_target, read_parts, write_model
-
     parts = read_parts(source, is_quantized=wanted is not None)
     if output is not None:
         target = output
@@ -89,13 +82,11 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
     return target
 
 
-def build_runtime(
+def build_changed_runtime(
     backend: Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, metal, vulkan, hip or sycl.")] = None,
     source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
-    from dg_lsp.runtime import PACKAGE
-
     configure({})
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
@@ -109,9 +100,6 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
 
     With a backend, or where there are no overlays, all of llama.cpp is compiled and installed.
     """
-    from dg_lsp.models import build_runtime
-    from dg_lsp.runtime import PACKAGE, find_runtime, require_library
-
     version = require_library().version
     if backend is None and supports_bidirectional():
         print_line(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
@@ -152,13 +140,11 @@ def run_llama_cpp(
     variables: Mapping[str, str] | None = None,
     what: str = "llama.cpp",
     codes: Collection[int] = (0,),
-) -> "subprocess.CompletedProcess[str]":
+) -> subprocess.CompletedProcess[str]:
     """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
 
     Raises ModelRuntimeError if it ends with another code.
     """
-    from dg_lsp.system import NEUTRAL_FOLDER, python_command, python_environment
-
     environment = python_environment() | dict(variables or {})
     done = subprocess.run(
         python_command(f"dg_lsp.backends.llamacpp.{name}", *arguments),

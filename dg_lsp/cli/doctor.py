@@ -8,17 +8,28 @@ import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.cli import loading
+from dg_lsp.backends import llamacpp
+from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.cli import default_model, loading
 from dg_lsp.cli.options import Json, ModelOptions
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
+from dg_lsp.cli.trial import trial_request
+from dg_lsp.context.languages import missing_grammars
+from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import Priority
 from dg_lsp.errors import DgLspError, with_extra
+from dg_lsp.models import gpus
+from dg_lsp.models.registry import instruction_model, memory_bytes
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import Settings
-
-if TYPE_CHECKING:
-    from dg_lsp.engine.engine import Engine
+from dg_lsp.settings_files import user_file, workspace_file
+from dg_lsp.system import peak_bytes, system_free
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -50,10 +61,6 @@ class Checkup:
 
 def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    from dg_lsp.context.languages import missing_grammars
-    from dg_lsp.settings_files import user_file, workspace_file
-    from dg_lsp.system import peak_bytes
-
     checkup = Checkup(software=_software())
     missing = [name for name, version in checkup.software.items() if version is None]
     checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
@@ -100,13 +107,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     if settings.is_remote:
         _try_remote(checkup, settings)
         return
-    from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.cli import default_model
-    from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
-    from dg_lsp.models import gpus
-    from dg_lsp.system import system_free
-
-    listed, all_gpus = devices(), gpus.find_gpus()
+    listed, all_gpus = llamacpp.devices(), gpus.find_gpus()
     checkup.devices = [dataclasses.asdict(device) for device in listed]
     for device in checkup.devices:
         if device["kind"] == "cpu":  # llama.cpp reports all of it as free
@@ -133,8 +134,6 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
 
 
 def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
-    from dg_lsp.models.registry import instruction_model
-
     if settings.for_rewrites.model_key == settings.model_key:
         return
     with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
@@ -145,16 +144,12 @@ def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 
 
-def _memory_of(engine: "Engine") -> dict[str, int]:
-    from dg_lsp.models.registry import memory_bytes
-
+def _memory_of(engine: Engine) -> dict[str, int]:
     held = engine.footprint.weights_bytes + engine.footprint.cache_bytes
     return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held}
 
 
 def _try_remote(checkup: Checkup, settings: Settings) -> None:
-    from dg_lsp.postprocess.validate import Reason
-
     with closing(loading.open_engine(settings)) as engine:
         checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
@@ -163,10 +158,6 @@ def _try_remote(checkup: Checkup, settings: Settings) -> None:
 
 
 def _runtime() -> dict[str, Any]:
-    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
-    from dg_lsp.backends.llamacpp.library import library
-    from dg_lsp.runtime import COMMAND
-
     runtime = library().runtime
     note = library().note
     if runtime and not runs_diffusiongemma():
@@ -179,10 +170,7 @@ def _runtime() -> dict[str, Any]:
     }
 
 
-def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
-    from dg_lsp.cli.trial import trial_request
-    from dg_lsp.engine.request import Priority
-
+def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     request = dataclasses.replace(trial_request("doctor.py"), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {

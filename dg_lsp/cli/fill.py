@@ -5,22 +5,24 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from typer import Option
 
-from dg_lsp.cli import loading
+from dg_lsp.cli import loading, output
 from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, sampler_options
+from dg_lsp.cli.output import for_stream
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
+from dg_lsp.cli.source import SourceFile, parse_location
+from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.gaps import find_gaps
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.errors import RequestError
+from dg_lsp.server.explanation import Explanation, Visibility, explain
 from dg_lsp.settings import Settings
-
-if TYPE_CHECKING:
-    from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.explanation import Explanation
 
 
 def fill(
@@ -34,10 +36,6 @@ def fill(
     candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
 ) -> int:
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
-    from dg_lsp.cli.source import SourceFile, parse_location
-    from dg_lsp.context.gaps import find_gaps
-    from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
-
     location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     snapshot = source.snapshot()
@@ -74,14 +72,9 @@ def fill(
 
 
 def _fill_position(
-    request: "FillRequest", source: "SourceFile", settings: Settings, run: RunOptions, *, write: bool
+    request: FillRequest, source: SourceFile, settings: Settings, run: RunOptions, *, write: bool
 ) -> int:
     """Completes the code at an offset; returns the exit code."""
-    from rich.console import Console
-
-    from dg_lsp.cli import output
-    from dg_lsp.server.explanation import Visibility, explain
-
     completion = settings.completion
     until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
     console = Console(highlight=False, stderr=run.as_json)
@@ -111,11 +104,8 @@ def _fill_position(
     return 0 if result.candidates else 1
 
 
-def _reason_for_silence(request: "FillRequest", settings: Settings, language_problem: str = "") -> "Explanation | None":
+def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:
     """Why an editor computes nothing at this position while a user types; None where it does."""
-    from dg_lsp.context.eligibility import Eligibility
-    from dg_lsp.server.explanation import Explanation
-
     trigger = settings.completion.trigger
     exclusion = loading.exclusion(settings)
     document = Eligibility.of_document(request.snapshot, exclusion, language_problem)
@@ -128,11 +118,6 @@ def why(
     as_json: Json = False,
 ) -> int:
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
-    from dg_lsp.cli.output import for_stream
-    from dg_lsp.cli.source import SourceFile, parse_location
-    from dg_lsp.engine.request import FillRequest
-    from dg_lsp.server.explanation import Visibility, explain
-
     location = parse_location(position, "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     settings = loading.configure(model.tree)

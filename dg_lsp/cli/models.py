@@ -2,26 +2,27 @@
 
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument
 
+from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line, print_lines, print_table, size_text
+from dg_lsp.cli.setup import measure
 from dg_lsp.errors import DgLspError, UsageError
-
-if TYPE_CHECKING:
-    from dg_lsp.models.registry import Preset
-    from dg_lsp.models.selection import Machine
+from dg_lsp.models import registry
+from dg_lsp.models.download import explained_disk_errors
+from dg_lsp.models.registry import Preset, is_begun
+from dg_lsp.models.selection import Machine, fit
+from dg_lsp.settings import parse_settings
 
 _HEADER = ("model", "here", "fits here", "size", "made for", "licence")
 
 
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, its size, hardware and licence."""
-    from dg_lsp.models import registry
-
     loading.configure({})
     machine = _machine()
     models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
@@ -41,17 +42,14 @@ def list_models(as_json: Json = False) -> int:
     return 0
 
 
-def _machine() -> "Machine":
+def _machine() -> Machine:
     try:
         return loading.this_machine()
     except DgLspError:  # without llama.cpp the facts are still useful; `doctor` reports the problem
         return loading.this_machine(with_gpu=False)
 
 
-def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
-    from dg_lsp.models.registry import is_begun
-    from dg_lsp.models.selection import fit
-
+def _listed(preset: Preset, machine: Machine) -> dict[str, Any]:
     return {
         "name": preset.name,
         "kind": "diffusion" if preset.is_diffusion else "autoregressive",
@@ -69,8 +67,6 @@ def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
 
 def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
-    from dg_lsp.cli.setup import measure
-
     loading.configure({})
     plan = measure()
     if as_json:
@@ -88,10 +84,6 @@ def show_model(
     ] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    from dg_lsp.canvas.fim import FIM_FAMILIES
-    from dg_lsp.models import registry
-    from dg_lsp.settings import parse_settings
-
     settings = loading.with_model_chosen(loading.configure(ModelOptions(model=model).tree))
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
@@ -113,10 +105,8 @@ def show_model(
     return 0
 
 
-def _details(preset: "Preset") -> dict[str, Any]:
+def _details(preset: Preset) -> dict[str, Any]:
     """What `models list --json` has, where the model comes from, and its family."""
-    from dg_lsp.models import registry
-
     pin = registry.read_pin(preset)
     facts = _listed(preset, _machine()) | {
         "repository": preset.repository,
@@ -136,9 +126,6 @@ def _details(preset: "Preset") -> dict[str, Any]:
 
 def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
     """Remove a pulled model, or the parts of an interrupted download."""
-    from dg_lsp.models import registry
-    from dg_lsp.models.download import explained_disk_errors
-
     loading.configure({})
     preset = registry.preset_named(name)
     if preset is None:

@@ -7,19 +7,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
+from dg_lsp.backends.llamacpp.quantize import file_type
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.options import ModelOptions
 from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text, warn
+from dg_lsp.cli.trial import trial_request
 from dg_lsp.errors import DgLspError, ModelError, UsageError
+from dg_lsp.models import registry
+from dg_lsp.models.conversion_script import has_environment
+from dg_lsp.models.convert import side_path
+from dg_lsp.models.download import check_space, explained_disk_errors, fetch
+from dg_lsp.models.registry import Preset
 from dg_lsp.runtime import find_runtime
-from dg_lsp.system import VARIABLE
-
-if TYPE_CHECKING:
-    from dg_lsp.models.registry import Preset
+from dg_lsp.system import VARIABLE, free_disk, system_free
 
 _TEST_MS = 20_000
 """Limit of the test fill: an unfinished one shows as well that the model runs."""
@@ -36,8 +40,6 @@ def pull_model(
 
     An interrupted command is continued by running it again.
     """
-    from dg_lsp.models import registry
-
     loading.configure({})
     preset = registry.preset_named(name)
     is_bundled = name in (model.name for model in registry.BUNDLED)
@@ -74,15 +76,12 @@ class Stage:
 class Pull:
     """The stages of fetching a model that are left on this machine."""
 
-    preset: "Preset"
+    preset: Preset
     is_other: bool = False  # another version, which replaces the present one
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages that are left, in order."""
-        from dg_lsp.models import registry
-        from dg_lsp.models.download import fetch
-
         preset = self.preset
         is_ready = preset.path is not None and not self.is_other
         is_fetched = is_ready or (registry.fetched_path(preset) is not None and not self.is_other)
@@ -106,8 +105,6 @@ class Pull:
     def _needs_environment(self) -> bool:
         if not self.preset.is_checkpoint:
             return False
-        from dg_lsp.models.conversion_script import has_environment
-
         return not has_environment()
 
     def disk_bytes(self) -> int:
@@ -119,8 +116,6 @@ class Pull:
 
     def announcement(self) -> tuple[str, str]:
         """What is done, and the disk and memory that it takes."""
-        from dg_lsp.system import free_disk, system_free
-
         preset = self.preset
         disk = f"disk: {size_text(self.disk_bytes())} at most, {size_text(free_disk(preset.folder))} free"
         memory = f"memory: {size_text(preset.memory_bytes)} to use it, {size_text(system_free())} free"
@@ -129,9 +124,6 @@ class Pull:
 
     def run(self) -> None:
         """Runs the remaining stages."""
-        from dg_lsp.models import registry
-        from dg_lsp.models.download import check_space, explained_disk_errors
-
         preset = self.preset
         stages = self.stages
         with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
@@ -149,10 +141,6 @@ class Pull:
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
-        from dg_lsp.backends.llamacpp.quantize import file_type
-        from dg_lsp.models import registry
-        from dg_lsp.models.convert import side_path
-
         preset = self.preset
         fetched = registry.fetched_path(preset)
         assert fetched is not None
@@ -166,8 +154,6 @@ class Pull:
 
     def _test(self) -> None:
         """Completes one line. Raises ModelError if the model cannot be loaded or run here."""
-        from dg_lsp.models import registry
-
         try_model(self.preset.name)
         with contextlib.suppress(OSError):
             (self.preset.folder / registry.TESTED).touch()
@@ -178,8 +164,6 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
-    from dg_lsp.cli.trial import trial_request
-
     request = trial_request("pull.py", _TEST_MS)
     # the command has reported what is ignored of the files
     settings = loading.configure(ModelOptions(model=name).tree, lambda _: None)
@@ -195,7 +179,7 @@ def try_model(name: str) -> None:
         warn(f"{name} {problem}; see dg-lsp models show {name}")
 
 
-def agree(preset: "Preset", *, accepted: bool) -> None:
+def agree(preset: Preset, *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)

@@ -3,20 +3,20 @@
 import difflib
 import math
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Deadline, FileOptions, Json, ModelOptions, RunOptions, Seed
+from dg_lsp.cli.output import for_stream, times, watch_gaps
 from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.cli.source import SourceFile, parse_location
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import Replacement, RewriteRequest, RewriteResult
+from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.settings import Settings
-
-if TYPE_CHECKING:
-    from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.engine import Engine
-    from dg_lsp.engine.request import Replacement, RewriteRequest, RewriteResult
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -34,9 +34,6 @@ def rewrite(
     as_json: Json = False,
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.source import SourceFile, parse_location
-    from dg_lsp.engine.request import RewriteRequest
-
     location = parse_location(lines, "FILE:FIRST-LAST")
     source = SourceFile.read(location.path)
     start, end = source.span_of(location)
@@ -47,13 +44,9 @@ def rewrite(
 
 
 def run_rewrite(
-    request: "RewriteRequest", source: "SourceFile", settings: Settings, run: RunOptions, *, write: bool
+    request: RewriteRequest, source: SourceFile, settings: Settings, run: RunOptions, *, write: bool
 ) -> int:
     """Runs a rewrite, writes it, if wanted, and prints JSON, or the difference, problems and costs; the exit code."""
-    from dg_lsp.cli.output import watch_gaps
-    from dg_lsp.engine.engine import drain
-    from dg_lsp.engine.rewrite import instruction_note
-
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
         follows = engine.follows_instructions
         if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
@@ -77,17 +70,15 @@ def run_rewrite(
     return 1 if result.rejection else 0
 
 
-def introduce(engine: "Engine") -> None:
+def introduce(engine: Engine) -> None:
     """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
     languages = ", ".join(engine.spec.languages) or "all languages"
     follows = "instructions" if engine.follows_instructions else "no instructions"
     print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
 
-def _object(result: "RewriteResult", request: "RewriteRequest", source: "SourceFile", load_ms: float) -> dict[str, Any]:
+def _object(result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float) -> dict[str, Any]:
     """Keys in the documented order."""
-    from dg_lsp.cli.output import times
-
     if request.gaps:
         return {
             "text": result.text,
@@ -110,7 +101,7 @@ def _object(result: "RewriteResult", request: "RewriteRequest", source: "SourceF
     }
 
 
-def _gap_object(gap: "Replacement", source: "SourceFile") -> dict[str, Any]:
+def _gap_object(gap: Replacement, source: SourceFile) -> dict[str, Any]:
     return {
         "line": source.line_of(gap.start),
         "placeholder": source.text[gap.start : gap.end],
@@ -120,10 +111,8 @@ def _gap_object(gap: "Replacement", source: "SourceFile") -> dict[str, Any]:
     }
 
 
-def _show(result: "RewriteResult", source: "SourceFile") -> None:
+def _show(result: RewriteResult, source: SourceFile) -> None:
     """Prints a unified diff, coloured on a terminal, and the problems; for a rejected rewrite only these."""
-    from dg_lsp.cli.output import for_stream
-
     if not result.rejection:
         new = source.text[: result.start] + result.text + source.text[result.end :]
         name = str(source.path)

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.default_model import forget
@@ -148,8 +150,13 @@ def llama_devices(*arguments: str) -> dict[str, Any]:
     return listed
 
 
-def set_up(*, is_agreed: bool) -> None:
-    """Shows the plan, puts one question unless the user agreed already, and carries the plan out."""
+def set_up(
+    is_agreed: Annotated[bool, Option("--yes", "-y", help="Agree to the plan without the question.")] = False,
+) -> int:
+    """Measure this machine, get llama.cpp for its GPU and the best model, test a fill, print settings for editors.
+
+    One question is asked before anything is fetched or built.
+    """
     loading.configure({})
     plan = measure()
     print_facts(plan.tree)
@@ -159,7 +166,7 @@ def set_up(*, is_agreed: bool) -> None:
     if not (is_agreed or agrees("Do this?", by_default=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
         print_lines(editor_settings(AUTO, rank_models(plan.present.machine, BUNDLED)[0]))
-        return
+        return 0
     if plan.unused is not None:
         make_llama_cpp(plan.unused)
         plan = measure()  # the GPU may have less free memory than it has
@@ -171,6 +178,7 @@ def set_up(*, is_agreed: bool) -> None:
         forget()  # `auto` measures again
         try_model(name)
     print_lines(editor_settings(name, model))
+    return 0
 
 
 def make_llama_cpp(gpu: gpus.Gpu) -> None:

@@ -19,20 +19,24 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from dg_lsp import errors
+from dg_lsp.backends.llamacpp.model import checked_header
+from dg_lsp.canvas.layout import Tokenizer
+from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser
 from dg_lsp.cli.printing import note
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import DgLspError, ModelCrashedError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
+from dg_lsp.models.metadata import read_folder
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.runtime import find_runtime, installed_library
 from dg_lsp.settings import ModelSettings, Settings
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment, write_private
-
-if TYPE_CHECKING:
-    from dg_lsp.canvas.layout import Tokenizer
-    from dg_lsp.engine.request import FillRequest
 
 RECORD = "tested-models.json"
 _MAX_RECORDED = 200
@@ -51,11 +55,8 @@ Identities = Mapping[Path, str]
 """The files of a model, each with what changes whenever the file does."""
 
 
-def trial_request(name: str, deadline_ms: float | None = None) -> "FillRequest":
+def trial_request(name: str, deadline_ms: float | None = None) -> FillRequest:
     """A fill that every trained model completes, in a file of this name."""
-    from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
-
     return FillRequest(Snapshot(name, 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=deadline_ms)
 
 
@@ -86,10 +87,6 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
 
 def _test(path: Path, settings: ModelSettings) -> Identities:
     """Returns what identifies the tested files; nothing for a model that needs no test. Raises as `tested` does."""
-    from dg_lsp.backends.llamacpp.model import checked_header
-    from dg_lsp.models.metadata import read_folder
-    from dg_lsp.models.registry import BUNDLED
-
     if path in [model.path for model in BUNDLED]:
         return {}
     runtime = _runtime(path)
@@ -141,8 +138,6 @@ def _identity(status: os.stat_result) -> str:
 
 def _runtime(path: Path) -> str | None:
     """The libraries that open the model, with their versions; None for a folder where one of them is missing."""
-    from dg_lsp.runtime import find_runtime, installed_library
-
     if path.is_dir():
         try:
             return f"transformers {version('transformers')} torch {version('torch')}"
@@ -221,8 +216,6 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser
-
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
     _try_tokenizer(denoiser.tokenizer)
@@ -231,7 +224,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
         engine.fill(trial_request("trial.py"), deadline=time.monotonic() + _FILL_SECONDS)
 
 
-def _try_tokenizer(tokenizer: "Tokenizer") -> None:
+def _try_tokenizer(tokenizer: Tokenizer) -> None:
     """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
     mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
     characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))

@@ -13,7 +13,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, run
-from dg_lsp.cli.app import command_tree
+from dg_lsp.cli.app import CommandGroup, command_tree
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models import gpus
 from dg_lsp.settings import Settings
@@ -78,10 +78,10 @@ def commands():
     """The commands that do something and are not hidden, by their words."""
 
     def leaves(command, *words):
-        inner = getattr(command, "commands", None)
-        if inner is None:
+        if not isinstance(command, CommandGroup):
             return {} if command.hidden else {" ".join(words): command}
-        return {name: leaf for word, part in inner.items() for name, leaf in leaves(part, *words, word).items()}
+        parts = {name: command.get_command(None, name) for name in command.list_commands(None)}
+        return {words: leaf for name, part in parts.items() for words, leaf in leaves(part, *words, name).items()}
 
     return leaves(command_tree())
 
