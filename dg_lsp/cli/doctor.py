@@ -33,16 +33,15 @@ from dg_lsp.system import peak_bytes, system_free
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
-_PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
-_EXTRAS = ("torch", "transformers")
-"""Packages for checkpoints, listed if they are installed."""
+_PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python", "torch", "transformers")
+"""Listed with their versions if they are installed."""
 
 
 @dataclass(slots=True)
 class Checkup:
     """Results so far; a part that failed is None, and its error is one of the problems. The fields are JSON keys."""
 
-    software: dict[str, str | None] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
     settings_files: list[str] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)  # of llama.cpp
     gpus: list[dict[str, Any]] = field(default_factory=list)  # of the machine, with or without llama.cpp
@@ -62,8 +61,6 @@ class Checkup:
 def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
     checkup = Checkup(software=_software())
-    missing = [name for name, version in checkup.software.items() if version is None]
-    checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
@@ -90,14 +87,9 @@ def _cost_text(passes: dict[int, float]) -> str:
     return ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
 
 
-def _software() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "dg-lsp": __version__,
-        **dict.fromkeys(_PACKAGES),
-    }
-    for name in (*_PACKAGES, *_EXTRAS):
+def _software() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "dg-lsp": __version__}
+    for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions

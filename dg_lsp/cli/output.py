@@ -163,11 +163,11 @@ def drawing(frame: Frame, background: str = "") -> Text:
     code = Text().append(frame.earlier_text, "bold")
     is_ended = False
     for cell in frame.cells:
-        text, style = _styled(cell)
         is_ended = (is_ended or cell.is_end) and not cell.is_frozen
         if cell.is_frozen:
             code.append("\n".join(printable(line) for line in cell.text.split("\n")))
         elif not is_ended:
+            text, style = _styled(cell)
             code.append(text.replace(RETURN, "\n") if cell.is_committed else text, f"{style}{background}")
     return code
 
@@ -182,8 +182,6 @@ def _shape(cell: Cell) -> str:
 
 
 def _styled(cell: Cell) -> tuple[str, str]:
-    if cell.is_frozen:
-        return _shape(cell), ""
     if not cell.is_committed and cell.confidence < _SHOWN_FROM:
         return MASK, "dim red"
     colour = next(name for least, name in _COLOURS if cell.confidence >= least or least == 0.0)

@@ -4,7 +4,6 @@ Lines may contain text of files, folders, models and servers, which must not con
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -100,9 +99,10 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def agrees(question: str, *, by_default: bool) -> bool:
     """The user's answer to a question on standard error; Ctrl-D is no."""
-    typer.echo(f"{question} [{'Y/n' if by_default else 'y/N'}] ", nl=False, err=True)
-    answer = sys.stdin.readline().lower()
-    return answer.strip() in ("y", "yes") or (by_default and answer.strip() == "" != answer)
+    try:
+        return typer.confirm(question, default=by_default, err=True)
+    except typer.Abort:
+        return False
 
 
 def _progress() -> "Progress":

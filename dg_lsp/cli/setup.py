@@ -13,12 +13,12 @@ from typer import Option
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.default_model import forget
-from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, size_text, warn
+from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, warn
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models, rewrite_preset
+from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models
 from dg_lsp.settings import CompletionSettings
 
 _BYTES_OF_WEIGHT = 34 / 32
@@ -106,10 +106,6 @@ class Plan:
             yield from pull.announcement()
         else:
             yield f"{preset.name} is on this machine already"
-        if (second := rewrite_preset(self.after_setup.machine, model)) is not None:
-            size = size_text(second.memory_bytes)
-            yield f"there is room for {second.name} beside it, {size}, for rewrites and chats:"
-            yield f'  dg-lsp models pull {second.name}, then set rewrite.model = "{second.name}"'
 
 
 def measure() -> Plan:

@@ -24,7 +24,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
-from dg_lsp.errors import DaemonError, ModelMemoryError, SettingsError
+from dg_lsp.errors import DaemonError, SettingsError
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.server.transport import close_writer
 from dg_lsp.settings import Settings, parse_settings
@@ -68,7 +68,6 @@ class Pool:
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         """Held while models are closed. A thread that gets it finds their memory free."""
-        self._num_closed = 0
         self._device = SharedDevice()
 
     def share(self, settings: Settings) -> SchedulerSession:
@@ -116,18 +115,11 @@ class Pool:
                         del self._models[model.key]
             for model in unused:
                 model.scheduler.close()
-                self._num_closed += 1
 
     def _open(self, settings: Settings) -> Engine:
-        """The engine. Where its memory is missing, models without a session are closed for it."""
-        while True:
-            num_closed = self._num_closed
-            try:
-                return self._open_engine(settings)
-            except ModelMemoryError as error:
-                self._close_unused([model for model in tuple(self._models.values()) if model.key != settings.model_key])
-                if self._num_closed == num_closed:
-                    raise ModelMemoryError(f"{error}; dg-lsp daemon status lists the models of the daemon") from error
+        """Opens an engine. Other models without a session are closed before, because it may need their memory."""
+        self._close_unused([model for model in tuple(self._models.values()) if model.key != settings.model_key])
+        return self._open_engine(settings)
 
 
 class Daemon:

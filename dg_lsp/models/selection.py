@@ -162,19 +162,6 @@ def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 
-def rewrite_preset(machine: Machine, beside: RankedModel) -> Preset | None:
-    """The best preset that follows instructions and fits into the GPU's memory beside the model of completions.
-
-    None where that one follows instructions itself.
-    """
-    gpu = machine.gpu
-    if gpu is None or beside.preset.follows_instructions:
-        return None
-    free = gpu.free_memory - (beside.preset.memory_bytes if beside.device == gpu.name else 0)
-    fitting = [preset for preset in _instructed() if preset.memory_bytes <= free]
-    return max(fitting, key=lambda preset: preset.quality, default=None)
-
-
 def _instructed() -> list[Preset]:
     return [
         preset for preset in registry.PRESETS if preset.follows_instructions and preset.quality and not preset.terms

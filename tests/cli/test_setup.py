@@ -145,15 +145,6 @@ def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeyp
     assert f'"dg-lsp.model.name": "{pulled[0]}"' in outcome.out
 
 
-def test_a_card_with_room_for_two_models_gets_the_second_for_rewrites(machine):
-    machine.update(devices=[CPU, {**USED, "memory_free": 46 << 30}], gpu=GPU_SPEED)
-    lines = "\n".join(setup.measure().lines())
-    assert "there is room for diffusiongemma-q8 beside it, 28.5 GB, for rewrites and chats" in lines
-    assert 'set rewrite.model = "diffusiongemma-q8"' in lines
-    machine["devices"] = [CPU, {**USED, "memory_free": 20 << 30}]
-    assert "for rewrites" not in "\n".join(setup.measure().lines())
-
-
 def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
     monkeypatch.setattr(conversion, "make_runtime", lambda **_: None)
     monkeypatch.setattr(registry, "PRESETS", ())

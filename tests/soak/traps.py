@@ -30,7 +30,7 @@ from e2e.conftest import Launcher
 from hostile import SECRETS, executed, make_hostile, module_names
 from language_client import PATIENT
 
-from dg_lsp.cli.app import command_tree
+from dg_lsp.cli.app import CommandGroup, command_tree
 from dg_lsp.models.registry import BUNDLED
 
 ROOT = Path(__file__).parents[2]
@@ -301,11 +301,11 @@ def commands():
     """The words of every command, and its parameters."""
 
     def walk(command, words):
-        inner = getattr(command, "commands", None)
-        if inner is None:
+        if not isinstance(command, CommandGroup):
             yield " ".join(words), command.params
-        for name, child in (inner or {}).items():
-            yield from walk(child, (*words, name))
+            return
+        for name in command.list_commands(None):
+            yield from walk(command.get_command(None, name), (*words, name))
 
     return dict(walk(command_tree(), ()))
 
