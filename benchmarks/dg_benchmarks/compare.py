@@ -23,7 +23,7 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes
-from dg_lsp.cli.options import ModelOptions
+from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import DgLspError
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         over = ModelOptions(model=given.model, gpu_layers=given.gpu_layers, threads=given.threads).tree
         # the model runs here in any case: the server is one more contender
-        settings = loading.configure(over if given.remote is None else {**over, "remote": {"url": given.remote}})
+        settings = configure(over if given.remote is None else {**over, "remote": {"url": given.remote}})
         opening = _open_contenders(settings, given, options)
         run = cases.run("compare", settings, options, opening, {**_listed(given), "seed": given.seed})
         tree = compare_json(run, given.seed) if given.json else None

@@ -23,8 +23,8 @@ import numpy as np
 from dg_lsp.bench.metrics import Table
 from dg_lsp.canvas.layout import Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.loading import configure, open_local
-from dg_lsp.cli.options import ModelOptions
+from dg_lsp.cli.loading import open_local
+from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine

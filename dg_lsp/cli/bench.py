@@ -33,7 +33,17 @@ from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infil
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, Sampler, Seed, check_decoder, sampler_options
+from dg_lsp.cli.options import (
+    Deadline,
+    Decoder,
+    Json,
+    ModelOptions,
+    Sampler,
+    Seed,
+    check_decoder,
+    configure,
+    sampler_options,
+)
 from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.exclusion import Exclusion
@@ -64,7 +74,7 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    settings = loading.configure({})
+    settings = configure({})
     languages = languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
@@ -102,7 +112,7 @@ def infill(
     output: Output = None,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    settings = loading.configure(model.tree)
+    settings = configure(model.tree)
     check_decoder(decoder, settings)
     cases = Cases(data, limit, seed, execute, as_json, output)
     options = RequestOptions(
@@ -136,7 +146,7 @@ def replay(
     over = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = over.get("remote", {}) | server
-    settings = loading.configure(over)
+    settings = configure(over)
     tasks = typing_tasks(files, region, start, settings)
     played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
     check_decoder(decoder, settings)
@@ -176,7 +186,7 @@ def next_edit(
     as_json: Json = False,
 ) -> int:
     """Propose the next edits of a history: how often they are shown, right, and how fast. No model takes part."""
-    loading.configure({})
+    configure({})
     outcomes = [
         measure(case, change.language) for change in cut_history(repository, num, seed) for case in cases_of(change)
     ]
@@ -193,7 +203,7 @@ def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
 ) -> int:
     """Summarize an audit log: how many requests, how fast, and their outcomes."""
-    loading.configure({})
+    configure({})
     try:
         records, outcomes, num_bad = read_log(log)
     except OSError as error:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, sampler_options
+from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
 from dg_lsp.cli.output import show_text
 from dg_lsp.cli.printing import note
 from dg_lsp.engine.request import ChatRequest
@@ -33,7 +33,7 @@ def chat(
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     is_interactive = not messages and sys.stdin.isatty()
-    settings = loading.configure(model.tree_of_rewrites).for_rewrites
+    settings = configure(model.tree_of_rewrites).for_rewrites
     check_decoder(run.decoder, settings)
     sampler = sampler_options(run.sampler)
     turns = [Turn(Role.SYSTEM, system)] if system else []
@@ -102,7 +102,7 @@ def generate(
     max_tokens: MaxTokens = 256,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    settings = loading.configure(model.tree)
+    settings = configure(model.tree)
     check_decoder(run.decoder, settings)
     text = _read_input() if prompt is None else prompt
     if not text:

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from dg_lsp.backends.llamacpp.quantize import FileType, file_type, quantize
-from dg_lsp.cli.loading import configure
+from dg_lsp.cli.options import configure
 from dg_lsp.cli.printing import print_line, progress_bar, step_progress
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models import build_runtime

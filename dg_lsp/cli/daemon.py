@@ -8,8 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
-from dg_lsp.cli import loading, servers
-from dg_lsp.cli.options import Json
+from dg_lsp.cli import servers
+from dg_lsp.cli.options import Json, configure
 from dg_lsp.cli.printing import print_facts, print_json, print_line
 from dg_lsp.daemon.client import READY, query, report
 from dg_lsp.daemon.client import start as start_daemon
@@ -24,9 +24,10 @@ def start(
     exit_when_idle: ExitWhenIdle = False,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
+    from dg_lsp.cli import loading
     from dg_lsp.daemon.server import Daemon
 
-    loading.configure({}, in_folder=False)
+    configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     if foreground:
         daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
@@ -41,6 +42,7 @@ def start(
 
 def run(exit_when_idle: ExitWhenIdle = False) -> int:
     """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
+    from dg_lsp.cli import loading
     from dg_lsp.daemon.server import Daemon
 
     try:
@@ -56,7 +58,7 @@ def run(exit_when_idle: ExitWhenIdle = False) -> int:
 
 def stop() -> int:
     """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
-    loading.configure({}, in_folder=False)
+    configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     versions = {endpoint.version, *(running.version for running in endpoint.all_versions())}
     stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
@@ -93,7 +95,7 @@ def _stop(endpoint: Endpoint) -> bool:
 
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    loading.configure({}, in_folder=False)
+    configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     facts = query(endpoint, "status")
     tree = {"running": facts is not None} | (facts or {})

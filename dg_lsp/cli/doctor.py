@@ -15,7 +15,7 @@ from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.cli import default_model, loading
-from dg_lsp.cli.options import Json, ModelOptions
+from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.cli.trial import trial_request
 from dg_lsp.context.languages import missing_grammars
@@ -64,7 +64,7 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
-        _try_model(checkup, loading.configure(model.tree, checkup.warnings.append))
+        _try_model(checkup, configure(model.tree, checkup.warnings.append))
     except DgLspError as error:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer import Option
 
 from dg_lsp.cli import loading, output
-from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, sampler_options
+from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, configure, sampler_options
 from dg_lsp.cli.output import for_stream
 from dg_lsp.cli.printing import print_json, print_line
 from dg_lsp.cli.rewrite import introduce, run_rewrite
@@ -120,7 +120,7 @@ def why(
     """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
     location = parse_location(position, "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
-    settings = loading.configure(model.tree)
+    settings = configure(model.tree)
     completion = settings.completion
     offset = source.offset_at(location.first, location.column)
     request = FillRequest(source.snapshot(), offset, max_lines=completion.max_lines)

@@ -1,11 +1,8 @@
-"""The settings of a command, and models and engines for these settings.
-
-Importing this module loads no runtime and no engine, so that `--help` is fast.
-"""
+"""Models and engines for the settings of a command."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,45 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from dg_lsp import system
+from dg_lsp.backends import llamacpp, transformers
+from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
+from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+from dg_lsp.backends.threads import physical_cores
+from dg_lsp.canvas.chat import with_thoughts
+from dg_lsp.canvas.sampling import with_sampler
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
+from dg_lsp.cli.default_model import VARIABLE, default_model, judged
+from dg_lsp.cli.options import FileOptions, configure
 from dg_lsp.cli.printing import note, warn
+from dg_lsp.cli.source import SourceFile
+from dg_lsp.cli.trial import tested
+from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.engine import Engine, LocalEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
-from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings, parse_settings
+from dg_lsp.models import registry
+from dg_lsp.models.metadata import describe, read_folder
+from dg_lsp.models.registry import AUTO, BASE, known_names, locate
+from dg_lsp.models.selection import Device, Machine, Selection, select
+from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-    from dg_lsp.cli.options import FileOptions
-    from dg_lsp.cli.source import SourceFile
-    from dg_lsp.context.exclusion import Exclusion
-    from dg_lsp.engine.engine import Engine, LocalEngine
-    from dg_lsp.models.selection import Machine, Selection
 
 
-def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> Settings:
-    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
-
-    Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
-    needs no setting calls it for these reports.
-    """
-    from dg_lsp.models.registry import known_names
-    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
-
-    settings, messages = user_settings(known_names())
-    try:
-        path = workspace_file(Path.cwd()) if in_folder else None
-    except OSError as error:
-        raise InputFileError("the working directory does not exist any more: change to another one") from error
-    if path is not None:
-        settings, further = with_workspace_file(settings, path, known_names())
-        messages += further
-    for message in messages:
-        report(message)
-    return parse_settings(over, settings)
-
-
-def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileOptions") -> Settings:
+def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOptions) -> Settings:
     """The settings of a command on a file. Raises InputFileError if the file is excluded, or cannot be written."""
     if options.write:
         source.check_writable()
@@ -60,7 +47,7 @@ def configure_for(source: "SourceFile", over: Mapping[str, Any], options: "FileO
     return settings
 
 
-def check_allowed(source: "SourceFile", settings: Settings, *, even_secret: bool | None = None) -> None:
+def check_allowed(source: SourceFile, settings: Settings, *, even_secret: bool | None = None) -> None:
     """Raises InputFileError if the settings exclude a file that would be sent to the model, unless `even_secret`.
 
     `even_secret` is None for a command without this option.
@@ -71,10 +58,8 @@ def check_allowed(source: "SourceFile", settings: Settings, *, even_secret: bool
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
-def exclusion(settings: Settings) -> "Exclusion":
+def exclusion(settings: Settings) -> Exclusion:
     """What the settings exclude, with the working directory as the workspace."""
-    from dg_lsp.context.exclusion import Exclusion
-
     return Exclusion(settings.privacy, [Path.cwd().as_uri()])
 
 
@@ -83,7 +68,7 @@ class LoadedModel:
     """Weights in memory or the directory of a complete checkpoint, with the model's specification."""
 
     path: Path
-    weights: "LlamaModel | Checkpoint"
+    weights: LlamaModel | Checkpoint
     spec: ModelSpec
     settings: ModelSettings  # with which it was loaded
 
@@ -140,16 +125,11 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
-def this_machine(*, with_gpu: bool = True) -> "Machine":
+def this_machine(*, with_gpu: bool = True) -> Machine:
     """What this machine has for models, with the GPUs that llama.cpp can use.
 
     Raises BackendError if llama.cpp cannot be loaded, unless GPUs are left out.
     """
-    from dg_lsp import system
-    from dg_lsp.backends import llamacpp
-    from dg_lsp.backends.threads import physical_cores
-    from dg_lsp.models.selection import Device, Machine
-
     devices = llamacpp.devices() if with_gpu else ()
     gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
     cores = physical_cores()
@@ -162,17 +142,14 @@ def this_machine(*, with_gpu: bool = True) -> "Machine":
     )
 
 
-def selection(settings: Settings) -> "Selection | None":
+def selection(settings: Settings) -> Selection | None:
     """The model that `auto` or `auto-diffusion` stands for here; None for other names.
 
     The machine is examined only where a model was pulled.
     """
-    from dg_lsp.cli.default_model import VARIABLE, default_model
-    from dg_lsp.models import registry, selection
-
     name = settings.model.name
     if name == registry.AUTO_DIFFUSION:
-        bundled = selection.Selection(registry.MINI, "")
+        bundled = Selection(registry.MINI, "")
     elif name != registry.AUTO:
         return None
     else:
@@ -180,14 +157,11 @@ def selection(settings: Settings) -> "Selection | None":
         if VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
-    return selection.select(machine, registry.is_tested, name, bundled)
+    return select(machine, registry.is_tested, name, bundled)
 
 
 def with_model_chosen(settings: Settings) -> Settings:
     """Replaces `auto` and `auto-diffusion` by a model for this machine; prints the reason of an unusual choice."""
-    from dg_lsp.cli.default_model import VARIABLE
-    from dg_lsp.models.registry import BASE
-
     chosen = selection(settings)
     if chosen is None:
         return settings
@@ -217,9 +191,6 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | Tran
 @contextmanager
 def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
     """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
-    from dg_lsp.cli.trial import tested
-    from dg_lsp.models.registry import locate
-
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
     if attention := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
@@ -239,15 +210,10 @@ def load_file(
 
     `source` is another path of the file, by which llama.cpp opens it.
     """
-    from dg_lsp.canvas.chat import with_thoughts
-    from dg_lsp.models.metadata import describe, read_folder
-
     name = _name_of(path, settings)
     if path.is_dir():
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
-
-    from dg_lsp.backends.llamacpp import LlamaModel
 
     weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors, source=source)
     try:
@@ -262,15 +228,11 @@ def load_file(
 
 def _name_of(path: Path, settings: Settings) -> str:
     """The name of a model; for one that is given by its path, that of the file."""
-    from dg_lsp.models.registry import known_names
-
     return settings.model.name if settings.model.name in known_names() else escaped(path.stem)
 
 
 def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The spec with the sampler options of the user's file; raises SettingsError for one that the model lacks."""
-    from dg_lsp.canvas.sampling import with_sampler
-
     try:
         return with_sampler(spec, settings.model.sampler_of(spec.name))
     except RequestError as error:
@@ -280,22 +242,15 @@ def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
 def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser":
     """Opens the model's denoiser. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
-        from dg_lsp.backends.transformers import open_checkpoint
-
-        return open_checkpoint(model.weights, model.spec, model.settings, note)
-    from dg_lsp.backends.llamacpp import denoiser_for
-
+        return transformers.open_checkpoint(model.weights, model.spec, model.settings, note)
     return denoiser_for(model.weights, model.spec, model.settings)
 
 
-def open_measured(settings: Settings) -> "tuple[LoadedModel, LocalEngine, int | None]":
+def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | None]:
     """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`.
 
     Where `auto` finds dg-base too slow, dg-mini is loaded instead.
     """
-    from dg_lsp.cli.default_model import judged
-    from dg_lsp.models.registry import AUTO, BASE
-
     chosen = with_model_chosen(settings)
     model, denoiser = open_local(chosen)
     start, used = time.perf_counter(), time.process_time()
@@ -316,15 +271,12 @@ def open_measured(settings: Settings) -> "tuple[LoadedModel, LocalEngine, int | 
     return model, engine, denoiser.threads
 
 
-def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> "LocalEngine":
+def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> LocalEngine:
     """An engine with the measured costs of its model."""
-    from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import LocalEngine
-
     return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
-def open_engine(settings: Settings) -> "Engine":
+def open_engine(settings: Settings) -> Engine:
     """Opens an engine for the settings.
 
     Raises:
@@ -336,8 +288,7 @@ def open_engine(settings: Settings) -> "Engine":
         if settings.privacy.is_incomplete:
             problem = "a settings file or a key of privacy is ignored, so the server could receive excluded files"
             raise SettingsError(f"remote.url is not used, because {problem}: correct what dg-lsp doctor reports")
-        from dg_lsp.backends.remote.client import RemoteModel
-        from dg_lsp.engine.remote_engine import RemoteEngine
+        from dg_lsp.backends.remote.client import RemoteModel  # most commands have no use for its HTTP client
 
         model = RemoteModel(settings.remote)
         model.learn_languages()
@@ -346,7 +297,7 @@ def open_engine(settings: Settings) -> "Engine":
 
 
 @contextmanager
-def timed_engine(settings: Settings, language_id: str | None = None) -> "Iterator[tuple[Engine, float]]":
+def timed_engine(settings: Settings, language_id: str | None = None) -> Iterator[tuple[Engine, float]]:
     """An engine and the milliseconds that loading took; closes the engine at the end.
 
     Prints a warning on standard error if the model does not know the language.

@@ -8,7 +8,7 @@ from typer import Argument
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.cli import loading
-from dg_lsp.cli.options import Json, ModelOptions
+from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line, print_lines, print_table, size_text
 from dg_lsp.cli.setup import measure
 from dg_lsp.errors import DgLspError, UsageError
@@ -23,7 +23,7 @@ _HEADER = ("model", "here", "fits here", "size", "made for", "licence")
 
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, its size, hardware and licence."""
-    loading.configure({})
+    configure({})
     machine = _machine()
     models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
     if as_json:
@@ -67,7 +67,7 @@ def _listed(preset: Preset, machine: Machine) -> dict[str, Any]:
 
 def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
-    loading.configure({})
+    configure({})
     plan = measure()
     if as_json:
         print_json(plan.tree)
@@ -84,7 +84,7 @@ def show_model(
     ] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    settings = loading.with_model_chosen(loading.configure(ModelOptions(model=model).tree))
+    settings = loading.with_model_chosen(configure(ModelOptions(model=model).tree))
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
         print_facts(_details(preset))
@@ -126,7 +126,7 @@ def _details(preset: Preset) -> dict[str, Any]:
 
 def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:
     """Remove a pulled model, or the parts of an interrupted download."""
-    loading.configure({})
+    configure({})
     preset = registry.preset_named(name)
     if preset is None:
         problem = f"{name} cannot be pulled or removed{registry.suggestion(name)}"

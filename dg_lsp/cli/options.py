@@ -1,4 +1,4 @@
-"""Options that several commands have: a group of them is one parameter of a command, and a frozen value.
+"""Options that several commands have, and their settings. A group of options is one parameter, and a frozen value.
 
 Importing this module loads no runtime and no engine, so that `--help` is fast.
 """
@@ -8,15 +8,17 @@ import inspect
 import math
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.errors import UsageError
-from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler
+from dg_lsp.cli.printing import warn
+from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler, parse_settings
 
 Command = Callable[..., int]
 
@@ -87,6 +89,28 @@ class RunOptions:
     def end(self) -> float:
         """When a text that begins now has to be there, in `time.monotonic` seconds."""
         return math.inf if self.deadline is None else time.monotonic() + self.deadline / 1e3
+
+
+def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> Settings:
+    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
+
+    Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
+    needs no setting calls it for these reports.
+    """
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
+
+    settings, messages = user_settings(known_names())
+    try:
+        path = workspace_file(Path.cwd()) if in_folder else None
+    except OSError as error:
+        raise InputFileError("the working directory does not exist any more: change to another one") from error
+    if path is not None:
+        settings, further = with_workspace_file(settings, path, known_names())
+        messages += further
+    for message in messages:
+        report(message)
+    return parse_settings(over, settings)
 
 
 def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from dg_lsp.backends.llamacpp.quantize import file_type
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.options import ModelOptions
+from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.cli.printing import agrees, print_line, print_lines, size_text, warn
 from dg_lsp.cli.trial import trial_request
 from dg_lsp.errors import DgLspError, ModelError, UsageError
@@ -40,7 +40,7 @@ def pull_model(
 
     An interrupted command is continued by running it again.
     """
-    loading.configure({})
+    configure({})
     preset = registry.preset_named(name)
     is_bundled = name in (model.name for model in registry.BUNDLED)
     if revision is not None and (is_bundled or (preset is not None and preset.wheels)):
@@ -166,7 +166,7 @@ def try_model(name: str) -> None:
     """
     request = trial_request("pull.py", _TEST_MS)
     # the command has reported what is ignored of the files
-    settings = loading.configure(ModelOptions(model=name).tree, lambda _: None)
+    settings = configure(ModelOptions(model=name).tree, lambda _: None)
     try:
         with loading.timed_engine(settings, request.snapshot.language) as (engine, load_ms):
             result = engine.fill(request)

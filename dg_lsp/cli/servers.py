@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from dg_lsp.cli import loading
-from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import ModelOptions
+from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.cli.printing import note
 from dg_lsp.daemon import client
 from dg_lsp.daemon.endpoint import Endpoint
@@ -122,6 +120,7 @@ def serve(
     gpu: Annotated[int | None, Option(min=0, metavar="N", help="Use only this GPU.")] = None,
 ) -> int:
     """Serve completions over HTTP."""
+    from dg_lsp.cli import loading
     from dg_lsp.engine.scheduler import Scheduler, SharedDevice
     from dg_lsp.http.app import HttpServer
     from dg_lsp.http.auth import AccessRules, allowed_hosts

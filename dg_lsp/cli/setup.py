@@ -13,6 +13,7 @@ from typer import Option
 
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.default_model import forget
+from dg_lsp.cli.options import configure
 from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, warn
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
@@ -153,7 +154,7 @@ def set_up(
 
     One question is asked before anything is fetched or built.
     """
-    loading.configure({})
+    configure({})
     plan = measure()
     print_facts(plan.tree)
     print_lines(("", *plan.lines()))

@@ -26,7 +26,6 @@ import attrs
 from dg_lsp import errors
 from dg_lsp.backends.llamacpp.model import checked_header
 from dg_lsp.canvas.layout import Tokenizer
-from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser
 from dg_lsp.cli.printing import note
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
@@ -216,6 +215,8 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
+    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser  # which imports this module
+
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
     _try_tokenizer(denoiser.tokenizer)

@@ -4,8 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import daemon, loading, setup
-from dg_lsp.cli.loading import configure
-from dg_lsp.cli.options import ModelOptions
+from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.errors import BackendError
 from dg_lsp.server import app
 from dg_lsp.settings import Settings
