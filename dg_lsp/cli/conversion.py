@@ -32,48 +32,42 @@ def convert_model(
     a Python environment that is made once, with about 1 GB of packages.
     """
     configure({})
-    wanted = file_type(kind) if kind else None
+    weight_type = file_type(kind) if kind else None
     if not source.is_dir() or is_diffusion_gemma(source):
-        target = convert_diffusion_gemma(source, output, wanted)
+        target = convert_diffusion_gemma(source, output, weight_type)
         print_line(f"keep {side_path(target).name} beside it", err=True)
         print_line(target)
         return 0
-    target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
+    target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
-    convert_checkpoint(source, target, wanted, with_code=trust)
+    convert_checkpoint(source, target, weight_type, with_code=trust)
     print_line(target)
     return 0
 
 
-def convert_checkpoint(source: Path, target: Path, wanted: FileType | None, *, with_code: bool = False) -> None:
-    """Converts a checkpoint with llama.cpp's script, to the wanted type; raises as `convert_with_script`."""
+def convert_checkpoint(source: Path, target: Path, weight_type: FileType | None, *, with_code: bool = False) -> None:
+    """Converts a checkpoint with llama.cpp's script, which writes some types itself; raises as it does."""
+    kind = weight_type.name if weight_type and weight_type.name in SCRIPT_TYPES else "auto"
+    convert = partial(quantize, kind=weight_type) if weight_type and kind == "auto" else None
     with step_progress() as show_step:
-
-        def quantize_it(converted: Path, quantized: Path) -> None:
-            assert wanted is not None
-            show_step(f"quantizing to {wanted.name}", None)
-            quantize(converted, quantized, wanted)
-
-        if wanted is None or wanted.name in SCRIPT_TYPES:
-            kind = wanted.name if wanted else "auto"
-            convert_with_script(source, target, kind, show_step, with_code=with_code)
-        else:
-            convert_with_script(source, target, "auto", show_step, quantize_it, with_code=with_code)
+        convert_with_script(source, target, kind, show_step, convert, with_code=with_code)
 
 
-def convert_diffusion_gemma(source: Path, output: Path | None, wanted: FileType | None) -> Path:
+def convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
     """Converts a DiffusionGemma; returns the main file.
 
     By default it is beside a GGUF file, with its name, and in the working directory for a checkpoint.
     """
-    parts = read_parts(source, is_quantized=wanted is not None)
+    parts = read_parts(source, is_quantized=weight_type is not None)
     if output is not None:
         target = output
     elif source.is_dir():
-        target = Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
+        target = Path(f"{source.resolve().name}-{weight_type.name if weight_type else parts.embedding_type.name}.gguf")
     else:
-        target = source.with_name(f"{source.name.removesuffix('.gguf')}-{wanted.name if wanted else 'dg'}.gguf")
-    smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
+        target = source.with_name(
+            f"{source.name.removesuffix('.gguf')}-{weight_type.name if weight_type else 'dg'}.gguf"
+        )
+    smaller = weight_type if weight_type and weight_type.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
     with progress_bar(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
@@ -130,15 +124,16 @@ def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bo
     variables = {VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
     if folder is not None:
         variables[variable] = str(folder.absolute())
-    what = f"the {'changed' if folder else 'installed'} llama.cpp"
-    return run_llama_cpp("diffusiongemma.runtime_check", variables=variables, what=what, codes=(0, 10)).returncode == 0
+    subject = f"the {'changed' if folder else 'installed'} llama.cpp"
+    process = run_llama_cpp("diffusiongemma.runtime_check", variables=variables, subject=subject, codes=(0, 10))
+    return process.returncode == 0
 
 
 def run_llama_cpp(
     name: str,
     *arguments: str,
     variables: Mapping[str, str] | None = None,
-    what: str = "llama.cpp",
+    subject: str = "llama.cpp",
     codes: Collection[int] = (0,),
 ) -> subprocess.CompletedProcess[str]:
     """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
@@ -146,7 +141,7 @@ def run_llama_cpp(
     Raises ModelRuntimeError if it ends with another code.
     """
     environment = python_environment() | dict(variables or {})
-    done = subprocess.run(
+    process = subprocess.run(
         python_command(f"dg_lsp.backends.llamacpp.{name}", *arguments),
         env={key: value for key, value in environment.items() if value},
         cwd=NEUTRAL_FOLDER,
@@ -155,7 +150,7 @@ def run_llama_cpp(
         errors="replace",
         check=False,
     )
-    if done.returncode not in codes:
-        [problem] = done.stderr.strip().splitlines()[-1:] or [f"the process ended with {done.returncode}"]
-        raise ModelRuntimeError(f"{what} does not run: {problem}; see dg-lsp doctor")
-    return done
+    if process.returncode not in codes:
+        [problem] = process.stderr.strip().splitlines()[-1:] or [f"the process ended with {process.returncode}"]
+        raise ModelRuntimeError(f"{subject} does not run: {problem}; see dg-lsp doctor")
+    return process

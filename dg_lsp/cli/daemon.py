@@ -109,6 +109,6 @@ def status(as_json: Json = False) -> int:
     return 1 if facts is None else 0
 
 
-def _print_address(endpoint: Endpoint, what: str) -> None:
+def _print_address(endpoint: Endpoint, state: str) -> None:
     if record := endpoint.read():
-        print_line(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
+        print_line(f"dg-lsp: the daemon {state} at {record.address} (process {record.pid})", err=True)

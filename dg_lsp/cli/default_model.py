@@ -24,8 +24,8 @@ def default_model(settings: ModelSettings) -> Selection:
     """The model that `auto` takes with these settings, and why."""
     from dg_lsp.errors import ModelNotFoundError
 
-    if given := os.environ.get(VARIABLE):
-        return Selection(given, f"{VARIABLE} names it")
+    if named := os.environ.get(VARIABLE):
+        return Selection(named, f"{VARIABLE} names it")
     try:
         ms = _read().get(_key(settings), 0.0)
     except ModelNotFoundError as error:

@@ -117,7 +117,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     checkup.warnings += [model.warning] if model.warning else []
     costs = engine.costs or StepCosts()
     measured = {"causal": costs.causal, "canvas": costs.canvas}
-    checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
+    checkup.costs = {kind: {num: round(ms, 3) for num, ms in points} for kind, points in measured.items()}
     checkup.decoders = {kind.value: engine.selection(kind).choose().value for kind in PositionKind}
     with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)
@@ -137,8 +137,8 @@ def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
 
 
 def _memory_of(engine: Engine) -> dict[str, int]:
-    held = engine.footprint.weights_bytes + engine.footprint.cache_bytes
-    return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held}
+    num_bytes = engine.footprint.weights_bytes + engine.footprint.cache_bytes
+    return {"memory_bytes": memory_bytes(engine.spec.name, num_bytes), "weights_and_cache_bytes": num_bytes}
 
 
 def _try_remote(checkup: Checkup, settings: Settings) -> None:

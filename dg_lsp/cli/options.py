@@ -67,7 +67,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """What a command may do with the file that it is given."""
+    """What a command may do with its file."""
 
     write: Annotated[bool, Option("--write", help="Write the result to the file.")] = False
     even_secret: Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")] = (
@@ -119,12 +119,12 @@ def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
 
 
-def sampler_options(given: Sequence[str] | None) -> SamplerOptions:
+def sampler_options(texts: Sequence[str] | None) -> SamplerOptions:
     """The values of `--sampler`, which are written as in the settings file. Raises UsageError for other ones."""
     try:
-        table = tomllib.loads("\n".join(given or ()))
+        table = tomllib.loads("\n".join(texts or ()))
     except tomllib.TOMLDecodeError as error:
-        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(given or ())}"
+        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts or ())}"
         raise UsageError(problem) from error
     if unknown := [name for name in table if name not in SAMPLER_NAMES]:
         raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
@@ -142,9 +142,11 @@ _GROUPS: dict[type, list[inspect.Parameter]] = {
 
 def with_groups(command: Command) -> Command:
     """A command with the options of a group in place of each parameter that is annotated with the group."""
-    given = inspect.signature(command).parameters
-    groups = {name: parameter.annotation for name, parameter in given.items() if parameter.annotation in _GROUPS}
-    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for name, parameter in given.items() if name not in groups]
+    parameters = inspect.signature(command).parameters
+    groups = {name: parameter.annotation for name, parameter in parameters.items() if parameter.annotation in _GROUPS}
+    own = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY) for name, parameter in parameters.items() if name not in groups
+    ]
     options = [option for group in groups.values() for option in _GROUPS[group]]
 
     @functools.wraps(command)

@@ -128,8 +128,8 @@ class Pull:
         stages = self.stages
         with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
             preset.folder.mkdir(parents=True, exist_ok=True)
-            for left in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            for remnant in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
+                shutil.rmtree(remnant, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
         if not self.is_other:
             is_fetched = stages[0].name != "download"

@@ -74,11 +74,11 @@ def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | No
     needs no shared model, and a daemon does not learn that settings are incomplete. `settings` are those known before
     the editor sends its options; `over` is the tree of the command line.
     """
-    wanted = use or settings.daemon.use
-    if wanted == "never" or settings.is_remote or settings.privacy.is_incomplete:
+    daemon_use = use or settings.daemon.use
+    if daemon_use == "never" or settings.is_remote or settings.privacy.is_incomplete:
         return
     endpoint = Endpoint.of_user()
-    if wanted == "auto" and not endpoint.all_versions():
+    if daemon_use == "auto" and not endpoint.all_versions():
         return
     tree = _located(settings)
     if "name" in over.get("model", {}):

@@ -158,10 +158,10 @@ def _read_record() -> list[str]:
 def _try(path: Path, settings: ModelSettings, seconds: float) -> None:
     """Runs the child; raises as `tested` does."""
     advice = "it is damaged, or made to do harm: use another file"
-    given = attrs.asdict(attrs.evolve(settings, sampler=()))
-    tree = {"path": str(path.absolute()), "seconds": seconds, "settings": given}
+    settings_tree = attrs.asdict(attrs.evolve(settings, sampler=()))
+    tree = {"path": str(path.absolute()), "seconds": seconds, "settings": settings_tree}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             python_command("dg_lsp.cli.trial"),
             input=json.dumps(tree).encode(),
             stdout=subprocess.PIPE,
@@ -171,12 +171,12 @@ def _try(path: Path, settings: ModelSettings, seconds: float) -> None:
             cwd=NEUTRAL_FOLDER,
             timeout=seconds + _START_SECONDS,
         )
-        problem = json.loads(done.stdout)
+        problem = json.loads(process.stdout)
     except subprocess.TimeoutExpired as error:
         raise ModelCrashedError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
     except ValueError as error:
-        code = -done.returncode
-        ending = signal.Signals(code).name if code in [*signal.Signals] else f"exit code {done.returncode}"
+        code = -process.returncode
+        ending = signal.Signals(code).name if code in [*signal.Signals] else f"exit code {process.returncode}"
         raise ModelCrashedError(f"{path} ends its process ({ending}); {advice}") from error
     if problem:
         kind = getattr(errors, problem["error"])
@@ -188,11 +188,11 @@ def main() -> int:
 
     Prints the error as JSON, or an empty object.
     """
-    given = json.loads(sys.stdin.buffer.read())
-    _limit_process(given["seconds"])
+    request = json.loads(sys.stdin.buffer.read())
+    _limit_process(request["seconds"])
     problem = {}
     try:
-        _open_and_fill(Path(given["path"]), given["settings"])
+        _open_and_fill(Path(request["path"]), request["settings"])
     except DgLspError as error:
         problem = {"error": type(error).__name__, "message": str(error)}
     print(json.dumps(problem), flush=True)  # noqa: T201

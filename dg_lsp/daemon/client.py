@@ -40,9 +40,9 @@ def open_session(endpoint: Endpoint, settings: Mapping[str, Any], command: Seque
     return answered[0]
 
 
-def query(endpoint: Endpoint, wanted: str) -> dict[str, Any] | None:
+def query(endpoint: Endpoint, request: str) -> dict[str, Any] | None:
     """The daemon's answer to `status` or `stop`; None if no daemon runs. Raises as `call` does."""
-    if (answered := call(endpoint, {"want": wanted})) is None:
+    if (answered := call(endpoint, {"want": request})) is None:
         return None
     answered[0].close()
     return answered[1]
@@ -113,7 +113,7 @@ def start(endpoint: Endpoint, command: Sequence[str]) -> None:
     flags = getattr(subprocess, "DETACHED_PROCESS", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     try:
         with endpoint.open_log() as log:
-            done = subprocess.run(
+            launcher = subprocess.run(
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(flags), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -126,8 +126,8 @@ def start(endpoint: Endpoint, command: Sequence[str]) -> None:
             )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DaemonError(f"the daemon cannot be started ({type(error).__name__})") from error
-    if done.stdout != READY:
-        raise DaemonError(done.stdout or f"the daemon ended at once; {endpoint.log} may contain the reason")
+    if launcher.stdout != READY:
+        raise DaemonError(launcher.stdout or f"the daemon ended at once; {endpoint.log} may contain the reason")
 
 
 def report(message: str) -> None:

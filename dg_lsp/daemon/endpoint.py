@@ -62,8 +62,8 @@ class Endpoint:
     @classmethod
     def of_user(cls, environment: Mapping[str, str] = os.environ) -> "Endpoint":
         """The current user's: in the runtime directory of the login session, else in the data folder."""
-        if given := environment.get(VARIABLE):
-            return cls(Path(given).expanduser().absolute())
+        if named := environment.get(VARIABLE):
+            return cls(Path(named).expanduser().absolute())
         runtime_folder = environment.get("XDG_RUNTIME_DIR")
         if runtime_folder and Path(runtime_folder).is_absolute() and not environment.get(DATA_VARIABLE):
             return cls(Path(runtime_folder) / "dg-lsp")

@@ -43,9 +43,9 @@ def _copy_input(connection: socket.socket) -> None:
 
 
 def _write(data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(1, rest) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(1, unwritten) :]
 
 
 if __name__ == "__main__":

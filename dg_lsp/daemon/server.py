@@ -214,10 +214,10 @@ class Daemon:
     def _serve(self, connection: socket.socket) -> None:
         try:
             request = self._authenticate(connection)
-            if (wanted := request.get("want")) == "session":
+            if (kind := request.get("want")) == "session":
                 self._sessions.add(connection)
                 self._run_session(connection, request)
-            elif wanted == "stop":
+            elif kind == "stop":
                 self.stop()
                 send(connection, {"stopping": os.getpid()})
             else:

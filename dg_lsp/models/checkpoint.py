@@ -307,8 +307,8 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
     ids = {**model["vocab"]}
     added = {entry["content"]: entry for entry in tokenizer.get("added_tokens", ())}
     ids |= {text: entry["id"] for text, entry in added.items()}
-    if odd := [i for i in ids.values() if not 0 <= i < size]:
-        raise ValueError(f"token {odd[0]} of {size}")
+    if outside := [i for i in ids.values() if not 0 <= i < size]:
+        raise ValueError(f"token {outside[0]} of {size}")
     tokens = [f"<unused_{i}>" for i in range(size)]
     kinds = [UNUSED] * size
     for token, i in ids.items():

@@ -93,9 +93,9 @@ def _make_environment(show_step: packages.ShowStep) -> Path:
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
-        wanted = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
+        requirements = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
         show_step("installing its packages", None)
-        packages.run_pip("--python", str(_python(new)), "install", *wanted)
+        packages.run_pip("--python", str(_python(new)), "install", *requirements)
         if folder.exists():  # its Python was removed
             folder.rename(work / "replaced")
         new.rename(folder)
@@ -148,3 +148,5 @@ def convert_with_script(
                 f"{reason.removeprefix('ERROR:hf-to-gguf:')}; {advice}use a published GGUF of this model"
             )
         gguf.read_header(new)
+        if quantize:
+            show_step("quantizing", None)

@@ -58,12 +58,12 @@ def _from_nvidia_smi() -> Iterator[Gpu]:
     if program is None:
         return
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *_QUERY], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
+    for line in process.stdout.decode("utf-8", "replace").splitlines():
         name, _, mebibytes = line.rpartition(",")
         if name:
             yield Gpu(NVIDIA, name.strip(), int(mebibytes) << 20 if mebibytes.strip().isdigit() else 0)

@@ -26,12 +26,12 @@ SOURCE_SHA256 = {"0.3.36": "832db0699007f1be95a7e41ef12e88926b02ba836461e36a3637
 
 
 def unpack_llama_cpp(
-    version: str, given: Path | None, folder: Path, parts: Sequence[str], show_step: ShowStep = lambda *_: None
+    version: str, source: Path | None, folder: Path, parts: Sequence[str], show_step: ShowStep = lambda *_: None
 ) -> Path:
     """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
 
-    `given` is the distribution or a folder with it; None fetches it with pip, which is possible only for versions whose
-    checksum is known. `parts` are the starts of the paths of the needed files of llama.cpp; without any, the whole
+    `source` is the distribution or a folder with it; None fetches it with pip, which is possible only for versions with
+    a known checksum. `parts` are the starts of the paths of the needed files of llama.cpp; without any, the whole
     distribution is unpacked.
 
     Raises:
@@ -39,7 +39,7 @@ def unpack_llama_cpp(
         ModelRuntimeError: the distribution is damaged, that of another version, or not the published one.
     """
     name = f"llama_cpp_python-{version}"
-    packed = _fetch_source(version, folder, show_step) if given is None else given
+    packed = _fetch_source(version, folder, show_step) if source is None else source
     packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
     if not packed.is_file():
         raise ModelRuntimeError(
@@ -58,8 +58,8 @@ def unpack_llama_cpp(
             # missing before Python 3.11.4: so only regular files inside the folder are unpacked
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
             files = [member for member in archive if member.isfile() and ".." not in member.name.split("/")]
-            wanted = (file for file in files if file.name.startswith(needed) and not file.name.startswith(unused))
-            archive.extractall(folder, wanted)
+            members = (file for file in files if file.name.startswith(needed) and not file.name.startswith(unused))
+            archive.extractall(folder, members)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
@@ -77,11 +77,11 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
             f"{max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
         )
     show_step("fetching the source", None)
-    wanted = folder / "source.txt"
-    wanted.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
+    requirements = folder / "source.txt"
+    requirements.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
     # --no-binary :all: would also apply to the tools that the source needs: pip would compile CMake
     options = ("--require-hashes", "--no-deps", "--no-binary", PACKAGE, "--dest", str(folder))
-    run_pip("download", "--requirement", str(wanted), *options)
+    run_pip("download", "--requirement", str(requirements), *options)
     return folder
 
 

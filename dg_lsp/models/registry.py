@@ -240,10 +240,10 @@ def suggestion(name: str) -> str:
     return "".join(f" (did you mean {known}?)" for known in near)
 
 
-def memory_bytes(name: str, held: int) -> int:
+def memory_bytes(name: str, used_bytes: int) -> int:
     """The memory of a model: of a known one as `models list` prints it, else what it holds now."""
     preset = _known_model(name)
-    return held if preset is None else preset.memory_bytes
+    return used_bytes if preset is None else preset.memory_bytes
 
 
 def instruction_model() -> str:

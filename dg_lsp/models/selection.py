@@ -208,8 +208,8 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundl
     )
     if best.name == bundled.name and bundled.reason:
         return Selection(best.name, f"{bundled.reason}{hint}")
-    what = "model" if name == AUTO else "diffusion model"
-    return Selection(best.name, f"the best {what} here, {_expectation(best)}{hint}")
+    kind = "model" if name == AUTO else "diffusion model"
+    return Selection(best.name, f"the best {kind} here, {_expectation(best)}{hint}")
 
 
 def _expectation(model: RankedModel) -> str:
