@@ -38,7 +38,7 @@ DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit code."""
     given = _parser().parse_args(arguments)
-    cases = Cases(given.data, given.limit, given.seed, given.execute, given.json, given.output)
+    cases = Cases(given.data, given.limit, given.seed, given.execute, given.output)
     options = RequestOptions(
         length=LengthHint(given.length),
         deadline_ms=1e3 * ANSWER_SECONDS,

@@ -114,7 +114,7 @@ def infill(
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     settings = configure(model.tree)
     check_decoder(decoder, settings)
-    cases = Cases(data, limit, seed, execute, as_json, output)
+    cases = Cases(data, limit, seed, execute, output)
     options = RequestOptions(
         length=LengthHint(length),
         deadline_ms=deadline,
@@ -239,7 +239,6 @@ class Cases:
     limit: int | None
     seed: int
     execute: bool
-    as_json: bool
     output: Path | None
 
     def run(

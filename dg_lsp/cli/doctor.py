@@ -14,7 +14,7 @@ from dg_lsp import __version__
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.cli import default_model, loading
+from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.cli.trial import trial_request
@@ -25,6 +25,7 @@ from dg_lsp.engine.request import Priority
 from dg_lsp.errors import DgLspError, with_extra
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import instruction_model, memory_bytes
+from dg_lsp.models.selection import forget_times
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import Settings
@@ -108,7 +109,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     if (unused := gpus.unused_gpu(all_gpus, [device.kind for device in listed])) is not None:
         checkup.warnings.append(unused.unused_message)
     checkup.runtime = _runtime()
-    default_model.forget()
+    forget_times()
     start = time.perf_counter()
     model, engine, checkup.threads = loading.open_measured(settings)
     load_ms = 1e3 * (time.perf_counter() - start)

@@ -18,7 +18,6 @@ from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.chat import with_thoughts
 from dg_lsp.canvas.sampling import with_sampler
 from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
-from dg_lsp.cli.default_model import VARIABLE, default_model, judged
 from dg_lsp.cli.options import FileOptions, configure
 from dg_lsp.cli.printing import note, warn
 from dg_lsp.cli.source import SourceFile
@@ -31,7 +30,7 @@ from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
 from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
-from dg_lsp.models.selection import Device, Machine, Selection, select
+from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, judged, select
 from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def selection(settings: Settings) -> Selection | None:
         return None
     else:
         bundled = default_model(settings.model)
-        if VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
+        if AUTO_VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
     return select(machine, registry.is_tested, name, bundled)
@@ -165,7 +164,7 @@ def with_model_chosen(settings: Settings) -> Settings:
     chosen = selection(settings)
     if chosen is None:
         return settings
-    if chosen.name not in (os.environ.get(VARIABLE), BASE):
+    if chosen.name not in (os.environ.get(AUTO_VARIABLE), BASE):
         note(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
     return _with_name(settings, chosen.name)
 

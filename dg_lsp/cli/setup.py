@@ -12,14 +12,13 @@ from typing import Annotated, Any
 from typer import Option
 
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.default_model import forget
 from dg_lsp.cli.options import configure
 from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, warn
 from dg_lsp.cli.pull import Pull, try_model
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import Device, Machine, RankedModel, rank_models
+from dg_lsp.models.selection import Device, Machine, RankedModel, forget_times, rank_models
 from dg_lsp.settings import CompletionSettings
 
 _BYTES_OF_WEIGHT = 34 / 32
@@ -172,7 +171,7 @@ def set_up(
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run()
     else:
-        forget()  # `auto` measures again
+        forget_times()  # `auto` measures again
         try_model(name)
     print_lines(editor_settings(name, model))
     return 0

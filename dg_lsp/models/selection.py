@@ -13,12 +13,18 @@ The expected useful edits of a request are
   at the default deadline of 1,000 ms not even a third of it is there.
 """
 
+import contextlib
+import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
-from dg_lsp.models.registry import AUTO, BUNDLED, Preset
+from dg_lsp.models.registry import AUTO, BASE, BUNDLED, MINI, Preset, locate
+from dg_lsp.settings import ModelSettings
+from dg_lsp.system import data_folder, processor_name, system_free, write_private
 
 _HALF_LIFE_MS = 700.0
 _MAX_LINE_MS = 3000.0
@@ -215,3 +221,75 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundl
 def _expectation(model: RankedModel) -> str:
     share = f"{100 * model.useful_edits:.0f} useful edits in 100 requests"
     return f"about {share}, {model.line_ms:.0f} ms a line on {model.device}, by estimate"
+
+
+# the bundled model that `auto` takes
+
+AUTO_VARIABLE = "DG_LSP_AUTO_MODEL"
+"""Environment variable with the model that `auto` takes instead."""
+MAX_LINE_MS = 300.0
+"""dg-base is taken where it completes a line in this time, which follows from the costs that every start measures. The
+time is remembered for the file and this machine, so that only the first start may load dg-base in vain."""
+MIN_FREE_BYTES = 10**9
+_TIMES = "line-times.json"
+
+
+def default_model(settings: ModelSettings) -> Selection:
+    """The model that `auto` takes with these settings, and why."""
+    if named := os.environ.get(AUTO_VARIABLE):
+        return Selection(named, f"{AUTO_VARIABLE} names it")
+    try:
+        ms = _read_times().get(_time_key(settings), 0.0)
+    except ModelNotFoundError as error:
+        return Selection(MINI, str(error))
+    if (free := system_free()) < MIN_FREE_BYTES:
+        return Selection(MINI, f"{BASE} needs 1 GB of free memory, {free / 1e9:.1f} GB are free")
+    if not ms:
+        return Selection(BASE, "how long a line takes is measured at the next start")
+    return _by_time(ms)
+
+
+def judged(settings: ModelSettings, line_ms: float) -> Selection:
+    """The same once a start of dg-base has measured its line. A faster line of an earlier start counts instead, because
+    the machine was less busy then."""
+    if AUTO_VARIABLE in os.environ:
+        return default_model(settings)
+    record = _read_times()
+    key = _time_key(settings)
+    record[key] = min(line_ms, record.get(key, line_ms))
+    _write_times(record)
+    return _by_time(record[key])
+
+
+def _by_time(ms: float) -> Selection:
+    limit = f"at most {MAX_LINE_MS:.0f} ms"
+    if ms > MAX_LINE_MS:
+        return Selection(MINI, f"a line by {BASE} takes {ms:.0f} ms here, and {limit} are wanted")
+    return Selection(BASE, f"a line takes {ms:.0f} ms here, {limit} are wanted")
+
+
+def forget_times() -> None:
+    """The next start measures again."""
+    _write_times({})
+
+
+def _time_key(settings: ModelSettings) -> str:
+    """What the time depends on: the file, the processor, its cores and the settings. Raises ModelNotFoundError."""
+    stat = locate(BASE).stat()
+    runtime = (settings.threads, settings.gpu_layers, settings.device)
+    return " ".join(map(str, (processor_name(), os.cpu_count(), *runtime, stat.st_size, stat.st_mtime_ns)))
+
+
+def _read_times() -> dict[str, float]:
+    """Milliseconds by key; without a readable file all is measured again."""
+    try:
+        tree = json.loads((data_folder() / _TIMES).read_text(encoding="utf-8"))
+        return {str(key): float(ms) for key, ms in tree.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _write_times(record: dict[str, float]) -> None:
+    with contextlib.suppress(OSError):
+        data_folder().mkdir(parents=True, exist_ok=True)
+        write_private(data_folder() / _TIMES, record)

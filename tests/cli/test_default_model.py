@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dg_lsp.cli import default_model, loading
-from dg_lsp.cli.default_model import default_model as choose
-from dg_lsp.cli.default_model import judged
-from dg_lsp.models import registry
+from dg_lsp.cli import loading
+from dg_lsp.models import registry, selection
 from dg_lsp.models.registry import BASE, MINI
+from dg_lsp.models.selection import default_model as choose
+from dg_lsp.models.selection import judged
 from dg_lsp.settings import ModelSettings, Settings
 
 RUNTIME = ModelSettings(threads=1, gpu_layers=0)
@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     """An empty data folder, on a machine with 8 GB of free memory."""
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(default_model, "system_free", lambda: 8 * 10**9)
+    monkeypatch.setattr(selection, "system_free", lambda: 8 * 10**9)
     return tmp_path / "data"
 
 
@@ -36,14 +36,14 @@ def test_the_measured_time_of_a_line_decides_and_is_remembered(ms, name, folder)
 def test_the_fastest_start_counts():
     judged(RUNTIME, 120)
     assert judged(RUNTIME, 900).name == BASE, "the machine was busy"
-    default_model.forget()
+    selection.forget_times()
     assert judged(RUNTIME, 900).name == MINI
 
 
 def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(monkeypatch):
     judged(RUNTIME, 84)
     with monkeypatch.context() as little:
-        little.setattr(default_model, "system_free", lambda: 6 * 10**8)
+        little.setattr(selection, "system_free", lambda: 6 * 10**8)
         assert choose(RUNTIME).reason == "dg-base needs 1 GB of free memory, 0.6 GB are free"
         assert choose(RUNTIME).name == MINI
     with monkeypatch.context() as gone:
@@ -64,13 +64,13 @@ def test_a_damaged_record_is_no_record(folder, text):
 
 def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp, monkeypatch, tmp_path):
     (tmp_path / "a.py").write_text("def area(width, height):\n    return width * \n")
-    monkeypatch.setattr(default_model, "MAX_LINE_MS", 0.1)
+    monkeypatch.setattr(selection, "MAX_LINE_MS", 0.1)
     fills = [dg_lsp("fill", "a.py:2", "--gpu-layers", 0, "--threads", 1, "--json") for _ in range(2)]
     assert [fill.json["model"] for fill in fills] == ["dg-mini", "dg-mini"]
     for fill in fills:
         assert fill.err.startswith("dg-lsp: auto selects dg-mini: a line by dg-base takes ")
         assert len(fill.err.splitlines()) == 1
-    monkeypatch.setattr(default_model, "MAX_LINE_MS", 1e6)
+    monkeypatch.setattr(selection, "MAX_LINE_MS", 1e6)
     model, engine, _ = loading.open_measured(Settings(model=RUNTIME))
     engine.close()
     assert model.spec.name == BASE
