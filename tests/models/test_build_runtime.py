@@ -159,16 +159,6 @@ def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, 
     assert list(target.parent.iterdir()) == [target]
     assert steps == [("unpacking", None), ("compiling", None), ("testing it", None)]
 
-    def address(library, name):
-        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(str(library)), name))
-
-    overlay = target / "libllama.so"
-    installed = stub_library.with_name("libstub.so.0")
-    table_of_gemma4 = "_ZTV18llama_model_gemma4"
-    type_of_all = "_ZTI11llama_model"
-    assert address(overlay, table_of_gemma4) != address(installed, table_of_gemma4)
-    assert address(overlay, type_of_all) == address(installed, type_of_all), "other classes are not replaced"
-
 
 @needs_elf
 def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
@@ -339,9 +329,6 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
     ("backend", "message"),
     [
         ("cuda", r"nvcc.* is missing: install the CUDA toolkit"),
-        ("vulkan", r"glslc is missing: install the Vulkan SDK"),
-        ("hip", r"hipcc.* is missing: install ROCm"),
-        ("sycl", r"icpx is missing: .*oneAPI"),
         ("abacus", "no backend 'abacus': use cpu, cuda"),
     ],
 )
