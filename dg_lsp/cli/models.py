@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from typer import Argument
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
-from dg_lsp.cli import loading
+from dg_lsp.cli import loading, setup
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line, print_lines, print_table, size_text
-from dg_lsp.cli.setup import measure
 from dg_lsp.errors import DgLspError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.download import explained_disk_errors
@@ -68,7 +67,7 @@ def _listed(preset: Preset, machine: Machine) -> dict[str, Any]:
 def recommend_models(as_json: Json = False) -> int:
     """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
     configure({})
-    plan = measure()
+    plan = setup.measure()
     if as_json:
         print_json(plan.tree)
         return 0

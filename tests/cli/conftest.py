@@ -81,7 +81,7 @@ def commands():
         if not isinstance(command, CommandGroup):
             return {} if command.hidden else {" ".join(words): command}
         parts = {name: command.get_command(None, name) for name in command.list_commands(None)}
-        return {words: leaf for name, part in parts.items() for words, leaf in leaves(part, *words, name).items()}
+        return {place: leaf for name, part in parts.items() for place, leaf in leaves(part, *words, name).items()}
 
     return leaves(command_tree())
 
