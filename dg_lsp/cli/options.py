@@ -1,6 +1,6 @@
 """Options that several commands have, and their settings. A group of options is one parameter, and a frozen value.
 
-Importing this module loads no runtime and no engine, so that `--help` is fast.
+Importing this module loads no runtime and no engine, so that `dg-lsp lsp` beside a daemon starts fast.
 """
 
 import functools
