@@ -113,8 +113,7 @@ def measure() -> Plan:
 
     llama.cpp runs in a child process: a driver may end the process, and `setup` replaces the library afterwards.
 
-    Raises:
-        ModelRuntimeError: llama.cpp does not run.
+    Raises ModelRuntimeError: llama.cpp does not run.
     """
     listed, machine = llama_devices("speed"), loading.this_machine(with_gpu=False)
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]

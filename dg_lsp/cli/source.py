@@ -32,8 +32,7 @@ class SourceFile:
     def read(cls, path: Path) -> "SourceFile":
         """Reads UTF-8, with or without a byte order mark.
 
-        Raises:
-            InputFileError: missing, no regular file, unreadable, binary or in another encoding.
+        Raises InputFileError: missing, no regular file, unreadable, binary or in another encoding.
         """
         try:
             if path.is_dir():
@@ -95,8 +94,7 @@ class SourceFile:
     def replace(self, start: int, end: int, text: str) -> None:
         """Replaces `[start, end)` of the text and writes the file; all other bytes stay the same.
 
-        Raises:
-            InputFileError: no permission, no space, or the file has changed since it was read. It stays unchanged.
+        Raises InputFileError: no permission, no space, or the file has changed since it was read. It stays unchanged.
         """
         self.check_writable()
         head = len(self.text[:start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)

@@ -100,8 +100,7 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint.
 
-    Raises:
-        InputFileError: the file is missing, unreadable, or not a JSON object.
+    Raises InputFileError: the file is missing, unreadable, or not a JSON object.
     """
     try:
         content = json.loads(read_text(path))
@@ -203,8 +202,7 @@ _UNROTATED = 1e30
 class Geometry:
     """The sizes of the text model.
 
-    Raises:
-        KeyError, TypeError, ValueError: a key is missing, invalid, or not supported by llama.cpp's graph.
+    Raises KeyError, TypeError, ValueError: a key is missing, invalid, or not supported by llama.cpp's graph.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -296,8 +294,7 @@ _SPECIAL = {
 def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "") -> dict[str, Value]:
     """The `tokenizer.*` metadata of a vocabulary with `size` tokens.
 
-    Raises:
-        KeyError, TypeError, ValueError: not a BPE tokenizer like that of Gemma.
+    Raises KeyError, TypeError, ValueError: not a BPE tokenizer like that of Gemma.
     """
     model = tokenizer["model"]
     if size > _MAX_VOCABULARY:
@@ -356,8 +353,7 @@ _SENTINELS = (("<|", ">"), ("<", "|>"))
 def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length: int) -> dict[str, Value]:
     """The `tokenizer.*` and `dg.*` metadata of a checkpoint with a vocabulary of `size` tokens.
 
-    Raises:
-        InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
+    Raises InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
     """
     template = folder / "chat_template.jinja"
     generation = folder / "generation_config.json"
@@ -398,8 +394,7 @@ def diffusion_metadata(
 
     Without `end_ids`, `<eos>`, `<turn|>` and `<|tool_response>` end the text.
 
-    Raises:
-        KeyError, TypeError, ValueError, struct.error: a key of the tokenizer is missing, or a value is not valid.
+    Raises KeyError, TypeError, ValueError, struct.error: a key of the tokenizer is missing, or a value is not valid.
     """
     tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
     if not isinstance(tokens, list) or not isinstance(kinds, list) or len(tokens) != len(kinds):

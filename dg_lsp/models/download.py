@@ -46,8 +46,7 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
     An interrupted download is continued by the next call. The checksums of the first download are recorded and required
     from then on, and its commit if this release names none; `is_other` replaces them by those of this download.
 
-    Raises:
-        ModelError: no network, no space, or a file is not the expected one; the message says what to do.
+    Raises ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
     with explained_disk_errors(preset.folder, _OTHER_FOLDER):
         preset.folder.mkdir(parents=True, exist_ok=True)
@@ -189,8 +188,7 @@ def _problem(error: Exception, revision: str) -> str:
 def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     """The files that the preset's patterns name, never Python files. A pattern of a GGUF file must match exactly one.
 
-    Raises:
-        ModelDownloadError: no file matches, or several do, or it is not the known one.
+    Raises ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
     chosen: dict[str, RemoteFile] = {}
     listed = [file for file in listed if not file.path.casefold().endswith(CODE)]

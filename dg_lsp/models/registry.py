@@ -345,8 +345,7 @@ def locate(name: str) -> Path:
 
     A known name has priority over a file of the same name: write `./dg-mini` for the file.
 
-    Raises:
-        ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
+    Raises ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
     preset = _known_model(name)
     if preset is None:
