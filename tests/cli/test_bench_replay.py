@@ -70,18 +70,10 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model, code):
     assert tree["keystrokes_saved"] > 0.4
 
 
-def test_start_selects_the_rest_of_the_file(dg_lsp, model, code):
-    onwards = dg_lsp("bench", "replay", code, "--start", 6, "--json").json
-    assert onwards["lines"] == [[6, 7]]
-    assert onwards["keys_by_hand"] == len("print(area(1, 2))\n")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--region", "3"], "--region takes FIRST-LAST"),
-        (["--region", "3-2"], "choose lines from 1 to 7"),
-        (["--region", "4-5"], "nothing to type"),
         (["--start", "9"], "choose lines from 1 to 7"),
         (["--region", "1-2", "--start", "2"], "exclude each other"),
         (["--limit", "0"], "--limit"),
