@@ -30,7 +30,7 @@ from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
 from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
-from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, judged, select
+from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, measured_model, select
 from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | N
     if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
         seconds, own = time.perf_counter() - start, (time.process_time() - used) / (denoiser.threads or 1)
         idle_share = 1.0 if model.is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs
-        verdict = judged(settings.model, idle_share * costs.line_ms)
+        verdict = measured_model(settings.model, idle_share * costs.line_ms)
         if verdict.name != BASE:
             engine.close()
             note(f"{AUTO} selects {verdict.name}: {verdict.reason}")

@@ -228,8 +228,8 @@ def _expectation(model: RankedModel) -> str:
 AUTO_VARIABLE = "DG_LSP_AUTO_MODEL"
 """Environment variable with the model that `auto` takes instead."""
 MAX_LINE_MS = 300.0
-"""dg-base is taken where it completes a line in this time, which follows from the costs that every start measures. The
-time is remembered for the file and this machine, so that only the first start may load dg-base in vain."""
+"""Longest time of a line of dg-base. A start measures it for the file and this machine, so that only the first start
+may load dg-base in vain."""
 MIN_FREE_BYTES = 10**9
 _TIMES = "line-times.json"
 
@@ -249,9 +249,11 @@ def default_model(settings: ModelSettings) -> Selection:
     return _by_time(ms)
 
 
-def judged(settings: ModelSettings, line_ms: float) -> Selection:
-    """The same once a start of dg-base has measured its line. A faster line of an earlier start counts instead, because
-    the machine was less busy then."""
+def measured_model(settings: ModelSettings, line_ms: float) -> Selection:
+    """The model that `auto` takes once a start of dg-base has measured its line.
+
+    A faster line of an earlier start counts instead, because the machine was less busy then.
+    """
     if AUTO_VARIABLE in os.environ:
         return default_model(settings)
     record = _read_times()

@@ -8,7 +8,7 @@ from dg_lsp.cli import loading
 from dg_lsp.models import registry, selection
 from dg_lsp.models.registry import BASE, MINI
 from dg_lsp.models.selection import default_model as choose
-from dg_lsp.models.selection import judged
+from dg_lsp.models.selection import measured_model
 from dg_lsp.settings import ModelSettings, Settings
 
 RUNTIME = ModelSettings(threads=1, gpu_layers=0)
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("ms", "name"), [(84, BASE), (300, BASE), (301, MINI)])
 def test_the_measured_time_of_a_line_decides_and_is_remembered(ms, name, folder):
     assert choose(RUNTIME).name == BASE, "it is tried first"
-    assert judged(RUNTIME, ms) == choose(RUNTIME)
+    assert measured_model(RUNTIME, ms) == choose(RUNTIME)
     assert choose(RUNTIME).name == name
     assert f"{ms} ms here, " in choose(RUNTIME).reason
     assert choose(ModelSettings(threads=2)).reason.startswith("how long"), "other settings, another time"
@@ -34,14 +34,14 @@ def test_the_measured_time_of_a_line_decides_and_is_remembered(ms, name, folder)
 
 
 def test_the_fastest_start_counts():
-    judged(RUNTIME, 120)
-    assert judged(RUNTIME, 900).name == BASE, "the machine was busy"
+    measured_model(RUNTIME, 120)
+    assert measured_model(RUNTIME, 900).name == BASE, "the machine was busy"
     selection.forget_times()
-    assert judged(RUNTIME, 900).name == MINI
+    assert measured_model(RUNTIME, 900).name == MINI
 
 
 def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(monkeypatch):
-    judged(RUNTIME, 84)
+    measured_model(RUNTIME, 84)
     with monkeypatch.context() as little:
         little.setattr(selection, "system_free", lambda: 6 * 10**8)
         assert choose(RUNTIME).reason == "dg-base needs 1 GB of free memory, 0.6 GB are free"
@@ -51,7 +51,7 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
         assert choose(RUNTIME).name == MINI
         assert "is missing from this installation" in choose(RUNTIME).reason
     monkeypatch.setenv("DG_LSP_AUTO_MODEL", "other.gguf")
-    assert choose(RUNTIME).name == judged(RUNTIME, 900).name == "other.gguf"
+    assert choose(RUNTIME).name == measured_model(RUNTIME, 900).name == "other.gguf"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": "x"}', "[" * 100_000])
@@ -59,7 +59,7 @@ def test_a_damaged_record_is_no_record(folder, text):
     folder.mkdir()
     (folder / "line-times.json").write_text(text)
     assert choose(RUNTIME).name == BASE
-    assert judged(RUNTIME, 84) == choose(RUNTIME)
+    assert measured_model(RUNTIME, 84) == choose(RUNTIME)
 
 
 def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp, monkeypatch, tmp_path):
