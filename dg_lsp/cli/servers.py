@@ -48,6 +48,7 @@ def lsp(
     settings = configure(over, in_folder=False)  # the editor names the workspace, and so its file, later
     if address is None:
         _use_daemon(settings, over, daemon)
+    from dg_lsp.cli import loading
     from dg_lsp.server import app as server
 
     if address is None:
@@ -58,8 +59,7 @@ def lsp(
 def _token() -> str:
     """What a TCP client must send, from the variable, which children do not inherit; empty for a new one.
 
-    Raises:
-        UsageError: the variable can be guessed.
+    Raises UsageError: the variable can be guessed.
     """
     token = os.environ.pop(TOKEN_VARIABLE, "").strip()
     if token and len(token) < MIN_TOKEN_CHARS:
