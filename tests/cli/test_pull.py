@@ -167,7 +167,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
     hub.requests.clear()
 
-    def fail(*_):
+    def fail(*_, **__):
         raise ModelUnsupportedError("no")
 
     with monkeypatch.context() as broken:
