@@ -221,7 +221,8 @@ def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
     above_columns = ("shown from here on", "right of these", "hits kept")
     columns = ("confidence from", "fills", "mean confidence", "right", *above_columns)
     note = (
-        "Right: the first line is. A minimum confidence hides the rows above it; the last three columns are its price."
+        "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
+        "columns show its cost."
     )
     return Table("Confidence against right first lines", columns, {"": rows}, note) if rows else None
 

@@ -9,8 +9,9 @@ depends on how the model was trained:
 - `infill`: the text before the first gap and after the last one is frozen in the canvas, as for one gap.
 - `instruct`: the question shows the lines with marked gaps, and the answer is these lines, frozen but for the gaps.
 
-In each, an end token in a gap ends that gap only. With mask noise it is removed with the masks behind it, so the frozen
-text follows the fill as it will in the buffer. With uniform noise a canvas keeps its length, and the rest is left out.
+In each, an end token in a gap ends that gap only. With mask noise it is removed together with the masks
+after it, so the frozen text follows the fill as it will in the buffer. With uniform noise a canvas keeps its length,
+and the rest is left out.
 """
 
 from collections.abc import Generator, Sequence

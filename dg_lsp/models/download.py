@@ -29,7 +29,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _CHECKSUM = re.compile(r"(?:[0-9a-f]{64})?")
 _MAX_BYTES = 1 << 41
-"""Of a file: twice the largest published ones."""
+"""Largest size of a file in bytes: twice that of the largest published one."""
 _MAX_PATH = 240
 """Characters: the longest path that Windows takes in a short folder."""
 _UNSAFE = re.compile(r'[\\:*?"<>|]|^/|//|/$|^$|(?:^|/)\.\.?(?:/|$)')
@@ -156,7 +156,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _is_encrypted(endpoint: str) -> bool:
-    """Whether others cannot read the user's token on its way there."""
+    """Whether the user's token travels encrypted, or stays on this machine."""
     address = urlsplit(endpoint)
     return address.scheme == "https" or address.hostname in LOOPBACK
 
