@@ -310,10 +310,19 @@ def _usage(result: FillResult) -> Json:
 
 def costs(result: FillResult) -> Json:
     """`timings` as llama.cpp's servers name them, `diffusion`, our own statistics, and why there is no text."""
+    ms = result.timings.denoise
     timings = {
         "cache_n": result.cached_tokens,
         **_stage("prompt", result.prompt_tokens - result.cached_tokens, result.timings.prefill),
-        **_stage("predicted", result.output_tokens, result.timings.denoise),
+        **_stage("predicted", result.output_tokens, ms),
+        "diffusion": {
+            "n_blocks": result.num_blocks,
+            "n_steps": result.steps,
+            "canvas_tokens": result.canvas_tokens,
+            "steps_per_second": _ratio(1e3 * result.steps, ms),
+            "ms_per_step": _ratio(ms, result.steps),
+            "canvas_tokens_per_second": _ratio(1e3 * result.canvas_tokens, ms),
+        },
     }
     diffusion = {
         "decoder": result.decoder,

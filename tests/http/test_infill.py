@@ -84,6 +84,12 @@ def test_a_response_has_llama_cpps_fields_and_diffusion_statistics(start):
         "canvas_tokens": 16,
         "tokens_per_forward": 1.0,
     }
+    timings = tree["timings"]["diffusion"]
+    assert list(timings) == [
+        *("n_blocks", "n_steps", "canvas_tokens", "steps_per_second", "ms_per_step", "canvas_tokens_per_second")
+    ]
+    assert (timings["n_blocks"], timings["n_steps"], timings["canvas_tokens"]) == (2, num_tokens, 16)
+    assert timings["ms_per_step"] > 0
 
 
 def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):
