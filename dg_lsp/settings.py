@@ -273,6 +273,16 @@ class RemoteSettings:
 
 
 @attrs.frozen
+class NextEditSettings:
+    """Edits that follow from the last ones, elsewhere in the file."""
+
+    enabled: bool = True
+    """Propose edits that repeat or continue your last ones; never in an excluded file."""
+    trigger: str = field(default="pause", validator=validators.in_(("pause", "request")))
+    """`pause` proposes after a pause in typing, an accepted suggestion or a saved file, `request` only on request."""
+
+
+@attrs.frozen
 class DaemonSettings:
     """One model for all editors."""
 
@@ -290,6 +300,7 @@ class Settings:
     model: ModelSettings = ModelSettings()
     remote: RemoteSettings = RemoteSettings()
     rewrite: RewriteSettings = RewriteSettings()
+    next_edit: NextEditSettings = NextEditSettings()
     daemon: DaemonSettings = DaemonSettings()
 
     @property

@@ -5,13 +5,25 @@ An edit is a range of the current text and the text that was there before. Nothi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from dg_lsp.context.document import LineIndex
 
 MAX_EDITS = 12
 MAX_SECONDS = 900.0
 """An edit that is older is forgotten."""
 MAX_CHARS = 4000
-"""A change of more characters, such as a reload, a paste of a file or a format, forgets all edits."""
-_LINES_AROUND = 2
+"""Of an edit, before and after it. A change of more characters, such as a reload, forgets all edits."""
+LINES_AROUND = 2
+"""Lines before and after an edit that belong to it."""
+
+
+class Author(Enum):
+    """What made a change."""
+
+    USER = auto()
+    ASSISTANT = auto()  # the user accepted a completion or an edit
+    PROGRAM = auto()  # a formatter, a reload, a refactoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class Edit:
     old: str
     new: str
     after: str
+    is_accepted: bool = False  # the last part of it was proposed by dg-lsp
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +46,15 @@ class _Region:
     end: int
     old: str
     seconds: float  # time of its last change
+    is_accepted: bool
 
     def moved(self, num: int) -> "_Region":
         return replace(self, start=self.start + num, end=self.end + num)
+
+    def is_kept(self, seconds: float) -> bool:
+        """Whether it is neither too old nor too large at a time."""
+        size = max(len(self.old), self.end - self.start)
+        return seconds - self.seconds <= MAX_SECONDS and size <= MAX_CHARS
 
 
 class EditHistory:
@@ -44,14 +63,18 @@ class EditHistory:
     def __init__(self) -> None:
         self._regions: list[_Region] = []
 
-    def change(self, text: str, start: int, end: int, new: str, seconds: float) -> None:
-        """`[start, end)` of the text becomes `new`, at a time in seconds.
+    def change(
+        self, lines: LineIndex, start: int, end: int, new: str, seconds: float, author: Author = Author.USER
+    ) -> list[Edit]:
+        """`[start, end)` of the text becomes `new`, at a time in seconds; returns the edits that are undone by it.
 
-        A change that touches an edit, or is in one of its lines, continues it.
+        A change that touches an edit, or is in one of its lines, continues it. A program makes no edits: where it
+        changes more than blanks, it ends those that it touches.
         """
-        if end - start > MAX_CHARS or len(new) > MAX_CHARS:
+        text = lines.text
+        if max(end - start, len(new)) > MAX_CHARS:
             self._regions.clear()
-            return
+            return []
         growth = len(new) - (end - start)
         first, last = start, end
         joined = list[_Region]()
@@ -62,14 +85,16 @@ class EditHistory:
         old = _original(text, first, last, joined)
         kept = [region for region in self._regions if region not in joined]
         moved = [region.moved(growth) if region.start >= end else region for region in kept]
-        new_text = text[:start] + new + text[end:]
-        if new_text[first : last + growth] != old:
-            moved.append(_Region(first, last + growth, old, seconds))
-        self._regions = [region for region in moved if seconds - region.seconds <= MAX_SECONDS][-MAX_EDITS:]
+        is_reflow = bool(joined) and "".join(text[start:end].split()) == "".join(new.split())
+        is_undone = text[first:start] + new + text[end:last] == old
+        if not is_undone and (author is not Author.PROGRAM or is_reflow):
+            moved.append(_Region(first, last + growth, old, seconds, author is Author.ASSISTANT))
+        self._regions = [region for region in moved if region.is_kept(seconds)][-MAX_EDITS:]
+        return [_edit(lines, region) for region in joined] if is_undone else []
 
-    def edits(self, text: str) -> list[Edit]:
+    def edits(self, lines: LineIndex, seconds: float) -> list[Edit]:
         """The edits as whole lines of the current text, newest first."""
-        return [_edit(text, region) for region in reversed(self._regions)]
+        return [_edit(lines, region) for region in reversed(self._regions) if region.is_kept(seconds)]
 
 
 def _is_near(text: str, region: _Region, start: int, end: int) -> bool:
@@ -88,28 +113,22 @@ def _original(text: str, start: int, end: int, regions: Sequence[_Region]) -> st
     return "".join([*pieces, text[start:end]])
 
 
-def _edit(text: str, region: _Region) -> Edit:
-    start = text.rfind("\n", 0, region.start) + 1
-    line_end = text.find("\n", region.end)
-    end = len(text) if line_end < 0 else line_end + 1
-    head, tail = text[start : region.start], text[region.end : end]
+def _edit(lines: LineIndex, region: _Region) -> Edit:
+    text = lines.text
+    first = lines.line_at(region.start)
+    behind = lines.line_at(region.end) + 1
+    start = _line_start(lines, first)
+    end = _line_start(lines, behind)
     return Edit(
-        line=text.count("\n", 0, start),
-        before="".join(text[:start].splitlines(keepends=True)[-_LINES_AROUND:]),
-        old=head + region.old + tail,
+        line=first,
+        before=text[_line_start(lines, max(0, first - LINES_AROUND)) : start],
+        old=text[start : region.start] + region.old + text[region.end : end],
         new=text[start:end],
-        after="".join(_first_lines(text[end:])),
+        after=text[end : _line_start(lines, behind + LINES_AROUND)],
+        is_accepted=region.is_accepted,
     )
 
 
-def _first_lines(text: str) -> Sequence[str]:
-    return text[: _end_of_lines(text)].splitlines(keepends=True)
-
-
-def _end_of_lines(text: str) -> int:
-    end = 0
-    for _ in range(_LINES_AROUND):
-        end = text.find("\n", end) + 1
-        if not end:
-            return len(text)
-    return end
+def _line_start(lines: LineIndex, line: int) -> int:
+    """Offset of a line's start; the text's end for a line beyond it."""
+    return int(lines.starts[line]) if line < lines.num_lines else len(lines.text)

@@ -91,6 +91,11 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     ls.change_document(params.text_document, params.content_changes)
 
 
+def did_save(ls: Server, _params: types.DidSaveTextDocumentParams) -> None:
+    """A saved file ends the pause before the next edit."""
+    ls.next_edits.end_pause()
+
+
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Closes a document."""
     ls.close_documents([params.text_document.uri])
@@ -170,6 +175,7 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     types.EXIT: on_exit,
     types.TEXT_DOCUMENT_DID_OPEN: did_open,
     types.TEXT_DOCUMENT_DID_CHANGE: did_change,
+    types.TEXT_DOCUMENT_DID_SAVE: did_save,
     types.TEXT_DOCUMENT_DID_CLOSE: did_close,
     types.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
     types.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,

@@ -9,8 +9,6 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.context.document import Cursor, TextStyle
-from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
@@ -18,6 +16,8 @@ from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document, minimal_changes
+from dg_lsp.server.next_edit import HAS_CHANGED
+from dg_lsp.server.protocol import is_integer
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -37,6 +37,7 @@ def register(server: Server) -> None:
 def accepted(ls: Server, name: Any = None) -> None:
     """The user accepted the item of this name."""
     ls.acceptance.record_accepted(str(name))
+    ls.next_edits.end_pause()
     ls.settle()
 
 
@@ -49,16 +50,12 @@ def did_show(ls: Server, params: Any) -> None:
 def did_show_edit(ls: Server, params: Any) -> None:
     """The client displayed an edit."""
     did_show(ls, params)
-    document = ls.documents.get(str(_field(params, "item", "textDocument", "uri")))
-    if document is None:
-        return
-    try:
-        span = ls.protocol.structured(_field(params, "item", "range"), types.Range, "range")
-    except JsonRpcInvalidParams:
-        return
-    start, end = ls.documents.offsets(document.lines, span)
-    proposal = Proposal(start, end, str(_field(params, "item", "text")), 0.0)
-    ls.next_edits.record_shown(document.uri, *proposal.changed_line(document.lines))
+    ls.next_edits.record_shown(_item_name(params))
+
+
+def did_dismiss_edit(ls: Server, params: Any) -> None:
+    """The user hid an edit."""
+    ls.next_edits.record_shown(_item_name(params), is_dismissed=True)
 
 
 def did_accept_part(ls: Server, params: Any) -> None:
@@ -82,8 +79,12 @@ def did_focus(ls: Server, params: Any) -> None:
 
 
 async def why(ls: Server, params: Any) -> dict[str, Any]:
-    """What automatic completion does at a position."""
-    return asdict(await explain_position(ls, _uri(params), _position(ls, params)))
+    """What automatic completion does at a position, and the next edit or why there is none."""
+    explanation = await explain_position(ls, _uri(params), _position(ls, params))
+    answer = await next_edit(ls, params)
+    lines = [str(edit["range"].start.line + 1) for edit in answer["edits"]]
+    sentence = f"Next edits: line {', '.join(lines)}." if lines else f"No next edit: {answer['reason']}."
+    return {**asdict(explanation), "nextEdit": sentence}
 
 
 def stats(ls: Server, _params: Any) -> dict[str, Any]:
@@ -97,14 +98,19 @@ def watch(ls: Server, params: Any) -> None:
 
 
 async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
-    """The last edits repeated elsewhere, else the model's edits of the cursor's line; or why there are none."""
+    """The most probable next edit, else the model's edits of the cursor's line; or why there are none.
+
+    It is one edit, because clients show or make several ones at once. Some of them do not report what they show.
+    """
     document = ls.documents.get(_uri(params))
-    proposed = await next_edit(ls, params)
-    if proposed["edits"] or document is None:
-        return proposed
+    answer = await next_edit(ls, params)
+    for edit in answer["edits"][:1]:
+        ls.next_edits.record_shown(edit["command"].arguments[0])
+    if answer["edits"] or document is None:
+        return {**answer, "edits": answer["edits"][:1]}
     if problem := _inline_edit_problem(ls):
         ls.log_once(problem)
-        return {"edits": [], "reason": f"{proposed['reason']}; {problem}"}
+        return {"edits": [], "reason": f"{answer['reason']}; {problem}"}
     return {"edits": await _inline_edits(ls, params)}
 
 
@@ -113,8 +119,11 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
     document = ls.documents.get(_uri(params))
     if document is None:
         return {"edits": [], "reason": "the document is not open"}
-    snapshot = document.snapshot()
-    answer = await ls.next_edits.propose(document, Eligibility.of_document(snapshot, ls.exclusion))
+    version = _field(params, "textDocument", "version")
+    if is_integer(version) and version < document.version:
+        return {"edits": [], "reason": HAS_CHANGED}
+    is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
+    proposals, reason = await ls.propose_edits(document, is_requested=is_requested)
     return {
         "edits": [
             {
@@ -122,11 +131,11 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
                 "textDocument": {"uri": document.uri, "version": document.version},
                 "range": ls.documents.range(document, proposal.start, proposal.end),
                 "confidence": round(proposal.confidence, 3),
-                "command": accept_command("Accept next edit", ls.acceptance.offer()),
+                "command": accept_command("Accept next edit", name),
             }
-            for proposal in answer.proposals
+            for name, proposal in proposals.items()
         ],
-        "reason": answer.reason,
+        "reason": reason,
     }
 
 
@@ -137,6 +146,7 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "textDocument/didFocus": did_focus,
     "textDocument/copilotInlineEdit": inline_edit,
     "dg-lsp/nextEdit": next_edit,
+    "dg-lsp/didDismissEdit": did_dismiss_edit,
     "dg-lsp/why": why,
     "dg-lsp/stats": stats,
     "dg-lsp/watch": watch,

@@ -206,7 +206,7 @@ class DocumentStore:
             if isinstance(change, types.TextDocumentContentChangePartial):
                 start, end = self.offsets(lines, change.range)
             # editors replace a word by a longer one where the user added its end
-            head, tail = _shared_ends(lines.text[start:end], text)
+            head, tail = shared_ends(lines.text[start:end], text)
             applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
@@ -307,12 +307,12 @@ def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
     for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
         if tag != "equal":
             before, after = "".join(old_lines[i:j]), "".join(new_lines[k:m])
-            head, tail = _shared_ends(before, after)
+            head, tail = shared_ends(before, after)
             changes.append(Change(starts[i] + head, starts[j] - tail, after[head : len(after) - tail]))
     return tuple(changes)
 
 
-def _shared_ends(old: str, new: str) -> tuple[int, int]:
+def shared_ends(old: str, new: str) -> tuple[int, int]:
     """Lengths of the common prefix and suffix; together at most the shorter text."""
     head = num_shared(old, new)
     while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):

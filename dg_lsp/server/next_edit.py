@@ -5,16 +5,24 @@ The histories hold text of open documents in memory only. A document that is exc
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dg_lsp.context.edit_history import Edit, EditHistory
+from dg_lsp.context.document import LineIndex
+from dg_lsp.context.edit_history import Author, Edit, EditHistory
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.engine.next_edit import Proposal, next_edits
-from dg_lsp.server.documents import Change, Document, DocumentStore
+from dg_lsp.server.documents import Change, Document, DocumentStore, shared_ends
+from dg_lsp.settings import NextEditSettings
 
 PAUSE_SECONDS = 0.3
-"""Nothing is proposed while the user types: the last change of the document must be this old."""
+"""Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
+MAX_KEPT = 100
+"""Edits of a document that may still be accepted, and edits that the user did not want."""
+HAS_CHANGED = "the document has changed"
+LineChange = tuple[str, str]
+"""A line, and what it would become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,12 @@ class _Past:
     """What happened in one document."""
 
     history: EditHistory = field(default_factory=EditHistory)
-    changed_at: float = 0.0  # seconds
-    shown: set[tuple[str, str]] = field(default_factory=set)
-    """Proposals that the client displayed: the line, and what it would become."""
-    dismissed: set[tuple[str, str]] = field(default_factory=set)
+    offered: dict[str, Proposal] = field(default_factory=dict)
+    """Proposals for the present text by the names of their items."""
+    shown: set[LineChange] = field(default_factory=set)
+    """Those that the client displayed."""
+    dismissed: deque[LineChange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
+    """What the user saw and did not want, or took back."""
 
 
 class NextEditProvider:
@@ -43,47 +53,130 @@ class NextEditProvider:
         """`clock` returns seconds."""
         self._documents = documents
         self._clock = clock
+        self._opens_at = 0.0
+        """Until then nothing is proposed unasked."""
         self._pasts: dict[str, _Past] = {}
 
-    def change(self, uri: str, text: str, changes: Sequence[Change]) -> None:
-        """Records the changes of a document; `text` is the one before them."""
+    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change], *, is_accepted: bool = False) -> None:
+        """Records the changes of a document with these lines; `is_accepted` if a completion was accepted by them."""
         past = self._pasts.setdefault(uri, _Past())
-        past.changed_at = self._clock()
+        moment = self._clock()
+        states = [lines]
         for change in changes:
-            past.history.change(text, change.start, change.end, change.text, past.changed_at)
-            text = text[: change.start] + change.text + text[change.end :]
-        # the user went on without what was displayed, unless it is in the text now
-        edits = {edit.new.rstrip("\r\n") for edit in past.history.edits(text)}
-        past.dismissed |= {(old, new) for old, new in past.shown if new not in edits}
+            states.append(states[-1].replaced(change.start, change.end, change.text))
+        if is_accepted or _is_proposed(lines.text, states[-1].text, past.offered.values()):
+            author = Author.ASSISTANT
+        else:
+            author = Author.PROGRAM if _is_by_program(states, changes) else Author.USER
+            past.dismissed.extend(past.shown)
+        self._opens_at = moment if author is Author.ASSISTANT else moment + PAUSE_SECONDS
+        for state, change in zip(states, changes, strict=False):
+            undone = past.history.change(state, change.start, change.end, change.text, moment, author)
+            past.dismissed.extend((_stripped(edit.old), _stripped(edit.new)) for edit in undone)
+        past.offered.clear()
         past.shown.clear()
 
     def close(self, uri: str) -> None:
         """Forgets a document."""
         self._pasts.pop(uri, None)
 
-    def record_shown(self, uri: str, line: str, new_line: str) -> None:
-        """The client displayed a proposal; the same one is not made again if the user goes on without it."""
-        if (past := self._pasts.get(uri)) is not None:
-            past.shown.add((line, new_line))
+    def end_pause(self) -> None:
+        """The user accepted something or saved a file, so edits may be proposed without a further pause."""
+        self._opens_at = self._clock()
 
-    async def propose(self, document: Document, eligibility: Eligibility) -> NextEdits:
-        """The proposals once the user pauses. Reasons are sentences without a full stop."""
+    def offer(self, uri: str, named: Mapping[str, Proposal]) -> None:
+        """Proposals for the present text are sent to the client as the items of these names."""
+        if named:
+            self._pasts[uri].offered = {**dict([*self._pasts[uri].offered.items()][-MAX_KEPT:]), **named}
+
+    def record_shown(self, name: str, *, is_dismissed: bool = False) -> None:
+        """The client displayed the item of this name, or the user dismissed it: it is not proposed again unasked."""
+        for uri, past in self._pasts.items():
+            document = self._documents.get(uri)
+            if document is not None and name in past.offered:
+                change = past.offered[name].changed_line(document.lines)
+                past.shown.add(change)
+                past.dismissed.extend([change] * is_dismissed)
+
+    async def propose(
+        self, document: Document, eligibility: Eligibility, settings: NextEditSettings, *, is_requested: bool = False
+    ) -> NextEdits:
+        """The proposals, at once on request, else once the user pauses. Reasons are sentences without a full stop."""
         if not eligibility.is_served:
             self.close(document.uri)
             return NextEdits(reason=eligibility.reason)
+        if not settings.enabled:
+            return NextEdits(reason="next edits are off (next_edit.enabled is false)")
+        if not is_requested:
+            if settings.trigger == "request":
+                return NextEdits(reason="next edits come only on request (next_edit.trigger is request)")
+            await asyncio.sleep(max(0.0, self._opens_at - self._clock()))
+        if self._documents.get(document.uri) is not document:
+            return NextEdits(reason=HAS_CHANGED)
         past = self._pasts.get(document.uri)
-        edits = past.history.edits(document.lines.text) if past is not None else []
+        edits = past.history.edits(document.lines, self._clock()) if past is not None else []
         if past is None or not edits:
             return NextEdits(reason="the document was not edited lately")
-        await asyncio.sleep(max(0.0, past.changed_at + PAUSE_SECONDS - self._clock()))
-        if self._documents.get(document.uri) is not document:
-            return NextEdits(reason="the document has changed")
-        return _proposals(document, edits, past)
+        return _accepted_by_gate(document, edits, past.dismissed, is_requested=is_requested)
 
 
-def _proposals(document: Document, edits: Sequence[Edit], past: _Past) -> NextEdits:
+def _accepted_by_gate(
+    document: Document, edits: Sequence[Edit], dismissed: Collection[LineChange], *, is_requested: bool
+) -> NextEdits:
+    """What is left of all proposals. Those that the user dismissed are the last ones on request, else left out."""
+    forward = list[Proposal]()
     proposals = next_edits(document.lines, edits, document.language)
+    for proposal in proposals:
+        is_free = all(proposal.end < taken.start or proposal.start > taken.end for taken in forward)
+        if is_free and not any(_reverses(proposal, edit, document) for edit in edits):
+            forward.append(proposal)
+    fresh = [proposal for proposal in forward if proposal.changed_line(document.lines) not in dismissed]
+    if is_requested:
+        fresh += [proposal for proposal in forward if proposal not in fresh]
     if not proposals:
         return NextEdits(reason="no recent edit is likely to be repeated elsewhere")
-    left = [proposal for proposal in proposals if proposal.changed_line(document.lines) not in past.dismissed]
-    return NextEdits(left) if left else NextEdits(reason="the user has gone on without this edit before")
+    if not forward:
+        return NextEdits(reason="the edit would take back what the user has just done")
+    return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")
+
+
+def _reverses(proposal: Proposal, edit: Edit, document: Document) -> bool:
+    """Whether a proposal restores what was there before an edit."""
+    return proposal.changed_line(document.lines) == (_stripped(edit.new), _stripped(edit.old))
+
+
+def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> bool:
+    """Whether the new text is the old one with one of the proposals, or with all of them."""
+    return new_text in (_applied(text, chosen) for chosen in ({*proposals}, *({proposal} for proposal in proposals)))
+
+
+def _applied(text: str, proposals: Iterable[Proposal]) -> str:
+    for proposal in sorted(proposals, key=lambda proposal: -proposal.start):
+        text = proposal.applied(text)
+    return text
+
+
+def _is_by_program(states: Sequence[LineIndex], changes: Sequence[Change]) -> bool:
+    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors."""
+    replaced = {
+        (state.text[change.start : change.end], change.text) for state, change in zip(states, changes, strict=False)
+    }
+    if len(replaced) == 1 and "\n" not in "".join(*replaced):
+        return False
+    together = EditHistory()
+    for state, change in zip(states, changes, strict=False):
+        together.change(state, change.start, change.end, change.text, 0.0)
+    pieces = set[tuple[str, str]]()
+    for edit in together.edits(states[-1], 0.0):
+        old, new = edit.old.splitlines(), edit.new.splitlines()
+        if len(old) != len(new) and min(len(old), len(new)) > 1:
+            return True
+        pairs = zip(old, new, strict=True) if len(old) == len(new) else [(edit.old, edit.new)]
+        for before, after in pairs:
+            head, tail = shared_ends(before, after)
+            pieces.add((before[head : len(before) - tail], after[head : len(after) - tail]))
+    return len(pieces - {("", "")}) > 1
+
+
+def _stripped(text: str) -> str:
+    return text.rstrip("\r\n")

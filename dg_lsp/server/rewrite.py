@@ -28,6 +28,8 @@ COMPLETE_BLOCK = "dg-lsp.completeBlock"
 """`{uri, position}`: inserts the rest of the block at the position."""
 FILL_GAPS = "dg-lsp.fillGaps"
 """`{uri, range}`: fills the placeholders in the range by one edit."""
+APPLY_NEXT_EDITS = "dg-lsp.applyNextEdits"
+"""`{uri}`: makes the next edits of all places by one edit."""
 ASK = "dg-lsp.askInstruction"
 """A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
 KIND = "refactor.rewrite.dg-lsp"
@@ -63,6 +65,7 @@ def register(server: Server) -> None:
     register_command(REWRITE, _rewrite)
     register_command(COMPLETE_BLOCK, _complete_block)
     register_command(FILL_GAPS, _fill_gaps)
+    register_command(APPLY_NEXT_EDITS, _apply_next_edits)
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
     server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
 
@@ -142,13 +145,32 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 
-def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Document, int, int]:
-    """The document of a command's argument, and the offsets of its range or position. Raises `Refusal`."""
+async def _apply_next_edits(ls: Server, argument: Any) -> None:
+    document = _document(ls, argument)
+    proposals, reason = await ls.propose_edits(document, is_requested=True)
+    if not proposals:
+        raise Refusal(f"there is no next edit: {reason}")
+    ordered = sorted(proposals.values(), key=lambda proposal: proposal.start)
+    changes = tuple(Change(proposal.start, proposal.end, proposal.text) for proposal in ordered)
+    await _apply(ls, document, changes, f"dg-lsp: repeat the last edit in {len(changes)} lines")
+    for name in proposals:
+        ls.acceptance.record_accepted(name)
+    ls.settle()
+
+
+def _document(ls: Server, argument: Any) -> Document:
+    """The document of a command's argument. Raises `Refusal`."""
     if not isinstance(argument, Mapping) or not isinstance(argument.get("uri"), str):
         raise Refusal(_BAD_ARGUMENT)
     document = ls.documents.get(argument["uri"])
     if document is None:
         raise Refusal(f"{argument['uri']} is not open")
+    return document
+
+
+def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Document, int, int]:
+    """The document of a command's argument, and the offsets of its range or position. Raises `Refusal`."""
+    document = _document(ls, argument)
     eligibility = ls.eligibility(document.snapshot(), of_rewrites=of_rewrites)
     if not eligibility.is_served:
         raise Refusal(eligibility.reason)

@@ -20,6 +20,7 @@ from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
@@ -27,7 +28,7 @@ from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
-from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
+from dg_lsp.server.documents import NOTEBOOKS, Document, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
@@ -232,6 +233,15 @@ class Server(LanguageServer):
             raise RequestError(problem)
         return result
 
+    async def propose_edits(self, document: Document, *, is_requested: bool) -> tuple[dict[str, Proposal], str]:
+        """The next edits by the names of their items, the most probable first, and why there are none."""
+        eligibility = Eligibility.of_document(document.snapshot(), self.exclusion)
+        settings = self.settings.next_edit
+        answer = await self.next_edits.propose(document, eligibility, settings, is_requested=is_requested)
+        named = {self.acceptance.offer(): proposal for proposal in answer.proposals}
+        self.next_edits.offer(document.uri, named)
+        return named, answer.reason
+
     def cancel_stale(self, uri: str) -> None:
         """Stops the rewrite of a document that has changed or was closed, and a completion that waits for a pause."""
         self._end_pause(uri)
@@ -260,9 +270,9 @@ class Server(LanguageServer):
             self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
         self.acceptance.settle()  # what is due is judged by the text before the change
         applied = self.documents.change(identifier, changes)
-        self.acceptance.change(document.uri, applied)
+        is_accepted = self.acceptance.change(document.uri, applied)
         if not self.exclusion.is_excluded(document.snapshot()):
-            self.next_edits.change(document.uri, document.lines.text, applied)
+            self.next_edits.change(document.uri, document.lines, applied, is_accepted=is_accepted)
         self.settle()
         self.cancel_stale(document.uri)
 

@@ -4,7 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dg_lsp.context.edit_history import MAX_CHARS, MAX_EDITS, MAX_SECONDS, Edit, EditHistory
+from dg_lsp.context.document import LineIndex
+from dg_lsp.context.edit_history import MAX_CHARS, MAX_EDITS, MAX_SECONDS, Author, Edit, EditHistory
 
 TEXT = "import os\n\ndef area(width, height):\n    return width * height\n\nprint(area(2, 3))\n"
 
@@ -17,9 +18,14 @@ class Buffer:
         self.history = EditHistory()
         self.seconds = 0.0
 
-    def replace(self, start, end, new):
-        self.history.change(self.text, start, end, new, self.seconds)
+    @property
+    def lines(self):
+        return LineIndex.of(self.text)
+
+    def replace(self, start, end, new, author=Author.USER):
+        undone = self.history.change(self.lines, start, end, new, self.seconds, author)
         self.text = self.text[:start] + new + self.text[end:]
+        return undone
 
     def type_over(self, old, new, *, occurrence=0):
         """Selects a text and types another one, a character at a time."""
@@ -31,13 +37,13 @@ class Buffer:
             self.replace(start + position, start + position, new[position])
 
     def edits(self):
-        return [(edit.old, edit.new) for edit in self.history.edits(self.text)]
+        return [(edit.old, edit.new) for edit in self.history.edits(self.lines, self.seconds)]
 
 
 def test_typing_a_word_is_one_edit_with_the_lines_around_it():
     buffer = Buffer()
     buffer.type_over("width", "length")
-    assert buffer.history.edits(buffer.text) == [
+    assert buffer.history.edits(buffer.lines, buffer.seconds) == [
         Edit(
             line=2,
             before="import os\n\n",
@@ -69,9 +75,9 @@ def test_an_edit_that_is_undone_is_none():
 def test_an_edit_moves_with_the_lines_that_are_inserted_above_it():
     buffer = Buffer()
     buffer.type_over("2, 3", "4")
-    line = buffer.history.edits(buffer.text)[0].line
+    line = buffer.history.edits(buffer.lines, buffer.seconds)[0].line
     buffer.replace(0, 0, "#!/usr/bin/python\n")
-    assert [edit.line for edit in buffer.history.edits(buffer.text)] == [0, line + 1]
+    assert [edit.line for edit in buffer.history.edits(buffer.lines, buffer.seconds)] == [0, line + 1]
 
 
 @pytest.mark.parametrize("num_old", [0, MAX_CHARS + 1])
@@ -88,8 +94,58 @@ def test_old_edits_and_all_but_the_last_ones_are_forgotten():
         buffer.type_over(f"x = {3 * number};", f"y = {3 * number};")
     assert len(buffer.edits()) == MAX_EDITS
     buffer.seconds = MAX_SECONDS + 1
+    assert buffer.edits() == []
     buffer.type_over("x = 99;", "z = 99;")
     assert len(buffer.edits()) == 1
+
+
+@pytest.mark.parametrize("piece", ["", "x" * (MAX_CHARS - 1)], ids=["before", "after"])
+def test_an_edit_that_grows_too_large_is_forgotten(piece):
+    buffer = Buffer("y" * 2 * MAX_CHARS)
+    buffer.replace(0, MAX_CHARS - len(piece), piece)
+    assert len(buffer.edits()) == 1
+    buffer.replace(len(piece), len(piece) + 2, piece[:2])
+    assert buffer.edits() == []
+
+
+def test_undoing_an_edit_returns_it():
+    buffer = Buffer()
+    buffer.type_over("width", "length")
+    start = buffer.text.index("length")
+    [undone] = buffer.replace(start, start + len("length"), "width")
+    assert (undone.old, undone.new) == ("def area(width, height):\n", "def area(length, height):\n")
+
+
+def test_what_was_accepted_is_marked():
+    buffer = Buffer()
+    buffer.type_over("os", "sys")
+    start = buffer.text.index("width")
+    buffer.replace(start, start + len("width"), "length", Author.ASSISTANT)
+    assert [edit.is_accepted for edit in buffer.history.edits(buffer.lines, 0.0)] == [True, False]
+
+
+def test_a_program_makes_no_edits_and_ends_those_that_it_changes():
+    buffer = Buffer()
+    buffer.type_over("width", "length")
+    buffer.type_over("2, 3", "2,3")
+    end = buffer.text.index("\n")
+    buffer.replace(end, end, ", sys", Author.PROGRAM)
+    start = buffer.text.index("2,3")
+    buffer.replace(start + 2, start + 2, "  ", Author.PROGRAM)  # a formatter's blanks continue an edit
+    assert buffer.edits() == [
+        ("print(area(2, 3))\n", "print(area(2,  3))\n"),
+        ("def area(width, height):\n", "def area(length, height):\n"),
+    ]
+    start = buffer.text.index("length")
+    buffer.replace(start, start + len("length"), "size", Author.PROGRAM)
+    assert buffer.edits() == [("print(area(2, 3))\n", "print(area(2,  3))\n")]
+
+
+def test_lines_are_those_of_the_editor():
+    buffer = Buffer("a\fb\u2028c\r\nd = 1\r\ne\r\n")
+    buffer.type_over("1", "2")
+    [edit] = buffer.history.edits(buffer.lines, 0.0)
+    assert (edit.line, edit.before, edit.new, edit.after) == (1, "a\fb\u2028c\r\n", "d = 2\r\n", "e\r\n")
 
 
 changes = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.text("ab \n😀", max_size=5)), max_size=12)
@@ -103,7 +159,7 @@ def test_the_old_lines_in_place_of_the_new_ones_give_the_first_text(steps):
         size = len(buffer.text)
         buffer.replace(min(start, size), min(start + length, size), new)
     text = buffer.text
-    for edit in sorted(buffer.history.edits(text), key=lambda edit: -edit.line):
+    for edit in sorted(buffer.history.edits(buffer.lines, 0.0), key=lambda edit: -edit.line):
         start = len("".join(text.splitlines(keepends=True)[: edit.line]))
         assert text.startswith(edit.new, start)
         text = text[:start] + edit.old + text[start + len(edit.new) :]

@@ -13,10 +13,10 @@ def proposals(text, *edits):
     history = EditHistory()
     for old, new in edits:
         start = text.index(old)
-        history.change(text, start, start + len(old), new, 0.0)
+        history.change(LineIndex.of(text), start, start + len(old), new, 0.0)
         text = text[:start] + new + text[start + len(old) :]
     lines = LineIndex.of(text)
-    return [proposal.changed_line(lines)[1].strip() for proposal in repetitions(lines, history.edits(text))]
+    return [proposal.changed_line(lines)[1].strip() for proposal in repetitions(lines, history.edits(lines, 0.0))]
 
 
 RENAMED = """\
@@ -84,10 +84,10 @@ def test_an_edit_that_would_add_a_syntax_error_is_not_proposed(monkeypatch):
     monkeypatch.setattr(next_edit, "MIN_CONFIDENCE", 0.0)
     text = "size = load(path)\nuse(size = load(path))\n"
     history = EditHistory()
-    history.change(text, 4, 4, ": int", 0.0)
+    history.change(LineIndex.of(text), 4, 4, ": int", 0.0)
     text = text[:4] + ": int" + text[4:]
     lines = LineIndex.of(text)
-    edits = history.edits(text)
+    edits = history.edits(LineIndex.of(text), 0.0)
     [proposal] = next_edit.next_edits(lines, edits, "plaintext")
     assert proposal.applied(text).splitlines()[1] == "use(size: int = load(path))"
     assert next_edit.next_edits(lines, edits, "python") == []

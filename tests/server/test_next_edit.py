@@ -1,4 +1,4 @@
-"""Edits are proposed after a pause, never for excluded files, and not again once the user has gone on without them."""
+"""When edits are proposed: after a pause, an accepted item or a save; never in excluded files, never twice unasked."""
 
 import asyncio
 
@@ -6,8 +6,10 @@ import pytest
 
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.server.documents import Change, Document, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
+from dg_lsp.settings import NextEditSettings
 
 URI = "file:///a.py"
 TEXT = "first = load(path, mode)\nsecond = load(path, mode)\n"
@@ -28,14 +30,37 @@ class Session:
         self.document = Document(URI, 1, "python", LineIndex.of(text))
         self.store._open[URI] = self.document
 
-    def edit(self, change):
-        text = self.document.lines.text
-        self.provider.change(URI, text, [change])
-        self.set_text(text[: change.start] + change.text + text[change.end :])
+    def edit(self, *changes, **options):
+        """Each change is one of the text after those before it."""
+        lines = self.document.lines
+        self.provider.change(URI, lines, changes, **options)
+        for change in changes:
+            lines = lines.replaced(change.start, change.end, change.text)
+        self.set_text(lines.text)
 
-    def propose(self, eligibility=None, *, wait=1.0):
+    def replace(self, old, new, **options):
+        """Replaces the first occurrence of a text."""
+        start = self.document.lines.text.index(old)
+        self.edit(Change(start, start + len(old), new), **options)
+
+    def propose(self, eligibility=None, *, wait=1.0, is_requested=False, **settings):
         self.seconds += wait
-        return asyncio.run(self.provider.propose(self.document, eligibility or Eligibility()))
+        given = (self.document, eligibility or Eligibility(), NextEditSettings(**settings))
+        return asyncio.run(self.provider.propose(*given, is_requested=is_requested))
+
+    def offer(self, is_requested=False):
+        """Sends the proposals to the client, the first one as the item `0`."""
+        proposals = self.propose(is_requested=is_requested).proposals
+        self.provider.offer(URI, {str(number): proposal for number, proposal in enumerate(proposals)})
+        return proposals
+
+    def accept(self, *proposals):
+        ordered = sorted(proposals, key=lambda proposal: -proposal.start)
+        self.edit(*(Change(proposal.start, proposal.end, proposal.text) for proposal in ordered))
+
+    def history(self):
+        past = self.provider._pasts[URI]
+        return [(edit.new, edit.is_accepted) for edit in past.history.edits(self.document.lines, self.seconds)]
 
 
 @pytest.fixture
@@ -50,11 +75,58 @@ def test_a_repeated_edit_is_proposed_after_a_pause(edited):
     assert proposal.changed_line(edited.document.lines) == PROPOSED
 
 
-def test_the_server_waits_for_the_pause(edited, monkeypatch):
+@pytest.fixture
+def waits(monkeypatch):
+    """The seconds of each pause."""
     waits = []
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: waits.append(seconds) or asyncio.to_thread(int))
+    return waits
+
+
+def test_the_server_waits_for_the_pause(edited, waits):
     assert edited.propose(wait=0.1).proposals
     assert waits == [pytest.approx(0.2)]
+
+
+def test_a_saved_file_ends_the_pause(edited, waits):
+    edited.provider.end_pause()
+    assert edited.propose(wait=0.0).proposals
+    assert waits == [0.0]
+
+
+def test_an_accepted_completion_ends_the_pause_and_is_marked(waits):
+    session = Session()
+    session.edit(EDIT, is_accepted=True)
+    assert session.propose(wait=0.0).proposals
+    assert waits == [0.0]
+    assert session.history() == [("first = load(path, mode, strict=True)\n", True)]
+
+
+def test_an_accepted_edit_ends_the_pause_and_is_marked(edited, waits):
+    edited.accept(*edited.offer())
+    assert edited.history()[0] == ("second = load(path, mode, strict=True)\n", True)
+    waits.clear()
+    edited.propose(wait=0.0)
+    assert waits == [0.0]
+
+
+def test_a_request_waits_for_no_pause(edited, waits):
+    assert edited.propose(wait=0.0, is_requested=True).proposals
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_requested", "reason"),
+    [
+        ({"enabled": False}, True, "next edits are off (next_edit.enabled is false)"),
+        ({"trigger": "request"}, False, "next edits come only on request (next_edit.trigger is request)"),
+        ({"trigger": "request"}, True, ""),
+    ],
+)
+def test_settings_turn_next_edits_off_or_leave_them_to_requests(edited, settings, is_requested, reason):
+    answer = edited.propose(is_requested=is_requested, **settings)
+    assert answer.reason == reason
+    assert bool(answer.proposals) == (not reason)
 
 
 def test_a_document_that_changes_during_the_pause_gets_nothing(edited):
@@ -73,17 +145,101 @@ def test_an_excluded_document_is_forgotten(edited):
     assert edited.propose().reason == "the document was not edited lately"
 
 
-def test_an_edit_that_was_displayed_and_not_made_is_not_proposed_again(edited):
-    edited.provider.record_shown(URI, *PROPOSED)
+GONE_ON = "the user has gone on without this edit before"
+
+
+def test_an_edit_that_was_displayed_and_not_made_is_proposed_again_only_on_request(edited):
+    edited.offer()
+    edited.provider.record_shown("0")
     edited.edit(Change(0, 0, "import os\n"))
-    assert edited.propose().reason == "the user has gone on without this edit before"
+    assert edited.propose().reason == GONE_ON
+    assert edited.propose(is_requested=True).proposals
 
 
-def test_an_edit_that_was_made_is_no_dismissal(edited):
-    edited.provider.record_shown(URI, *PROPOSED)
-    end = edited.document.lines.text.rindex(")")
-    edited.edit(Change(end, end, ", strict=True"))
-    assert edited.propose().reason == "no recent edit is likely to be repeated elsewhere"
+def test_an_edit_that_was_not_displayed_is_proposed_again(edited):
+    edited.offer()
+    edited.provider.record_shown("unknown")
+    edited.edit(Change(0, 0, "import os\n"))
+    assert edited.propose().proposals
+
+
+def test_an_edit_that_the_user_dismissed_is_not_proposed_again(edited):
+    edited.offer()
+    edited.provider.record_shown("0", is_dismissed=True)
+    assert edited.propose().reason == GONE_ON
+
+
+def test_an_edit_that_was_accepted_and_undone_is_not_proposed_again(edited):
+    [proposal] = edited.offer()
+    edited.accept(proposal)
+    edited.edit(Change(proposal.start, proposal.start + len(proposal.text), ""))
+    assert edited.history() == [("first = load(path, mode, strict=True)\n", False)]
+    assert edited.propose().reason == GONE_ON
+
+
+def test_an_undone_edit_is_no_source_of_proposals(edited):
+    edited.replace(", strict=True", "")
+    assert edited.propose().reason == "the document was not edited lately"
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace("\n", "\r\n"), "# 😀\n" + TEXT], ids=["LF", "CRLF", "emoji"])
+def test_what_takes_an_edit_back_is_not_proposed(monkeypatch, text):
+    session = Session()
+    session.set_text(text)
+    session.replace("mode)", "mode, strict=True)")
+    end = session.document.lines.text.index(", strict")
+    reverse = Proposal(end, end + len(", strict=True"), "", 0.9)
+    monkeypatch.setattr("dg_lsp.server.next_edit.next_edits", lambda *_: [reverse])
+    assert session.propose().reason == "the edit would take back what the user has just done"
+
+
+def test_of_edits_that_overlap_the_most_probable_one_is_proposed(edited, monkeypatch):
+    overlapping = [Proposal(0, 5, "a", 0.9), Proposal(4, 6, "b", 0.8), Proposal(8, 9, "c", 0.7)]
+    monkeypatch.setattr("dg_lsp.server.next_edit.next_edits", lambda *_: overlapping)
+    assert edited.propose().proposals == [overlapping[0], overlapping[2]]
+
+
+MANY = "a = 'x'\nb = load(p, mode)\nc = 'x'\nd = load(p, mode)\ne = 'x'\n"
+
+
+@pytest.fixture
+def renamed():
+    """A document with two edits that other lines follow."""
+    session = Session()
+    session.set_text(MANY)
+    session.replace("mode", "kind")
+    return session
+
+
+def test_a_format_of_several_lines_makes_no_edits_and_keeps_those_of_the_user(renamed):
+    text = renamed.document.lines.text
+    first, last = text.index("'x'"), text.rindex("'x'")
+    renamed.edit(Change(last, last + 3, '"x"'), Change(first, first + 3, '"y"'))
+    assert renamed.history() == [("b = load(p, kind)\n", False)]
+
+
+def test_a_reload_of_the_whole_text_makes_no_edits(renamed):
+    text = renamed.document.lines.text
+    new = text.replace("a = 'x'", "a = 'y'").replace("c = 'x'", "c = 'z'").replace("kind", "sort")
+    renamed.edit(Change(0, len(text), new))
+    assert renamed.history() == []
+
+
+def test_the_same_change_by_several_cursors_is_an_edit(renamed):
+    text = renamed.document.lines.text
+    starts = [text.rindex("'x'"), text.index("'x'")]
+    renamed.edit(*(Change(start, start + 3, "'y'") for start in starts))
+    assert {new for new, _ in renamed.history()} >= {"a = 'y'\n", "e = 'y'\n"}
+
+
+def test_all_edits_made_at_once_are_accepted(renamed):
+    renamed.set_text(TEXT + TEXT)
+    renamed.provider.close(URI)
+    renamed.edit(EDIT)
+    proposals = renamed.offer()
+    assert len(proposals) == 3
+    renamed.accept(*proposals)
+    assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, True, False]
 
 
 def test_a_closed_document_is_forgotten(edited):
