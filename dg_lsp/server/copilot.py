@@ -17,7 +17,7 @@ from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document, minimal_changes
 from dg_lsp.server.next_edit import HAS_CHANGED
-from dg_lsp.server.protocol import is_integer
+from dg_lsp.server.protocol import DID_ACCEPT, is_integer
 from dg_lsp.server.session import Server
 
 INLINE_EDIT_MS = 2000.0
@@ -37,7 +37,7 @@ def register(server: Server) -> None:
 def accepted(ls: Server, name: Any = None) -> None:
     """The user accepted the item of this name."""
     ls.acceptance.record_accepted(str(name))
-    ls.next_edits.end_pause()
+    ls.next_edits.end_pause(is_accepted=True)
     ls.settle()
 
 
@@ -147,6 +147,7 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "textDocument/copilotInlineEdit": inline_edit,
     "dg-lsp/nextEdit": next_edit,
     "dg-lsp/didDismissEdit": did_dismiss_edit,
+    DID_ACCEPT: lambda ls, params: accepted(ls, _item_name(params)),
     "dg-lsp/why": why,
     "dg-lsp/stats": stats,
     "dg-lsp/watch": watch,

@@ -56,15 +56,17 @@ class NextEditProvider:
         self._opens_at = 0.0
         """Until then nothing is proposed unasked."""
         self._pasts: dict[str, _Past] = {}
+        self._latest = _Past()
+        """Of the document that was changed last."""
 
-    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change], *, is_accepted: bool = False) -> None:
-        """Records the changes of a document with these lines; `is_accepted` if a completion was accepted by them."""
-        past = self._pasts.setdefault(uri, _Past())
+    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change]) -> None:
+        """Records the changes of a document with these lines."""
+        past = self._latest = self._pasts.setdefault(uri, _Past())
         moment = self._clock()
         states = [lines]
         for change in changes:
             states.append(states[-1].replaced(change.start, change.end, change.text))
-        if is_accepted or _is_proposed(lines.text, states[-1].text, past.offered.values()):
+        if _is_proposed(lines.text, states[-1].text, past.offered.values()):
             author = Author.ASSISTANT
         else:
             author = Author.PROGRAM if _is_by_program(states, changes) else Author.USER
@@ -80,9 +82,11 @@ class NextEditProvider:
         """Forgets a document."""
         self._pasts.pop(uri, None)
 
-    def end_pause(self) -> None:
-        """The user accepted something or saved a file, so edits may be proposed without a further pause."""
+    def end_pause(self, *, is_accepted: bool = False) -> None:
+        """The user saved a file, or accepted an item by the last change: edits are proposed without a further pause."""
         self._opens_at = self._clock()
+        if is_accepted:
+            self._latest.history.mark_accepted()
 
     def offer(self, uri: str, named: Mapping[str, Proposal]) -> None:
         """Proposals for the present text are sent to the client as the items of these names."""

@@ -25,6 +25,8 @@ logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
 _CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
+DID_ACCEPT = "dg-lsp/didAccept"
+"""A notification that takes the place of `workspace/executeCommand` where that has no id, as copilot.el sends it."""
 _REPLACED = (
     types.INITIALIZED,
     types.TEXT_DOCUMENT_DID_OPEN,
@@ -104,6 +106,8 @@ class Protocol(LanguageServerProtocol):
         head = {key: data[key] for key in ("id", "method", "jsonrpc") if key in data}
         if kind is None:
             return (JsonRPCRequestMessage if "id" in head else JsonRPCNotification)(params=params, **head)
+        if kind is types.ExecuteCommandRequest and "id" not in head:
+            return JsonRPCNotification(**{**head, "method": DID_ACCEPT}, params={"item": {"command": params}})
         declared = _type_of(kind, "params")
         structured = declared and self.structured({} if params is None else params, declared, "params")
         if isinstance(structured, types.InitializeParams):
@@ -194,7 +198,8 @@ class Protocol(LanguageServerProtocol):
         if method != types.CANCEL_REQUEST:
             self._get_handler(method)
         kind = self.get_message_type(method)
-        if kind is not None and is_request != ("id" in attrs.fields_dict(kind)):
+        is_command = method == types.WORKSPACE_EXECUTE_COMMAND
+        if kind is not None and not is_command and is_request != ("id" in attrs.fields_dict(kind)):
             raise exceptions.JsonRpcInvalidRequest("a notification has no id" if is_request else "a request has an id")
 
     def _reject(self, data: dict[str, Any], error: exceptions.JsonRpcException) -> None:

@@ -30,18 +30,18 @@ class Session:
         self.document = Document(URI, 1, "python", LineIndex.of(text))
         self.store._open[URI] = self.document
 
-    def edit(self, *changes, **options):
+    def edit(self, *changes):
         """Each change is one of the text after those before it."""
         lines = self.document.lines
-        self.provider.change(URI, lines, changes, **options)
+        self.provider.change(URI, lines, changes)
         for change in changes:
             lines = lines.replaced(change.start, change.end, change.text)
         self.set_text(lines.text)
 
-    def replace(self, old, new, **options):
+    def replace(self, old, new):
         """Replaces the first occurrence of a text."""
         start = self.document.lines.text.index(old)
-        self.edit(Change(start, start + len(old), new), **options)
+        self.edit(Change(start, start + len(old), new))
 
     def propose(self, eligibility=None, *, wait=1.0, is_requested=False, **settings):
         self.seconds += wait
@@ -96,7 +96,8 @@ def test_a_saved_file_ends_the_pause(edited, waits):
 
 def test_an_accepted_completion_ends_the_pause_and_is_marked(waits):
     session = Session()
-    session.edit(EDIT, is_accepted=True)
+    session.edit(EDIT)
+    session.provider.end_pause(is_accepted=True)
     assert session.propose(wait=0.0).proposals
     assert waits == [0.0]
     assert session.history() == [("first = load(path, mode, strict=True)\n", True)]
