@@ -26,7 +26,7 @@ USER_KEYS = ("daemon.", "remote.", "privacy.audit_log", "privacy.trusted_folders
 
 They decide where code is sent, which clients are served, and which files are written.
 """
-FREE_KEYS = ("completion.", "rewrite.")
+FREE_KEYS = ("completion.", "rewrite.", "next_edit.")
 """Keys that every folder may set, except those that choose models."""
 MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""

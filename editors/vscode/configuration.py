@@ -70,6 +70,7 @@ GROUPS = {
         *("enable", "model.name", "completion.", "languages", "privacy.exclude_languages"),
         *("privacy.exclude_comments", "privacy.exclude_strings", "rewrite."),
     ),
+    "Next Edits": ("next_edit.",),
     "Context": ("context.",),
     "Privacy": ("privacy.",),
     "Remote": ("remote.url", "remote.api", "remote.model", "remote.fim", "remote."),
@@ -98,6 +99,10 @@ CHOICES = {
         "speculative": "Drafts a canvas and verifies it in one causal pass; the text is that of autoregressive.",
         "prompt-lookup": "Drafts from earlier text and verifies; the text is that of autoregressive.",
         "infill": "Denoises gaps of several lengths between the text before and after the cursor.",
+    },
+    "next_edit.trigger": {
+        "pause": "After a pause in typing, an accepted suggestion or a saved file.",
+        "request": "Only when you request one.",
     },
     "context.enabled": {
         "auto": "For models that were trained on several files.",

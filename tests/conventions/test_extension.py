@@ -40,7 +40,7 @@ def test_the_manifest_has_the_bounds_of_the_server(configuration):
 
 
 def test_the_settings_are_grouped_and_ordered_by_use():
-    assert list(GROUPS) == ["Completion", "Context", "Privacy", "Remote", "Advanced"]
+    assert list(GROUPS) == ["Completion", "Next Edits", "Context", "Privacy", "Remote", "Advanced"]
     for title, properties in GROUPS.items():
         assert [schema["order"] for schema in properties.values()] == list(range(1, len(properties) + 1))
         assert title == "Advanced" or len(properties) <= 12, f"{title} is too long to read"

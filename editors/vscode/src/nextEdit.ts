@@ -1,6 +1,7 @@
 /**
- * Repeats the user's last edits. The first call jumps to the next place and shows what its line would become; Tab, or
- * another call, makes the edit and jumps to the place after it. Escape, typing and another line hide it.
+ * Edits that follow from the user's last ones. After a pause in typing the first one is shown in its line, with a hint at
+ * the cursor. Tab jumps there; Tab again makes the edit and jumps to the next one. Escape dismisses it. An insertion in the
+ * line of the cursor is ghost text.
  */
 
 import * as vscode from "vscode";
@@ -10,7 +11,7 @@ import type { Session } from "./session";
 /** One edit of the answer to `dg-lsp/nextEdit`. */
 interface Edit extends Omit<TextEdit, "newText"> {
   text: string;
-  command: { command: string; arguments: [string] };
+  command: vscode.Command & { arguments: [string] };
 }
 
 interface Shown {
@@ -18,93 +19,184 @@ interface Shown {
   version: number;
   edit: Edit;
   range: vscode.Range;
+  numPlaces: number;
+  /** The user has jumped to the edit. */
+  isThere: boolean;
+  /** The user has requested it, so the ones after it are requested, too. */
+  isRequested: boolean;
 }
 
-export class NextEdits implements vscode.Disposable {
+/** Milliseconds after a change; the server waits until the user pauses. */
+const DELAY_MS = 100;
+const INVOKED = 1;
+const AUTOMATIC = 2;
+
+export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItemProvider, vscode.CodeActionProvider {
   private shown: Shown | undefined;
-  private readonly decoration = vscode.window.createTextEditorDecorationType({
+  private timer: NodeJS.Timeout | undefined;
+  private readonly place = vscode.window.createTextEditorDecorationType({
     isWholeLine: true,
     backgroundColor: new vscode.ThemeColor("diffEditor.removedLineBackground"),
     after: { margin: "0 0 0 2em", color: new vscode.ThemeColor("editorGhostText.foreground") },
+  });
+  private readonly hint = vscode.window.createTextEditorDecorationType({
+    after: { margin: "0 0 0 2em", color: new vscode.ThemeColor("editorCodeLens.foreground") },
   });
   private readonly disposables: vscode.Disposable[];
 
   constructor(private readonly session: Session) {
     this.disposables = [
-      this.decoration,
+      this.place,
+      this.hint,
+      vscode.languages.registerInlineCompletionItemProvider({ pattern: "**" }, this),
+      vscode.languages.registerCodeActionsProvider({ pattern: "**" }, this),
       vscode.commands.registerCommand("dg-lsp.nextEdit", () => this.next()),
       vscode.commands.registerCommand("dg-lsp.allNextEdits", () => this.all()),
-      vscode.commands.registerCommand("dg-lsp.hideNextEdit", () => this.hide()),
+      vscode.commands.registerCommand("dg-lsp.hideNextEdit", () => this.dismiss()),
       vscode.workspace.onDidChangeTextDocument(({ document, contentChanges }) => {
         // saving a document is a change without content
-        if (document === this.shown?.document && contentChanges.length > 0) {
+        if (contentChanges.length > 0 && document === vscode.window.activeTextEditor?.document) {
           this.hide();
+          this.proposeSoon();
         }
       }),
+      vscode.workspace.onDidSaveTextDocument(() => this.shown ?? this.proposeSoon()),
       vscode.window.onDidChangeActiveTextEditor(() => this.hide()),
-      vscode.window.onDidChangeTextEditorSelection(({ selections }) => {
-        if (selections[0].active.line !== this.shown?.range.start.line) {
-          this.hide();
-        }
-      }),
+      vscode.window.onDidChangeTextEditorSelection(({ textEditor }) => this.follow(textEditor)),
     ];
   }
 
   dispose(): void {
+    clearTimeout(this.timer);
     this.disposables.forEach((disposable) => disposable.dispose());
   }
 
-  /** Makes the edit that is shown, if there is one, and shows the next one. */
-  private async next(): Promise<void> {
-    const shown = this.shown;
-    this.hide();
-    if (shown !== undefined && shown.document.version === shown.version) {
-      await this.make(shown.document, [shown.edit]);
-    }
-    const editor = vscode.window.activeTextEditor;
-    const [first, ...others] = await this.request(editor);
-    if (editor !== undefined && first !== undefined) {
-      await this.show(editor, first, others.length + 1);
-    }
+  /** The edit as ghost text, if it is an insertion in the line of the cursor. */
+  provideInlineCompletionItems(document: vscode.TextDocument, position: vscode.Position): vscode.InlineCompletionItem[] {
+    const item = this.shown?.document === document ? inlineItem(this.shown, position) : undefined;
+    return item === undefined ? [] : [item];
   }
 
-  /** Makes the edits of all places. */
-  private async all(): Promise<void> {
-    this.hide();
-    const editor = vscode.window.activeTextEditor;
-    const edits = await this.request(editor);
-    if (editor !== undefined && edits.length > 0) {
-      await this.make(editor.document, edits);
-      vscode.window.setStatusBarMessage(`dg-lsp: changed ${edits.length} places`, 5000);
-    }
-  }
-
-  /** The edits for the document as it is; without one, the reason is shown. */
-  private async request(editor: vscode.TextEditor | undefined): Promise<Edit[]> {
-    const version = editor?.document.version;
-    const answer = await this.session.request<{ edits: Edit[]; reason: string }>("dg-lsp/nextEdit", editor);
-    if (answer === undefined || editor?.document.version !== version) {
+  provideCodeActions(document: vscode.TextDocument): vscode.CodeAction[] {
+    if (this.shown?.document !== document) {
       return [];
     }
-    if (answer.edits.length === 0) {
-      vscode.window.setStatusBarMessage(`dg-lsp: no next edit: ${answer.reason}`, 5000);
-    }
-    return answer.edits;
+    const action = new vscode.CodeAction(`Apply to all ${this.shown.numPlaces} places`, vscode.CodeActionKind.RefactorRewrite);
+    action.command = { title: action.title, command: "dg-lsp.allNextEdits" };
+    return [action];
   }
 
-  private async show(editor: vscode.TextEditor, edit: Edit, numPlaces: number): Promise<void> {
-    const range = asRange(edit);
-    const line = editor.document.lineAt(range.start.line);
-    const before = line.text.slice(0, range.start.character);
-    const contentText = `→ ${(before + edit.text + line.text.slice(range.end.character)).trim()}`;
-    editor.selection = new vscode.Selection(range.start, range.start);
-    editor.revealRange(range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
-    this.shown = { document: editor.document, version: editor.document.version, edit, range };
+  private proposeSoon(): void {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.propose(), DELAY_MS);
+  }
+
+  /** Shows the first edit without moving the cursor. */
+  private async propose(): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    if (editor !== undefined && this.session.isAutomatic(editor.document)) {
+      await this.request(editor, false, false);
+    }
+  }
+
+  /** Jumps to the edit that is shown; makes it there, and jumps to the next one. */
+  private async next(): Promise<void> {
+    const shown = this.shown;
+    const editor = vscode.window.activeTextEditor;
+    if (editor === undefined || shown === undefined) {
+      return editor && this.request(editor, true, true);
+    }
+    if (!shown.isThere) {
+      return this.jump(editor, shown);
+    }
+    this.hide();
+    if (await this.make(shown)) {
+      clearTimeout(this.timer);
+      await this.request(editor, shown.isRequested, true);
+    }
+  }
+
+  /** Makes the edits of all places; the server sends them as one edit. */
+  private async all(): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    this.hide();
+    if (editor !== undefined) {
+      await this.session.executeAtSelection("dg-lsp.applyNextEdits");
+    }
+  }
+
+  /** Shows the first edit for the document as it is. If the user has requested one, a missing one is explained. */
+  private async request(editor: vscode.TextEditor, isRequested: boolean, jumps: boolean): Promise<void> {
+    const { document } = editor;
+    const { version } = document;
+    const context = { triggerKind: isRequested ? INVOKED : AUTOMATIC };
+    const answer = await this.session.request<{ edits: Edit[]; reason: string }>("dg-lsp/nextEdit", editor, { context }, !isRequested);
+    if (answer === undefined || document.version !== version || vscode.window.activeTextEditor !== editor) {
+      return;
+    }
+    const [edit] = answer.edits;
+    if (edit !== undefined) {
+      const shown = { document, version, edit, range: asRange(edit), numPlaces: answer.edits.length, isThere: false, isRequested };
+      await this.show(editor, shown, jumps);
+    } else if (isRequested) {
+      vscode.window.setStatusBarMessage(`dg-lsp: no next edit: ${answer.reason}`, 5000);
+    }
+  }
+
+  private async show(editor: vscode.TextEditor, shown: Shown, jumps: boolean): Promise<void> {
+    this.hide();
+    this.shown = shown;
+    this.session.notify("textDocument/didShowInlineEdit", { item: shown.edit });
+    if (!jumps && inlineItem(shown, editor.selection.active) !== undefined) {
+      await vscode.commands.executeCommand("editor.action.inlineSuggest.trigger");
+      return;
+    }
+    const { document, edit, range } = shown;
+    const before = document.lineAt(range.start.line).text.slice(0, range.start.character);
+    const after = document.lineAt(range.end.line).text.slice(range.end.character);
+    const contentText = `→ ${(before + edit.text + after).trim().split(/\r?\n/).join(" ⏎ ")}`;
+    editor.setDecorations(this.place, [{ range, renderOptions: { after: { contentText } } }]);
     await vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", true);
-    editor.setDecorations(this.decoration, [{ range: line.range, renderOptions: { after: { contentText } } }]);
-    this.session.notify("textDocument/didShowInlineEdit", { item: edit });
-    if (numPlaces > 1) {
-      vscode.window.setStatusBarMessage(`dg-lsp: one of ${numPlaces} places; Tab makes this edit`, 5000);
+    if (jumps) {
+      this.jump(editor, shown);
+    } else {
+      this.follow(editor);
+    }
+  }
+
+  private jump(editor: vscode.TextEditor, shown: Shown): void {
+    shown.isThere = true;
+    editor.selection = new vscode.Selection(shown.range.start, shown.range.start);
+    editor.revealRange(shown.range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+    this.follow(editor);
+  }
+
+  /** Draws the hint at the cursor, and decides who has the key Tab: the user indents where only blanks precede the cursor. */
+  private follow(editor: vscode.TextEditor): void {
+    const shown = this.shown;
+    if (shown === undefined || editor.document !== shown.document) {
+      return;
+    }
+    const cursor = editor.selection.active;
+    if (shown.isThere && cursor.line !== shown.range.start.line) {
+      this.hide();
+      return;
+    }
+    const line = editor.document.lineAt(cursor.line);
+    const isAtEdit = shown.isThere && cursor.isEqual(shown.range.start);
+    const isTab = isAtEdit || /\S/.test(line.text.slice(0, cursor.character));
+    void vscode.commands.executeCommand("setContext", "dg-lsp.isTabForNextEdit", isTab);
+    const places = shown.numPlaces > 1 ? ` of ${shown.numPlaces} places` : "";
+    const contentText = shown.isThere ? `Tab: make this edit${places}` : `Tab: next edit in line ${shown.range.start.line + 1}${places}`;
+    const end = line.range.end;
+    const isDrawn = isTab && !(shown.isThere && places === "");
+    editor.setDecorations(this.hint, isDrawn ? [{ range: new vscode.Range(end, end), renderOptions: { after: { contentText } } }] : []);
+  }
+
+  private dismiss(): void {
+    if (this.shown !== undefined) {
+      this.session.notify("dg-lsp/didDismissEdit", { item: this.shown.edit });
+      this.hide();
     }
   }
 
@@ -112,17 +204,36 @@ export class NextEdits implements vscode.Disposable {
     if (this.shown !== undefined) {
       this.shown = undefined;
       void vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", false);
-      vscode.window.visibleTextEditors.forEach((editor) => editor.setDecorations(this.decoration, []));
+      for (const editor of vscode.window.visibleTextEditors) {
+        editor.setDecorations(this.place, []);
+        editor.setDecorations(this.hint, []);
+      }
     }
   }
 
-  private async make(document: vscode.TextDocument, edits: readonly Edit[]): Promise<void> {
+  /** False if the document has changed or the editor refuses the edit. */
+  private async make({ document, version, edit, range }: Shown): Promise<boolean> {
     const change = new vscode.WorkspaceEdit();
-    edits.forEach((edit) => change.replace(document.uri, asRange(edit), edit.text));
-    if (await vscode.workspace.applyEdit(change)) {
-      edits.forEach(({ command }) => void this.session.execute(command.command, command.arguments[0]));
+    change.replace(document.uri, range, edit.text);
+    if (document.version !== version || !(await vscode.workspace.applyEdit(change))) {
+      return false;
     }
+    await this.session.execute(edit.command.command, edit.command.arguments[0]);
+    return true;
   }
+}
+
+/**
+ * The edit as an inline completion. VS Code shows those that are in the line of the cursor and only insert text behind it;
+ * undefined for another edit.
+ */
+function inlineItem({ document, version, edit, range, isThere }: Shown, cursor: vscode.Position): vscode.InlineCompletionItem | undefined {
+  const isInsertion = range.isEmpty && range.start.line === cursor.line && range.start.isAfterOrEqual(cursor);
+  if (!isInsertion || isThere || document.version !== version) {
+    return undefined;
+  }
+  const text = document.getText(new vscode.Range(cursor, range.start)) + edit.text;
+  return new vscode.InlineCompletionItem(text, new vscode.Range(cursor, range.end), edit.command);
 }
 
 function asRange({ range: { start, end } }: Edit): vscode.Range {

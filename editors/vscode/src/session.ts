@@ -20,7 +20,7 @@ import {
 } from "vscode-languageclient/node";
 import { findExecutable } from "./executable";
 import type { Installation } from "./installation";
-import { documentSelector, serverOptions } from "./options";
+import { documentSelector, isSelected, serverOptions } from "./options";
 import type { Preview } from "./preview";
 import type { Status, StatusBar } from "./status";
 import type { Frame } from "./view/frame";
@@ -35,6 +35,7 @@ interface Explanation {
   sentence: string;
   /** Of the completion, shown or not; may be empty. */
   text: string;
+  nextEdit: string;
 }
 
 /** Seconds before the first, second, ... restart within `WITHIN_MS`. */
@@ -134,8 +135,8 @@ export class Session {
     const textDocument = { uri: convert.asUri(editor.document.uri) };
     const position = convert.asPosition(editor.selection.active);
     try {
-      const { sentence, text } = await client.sendRequest<Explanation>("dg-lsp/why", { textDocument, position });
-      const choice = await vscode.window.showInformationMessage(`dg-lsp: ${sentence}`, ...(text ? [SHOW_TEXT] : []));
+      const { sentence, text, nextEdit } = await client.sendRequest<Explanation>("dg-lsp/why", { textDocument, position });
+      const choice = await vscode.window.showInformationMessage(`dg-lsp: ${sentence} ${nextEdit}`, ...(text ? [SHOW_TEXT] : []));
       if (choice === SHOW_TEXT) {
         const language = editor.document.languageId;
         await vscode.window.showTextDocument(await vscode.workspace.openTextDocument({ language, content: text }));
@@ -154,17 +155,24 @@ export class Session {
     }
   }
 
-  /** Sends a request about the document of an editor; undefined without a server, an editor or an answer. */
-  async request<Answer>(method: string, editor: vscode.TextEditor | undefined): Promise<Answer | undefined> {
-    const [client] = this.active();
-    if (client === undefined || editor === undefined) {
+  /** Whether automatic completions are on in a document. */
+  isAutomatic(document: vscode.TextDocument): boolean {
+    return this.client?.state === State.Running && isSelected(document) && !this.statusBar.reason(document);
+  }
+
+  /** Sends a request about the cursor of an editor; undefined without a server or an answer, which is shown unless `quiet`. */
+  async request<Answer>(method: string, editor: vscode.TextEditor, more: object, quiet: boolean): Promise<Answer | undefined> {
+    const client = quiet ? this.client : this.active()[0];
+    if (client === undefined) {
       return undefined;
     }
+    const convert = client.code2ProtocolConverter;
+    const textDocument = { uri: convert.asUri(editor.document.uri), version: editor.document.version };
+    const position = convert.asPosition(editor.selection.active);
     try {
-      const uri = client.code2ProtocolConverter.asUri(editor.document.uri);
-      return await client.sendRequest<Answer>(method, { textDocument: { uri, version: editor.document.version } });
+      return await client.sendRequest<Answer>(method, { textDocument, position, ...more });
     } catch (error) {
-      await this.reportFailure(method, error);
+      await (quiet ? this.log.warn(`${method}: ${error}`) : this.reportFailure(method, error));
       return undefined;
     }
   }

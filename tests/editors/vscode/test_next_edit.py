@@ -1,4 +1,4 @@
-"""The last edits are repeated in the real VS Code: the next place is shown, Tab makes the edit, Escape hides it."""
+"""The last edits are repeated in the real VS Code: Tab jumps to an edit and makes it, Escape dismisses it."""
 
 import pytest
 from code_server import until
@@ -10,6 +10,10 @@ ALL = SOURCE.replace(", mode)", ", mode, strict=True)")
 IS_SHOWN = (
     "[...document.querySelectorAll('.view-line span')]"
     ".some(part => getComputedStyle(part, '::after').content.includes('→ '))"
+)
+HAS_HINT = (
+    "[...document.querySelectorAll('.view-line span')]"
+    ".some(part => getComputedStyle(part, '::after').content.replaceAll('\u00a0', ' ').includes('{}'))"
 )
 POSITION = "document.getElementById('status.editor.selection')?.textContent ?? ''"
 
@@ -28,35 +32,62 @@ def window(open_window):
     return window
 
 
-def until_shown_in(window, line):
-    """Waits until an edit is shown, and the cursor is in its line, counted from 1."""
+def until_shown(window, line):
+    """Waits until an edit is shown while the cursor is in a line, counted from 1."""
     window.until(IS_SHOWN, "no edit is shown")
     until(lambda: f"Ln {line}," in window.run(POSITION), lambda: window.run(POSITION))
 
 
-def test_tab_makes_one_edit_after_the_other(window):
-    window.press("n", 78, ctrl=True, alt=True)
-    until_shown_in(window, 2)
+def test_tab_jumps_and_makes_one_edit_after_the_other(window, take_picture):
+    until_shown(window, 1)
+    window.press("End", 35)
+    window.until(HAS_HINT.format("Tab: next edit in line 2 of 2 places"), "no hint at the cursor")
+    take_picture(window, "vscode-next-edit.png")
+    window.press("Tab", 9)
+    until_shown(window, 2)
     window.press("Tab", 9)
     window.until_saved(SECOND)
-    until_shown_in(window, 4)
+    until_shown(window, 4)
     window.press("Tab", 9)
     window.until_saved(ALL)
     window.until(f"!({IS_SHOWN})", "an edit is still shown")
 
 
-def test_escape_hides_the_edit_and_tab_indents_again(window):
+def test_an_edit_is_requested_by_a_key(window):
+    until_shown(window, 1)
+    window.press("Escape", 27)
+    window.until(f"!({IS_SHOWN})", "the edit is still shown")
     window.press("n", 78, ctrl=True, alt=True)
-    until_shown_in(window, 2)
+    until_shown(window, 4)  # the dismissed one comes last
+
+
+def test_escape_dismisses_the_edit_and_a_save_does_not_bring_it_back(window):
+    until_shown(window, 1)
+    window.press("Escape", 27)
+    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    window.press("s", 83, ctrl=True)
+    until_shown(window, 1)  # the other place
     window.press("Escape", 27)
     window.until(f"!({IS_SHOWN})", "the edit is still shown")
     window.press("Home", 36)
     window.press("Tab", 9)
-    window.until_saved(FIRST.replace("b = ", "    b = "))
+    window.until_saved(FIRST.replace("a = ", "    a = "))
 
 
-def test_the_edits_of_all_places_are_made_and_undone_as_one_step(window):
-    window.command("dg-lsp: Make the Next Edit at All Places")
+def test_tab_indents_where_only_blanks_precede_the_cursor(window):
+    until_shown(window, 1)
+    window.press("Home", 36)
+    window.until(f"!({HAS_HINT.format('Tab: next edit')})", "the hint is still at the cursor")
+    assert window.run(IS_SHOWN)
+    window.press("Tab", 9)
+    window.until_saved(FIRST.replace("a = ", "    a = "))
+
+
+def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(window):
+    until_shown(window, 1)
+    window.command("dg-lsp: Apply the Next Edit to All Places")
+    window.until("document.querySelector('.monaco-diff-editor')", "no preview")
+    window.press_until("!document.querySelector('.monaco-diff-editor')", "the preview stays", "Enter", 13, ctrl=True)
     window.until_saved(ALL)
     window.press("z", 90, ctrl=True)
     window.until_saved(FIRST)

@@ -3,6 +3,7 @@
 local client_of = require("dg_lsp.client")
 local ghost_text = require("dg_lsp.ghost_text")
 local keys = require("dg_lsp.keys")
+local next_edit = require("dg_lsp.next_edit")
 local options = require("dg_lsp.options")
 local requests = require("dg_lsp.requests")
 
@@ -89,6 +90,7 @@ function M.attach(client_id, bufnr)
   end
   requests.wrap(client)
   keys.map(bufnr)
+  next_edit.attach(bufnr)
   if options.is_native() then
     vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
   elseif vim.lsp.inline_completion then

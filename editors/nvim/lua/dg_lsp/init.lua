@@ -6,10 +6,10 @@ local function ghost_text()
   return require("dg_lsp.ghost_text")
 end
 
---- Accepts the ghost text. Works in `expr` mappings.
+--- Accepts the ghost text; without one jumps to the next edit that is shown, or makes it. Works in `expr` mappings.
 ---@return boolean is_shown
 function M.accept()
-  return ghost_text().accept(vim.api.nvim_get_current_buf(), "all")
+  return ghost_text().accept(vim.api.nvim_get_current_buf(), "all") or require("dg_lsp.next_edit").accept()
 end
 
 --- Accepts its next word.
@@ -26,7 +26,8 @@ end
 
 ---@return boolean is_shown
 function M.dismiss()
-  return ghost_text().dismiss(vim.api.nvim_get_current_buf())
+  local is_ghost_text = ghost_text().dismiss(vim.api.nvim_get_current_buf())
+  return require("dg_lsp.next_edit").dismiss() or is_ghost_text
 end
 
 --- Shows another suggestion; requests up to three if there is only one.

@@ -14,9 +14,9 @@ local function run_default(key)
   end
 end
 
---- The mapping of a key of insert mode in the current buffer; empty without one.
-local function mapping(key)
-  return vim.fn.maparg(key, "i", false, true)
+--- The mapping of a key in the current buffer, in insert mode or another one; empty without one.
+local function mapping(key, mode)
+  return vim.fn.maparg(key, mode or "i", false, true)
 end
 
 local function is_ours(map)
@@ -25,8 +25,9 @@ end
 
 --- Whether the key has no mapping, or only ours or a default mapping of Neovim.
 ---@param key string
-function M.is_free(key)
-  local map = mapping(key)
+---@param mode? string
+function M.is_free(key, mode)
+  local map = mapping(key, mode)
   return vim.tbl_isempty(map) or is_ours(map) or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
 end
 
@@ -41,6 +42,15 @@ function M.map(bufnr)
             run_default(key)
           end
         end, { buffer = bufnr, desc = "dg-lsp: " .. action:gsub("_", " ") })
+      end
+    end
+    -- next edits are shown in normal mode, too; without one the key keeps its meaning
+    for _, action in ipairs({ "accept", "dismiss" }) do
+      local key = (keys or {})[action]
+      if key and key ~= "" and M.is_free(key, "n") then
+        vim.keymap.set("n", key, function()
+          return require("dg_lsp.next_edit")[action]() and "" or key
+        end, { buffer = bufnr, expr = true, desc = "dg-lsp: " .. action .. " the next edit" })
       end
     end
   end)

@@ -135,7 +135,7 @@ function M.explain()
       vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
       return
     end
-    vim.notify("dg-lsp: " .. found.sentence .. (found.text ~= "" and "\n" .. found.text or ""))
+    vim.notify("dg-lsp: " .. found.sentence .. " " .. found.nextEdit .. (found.text ~= "" and "\n" .. found.text or ""))
   end, bufnr)
 end
 
