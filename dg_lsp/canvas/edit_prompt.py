@@ -380,11 +380,13 @@ def _good_start(lines: Sequence[str], line: int) -> int:
     return next(good, line)
 
 
-def edited_region(form: EditFormat, prompt: EditPrompt, answer: str, *, is_finished: bool = True) -> str | None:
+def edited_region(form: EditFormat, prompt: EditPrompt, answer: str, *, unfinished: int = 0) -> str | None:
     """The rewritten lines with LF line ends; None where nothing changes or the answer cannot be read.
 
-    An answer is read up to where it joins the unchanged lines again.
+    An answer is read up to where it joins the unchanged lines again. One that is not finished has to join as many of
+    them as `unfinished`.
     """
+    is_finished = not unfinished
     text = prompt.prefill + LINE_END.sub("\n", answer)
     text = _without(text, form.cursor)
     if form.opening and form.opening in text:
@@ -404,7 +406,7 @@ def edited_region(form: EditFormat, prompt: EditPrompt, answer: str, *, is_finis
     if end == len(prompt.region):
         num_ends = len(old) - len(old.rstrip("\n"))
         text = text.rstrip("\n") + "\n" * num_ends if is_finished else text
-    joined = _joined(old.split("\n"), text.split("\n"), is_finished=is_finished)
+    joined = _joined(old.split("\n"), text.split("\n"), 0 if is_finished else unfinished)
     if joined is None or not "".join(joined).strip():
         return None
     new = prompt.region[:start] + "\n".join(joined) + prompt.region[end:]
@@ -431,18 +433,15 @@ def _marked_span(form: EditFormat, region: str, text: str, *, is_finished: bool)
     return starts[first - 1], starts[last - 1], "".join(pieces)
 
 
-def _joined(old: Sequence[str], new: Sequence[str], *, is_finished: bool) -> Sequence[str] | None:
+def _joined(old: Sequence[str], new: Sequence[str], unfinished: int) -> Sequence[str] | None:
     """The new lines up to where they join the old ones again, and the rest of the old ones.
 
     None where an unfinished answer does not join them.
     """
-    if not is_finished:
+    if unfinished:
         new = new[:-1]  # its last line may go on
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    for block in blocks:
-        is_last = block.b + block.size == len(new)
-        least = JOINED_LINES if is_finished or not is_last else UNFINISHED_JOINED_LINES
-        is_changed = block.a > 0 or block.b > 0
-        if is_changed and old[: block.a] != new[: block.b] and block.size >= least:
+    for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+        is_after_change = old[: block.a] != new[: block.b]
+        if is_after_change and block.size >= (unfinished or JOINED_LINES):
             return [*new[: block.b + block.size], *old[block.a + block.size :]]
-    return new if is_finished else None
+    return None if unfinished else new

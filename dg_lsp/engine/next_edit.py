@@ -50,7 +50,7 @@ _BLANKS = r"[ \t]*"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One edit: `[start, end)` of the text, inside one line, becomes `text`."""
+    """One edit: `[start, end)` of the text becomes `text`. A repetition is inside one line."""
 
     start: int
     end: int
@@ -62,8 +62,8 @@ class Proposal:
         return text[: self.start] + self.text + text[self.end :]
 
     def changed_line(self, lines: LineIndex) -> tuple[str, str]:
-        """The line that the edit is in, and what it becomes, both without the line end."""
-        start, end = lines.span(lines.line_at(self.start))
+        """The lines that the edit is in, and what they become, both without the last line end."""
+        start, end = lines.span(lines.line_at(self.start))[0], lines.span(lines.line_at(self.end))[1]
         return lines.text[start:end], lines.text[start : self.start] + self.text + lines.text[self.end : end]
 
 

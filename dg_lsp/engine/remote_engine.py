@@ -127,7 +127,11 @@ class RemoteEngine(Engine):
         watch = RequestCosts()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
-        query = replace(_query(request, task, Prompt(request.text or "", ""), request.max_tokens), messages=messages)
+        query = replace(
+            _query(request, task, Prompt(request.text or "", ""), request.max_tokens),
+            messages=messages,
+            stops=request.stops,
+        )
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
         answer = yield from watch.relay(self._stream(query, limits))
         verdict = Candidate(answer.text, 0.0) if answer.text else Rejection(Reason.UNFINISHED)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
+from dg_lsp.engine.edit_source import NextEditRequest, source_of
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, Scheduler, SchedulerListener, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
@@ -93,6 +94,8 @@ class ResidentModels(Generic[SchedulerT]):
         Gaps are completions, and so is a text that is continued. A rewrite without an instruction that keeps a part of
         the selection needs a canvas; if its own model has none, it goes to that of completions.
         """
+        if isinstance(request, NextEditRequest):
+            return self.edit_source or self.completion
         if isinstance(request, ChatRequest):
             return self.completion if request.text is not None else self.rewrite
         if not isinstance(request, RewriteRequest) or request.gaps:
@@ -100,6 +103,12 @@ class ResidentModels(Generic[SchedulerT]):
         if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite.ready)):
             return self.rewrite if engine.spec.has_free_canvas else self.completion
         return self.rewrite
+
+    @property
+    def edit_source(self) -> SchedulerT | None:
+        """The one whose model proposes next edits, that of rewrites first; None while none is loaded that does."""
+        engines = ((scheduler, ready_engine(scheduler.ready)) for scheduler in (self.rewrite, self.completion))
+        return next((scheduler for scheduler, engine in engines if engine and source_of(engine.spec)), None)
 
     def listen(self, *listeners: SchedulerListener | None) -> None:
         """Reports the events of requests from the next one on to these listeners, in place of earlier ones."""

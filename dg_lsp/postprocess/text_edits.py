@@ -9,9 +9,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
+from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
 from dg_lsp.postprocess.brackets import OPENERS, balance, with_closers
 
@@ -379,3 +381,59 @@ def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:
     return sum(char.isalnum() for char in line) >= num_chars
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line with its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Replaces `[start, end)` of a text, in code points, by `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
+    """Changes that turn `old`, which begins at offset `start`, into `new`: changed lines without their common ends.
+
+    The changes are in ascending order and do not touch; none begins or ends inside a CRLF.
+    """
+    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
+    starts = list(itertools.accumulate(map(len, old_lines), initial=start))
+    changes = []
+    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
+        if tag != "equal":
+            before, after = "".join(old_lines[i:j]), "".join(new_lines[k:m])
+            head, tail = shared_ends(before, after)
+            changes.append(Change(starts[i] + head, starts[j] - tail, after[head : len(after) - tail]))
+    return tuple(changes)
+
+
+def shared_ends(old: str, new: str) -> tuple[int, int]:
+    """Lengths of the common prefix and suffix; together at most the shorter text."""
+    head = num_shared(old, new)
+    while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):
+        head -= 1
+    tail = num_shared(old[head:][::-1], new[head:][::-1])
+    while tail and (_splits_line_end(old, len(old) - tail) or _splits_line_end(new, len(new) - tail)):
+        tail -= 1
+    return head, tail
+
+
+def _splits_line_end(text: str, at: int) -> bool:
+    return text[at - 1 : at + 1] == "\r\n"
+
+
+def with_line_ends_of(old: str, new: str, line_end: str) -> str:
+    """`new`, which has LF line ends, in place of `old`: the ends of the old lines, and this one for added lines."""
+    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
+    unified = [LINE_END.sub("\n", line) for line in old_lines]
+    pieces = list[str]()
+    for _, i, j, k, m in SequenceMatcher(None, unified, new_lines, autojunk=False).get_opcodes():
+        ends = [end[0] for line in old_lines[i:j] if (end := LINE_END.search(line))]
+        for number, line in enumerate(new_lines[k:m]):
+            pieces.append(line.replace("\n", ends[number] if number < len(ends) else line_end))
+    return "".join(pieces)

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     UNKNOWN_NAME = "unknown-name", "reads a name that nothing binds"  # of a gap in Python
     INDENTATION = "indentation", "would leave the lines below indented too deeply"
     UNCHANGED = "unchanged", "equals the text that it would replace"
+    REVERSAL = "reversal", "takes back an edit of the user"
     NOT_TEXT = "not-text", "is not UTF-8, or has control characters"
     LOW_CONFIDENCE = "low-confidence", "has a low probability of being right"
     UNFINISHED = "unfinished", "was not stable at the deadline"

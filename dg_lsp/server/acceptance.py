@@ -14,7 +14,8 @@ from uuid import uuid4
 from lsprotocol import types
 
 from dg_lsp.engine.ttfue import FOLLOW_SECONDS, AcceptedPart, Outcome, Verdict, is_line_finished, judge
-from dg_lsp.server.documents import Change, DocumentStore
+from dg_lsp.postprocess.text_edits import Change
+from dg_lsp.server.documents import DocumentStore
 
 ACCEPTED = "dg-lsp.accepted"
 """Command that the editor runs when an item is accepted; its argument is the item's name."""

@@ -12,10 +12,11 @@ from dg_lsp.context.document import Cursor, TextStyle
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import without_range
 from dg_lsp.errors import DgLspError
+from dg_lsp.postprocess.text_edits import minimal_changes
 from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
-from dg_lsp.server.documents import Document, minimal_changes
+from dg_lsp.server.documents import Document
 from dg_lsp.server.next_edit import HAS_CHANGED
 from dg_lsp.server.protocol import DID_ACCEPT, is_integer
 from dg_lsp.server.session import Server

@@ -7,17 +7,16 @@ notebook is one text with the code of the cells around it, without the magics of
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, num_shared, path_of
+from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, path_of
 from dg_lsp.context.languages import PLAIN_TEXT, language_of, opening_of
 from dg_lsp.gitignore import folded
+from dg_lsp.postprocess.text_edits import Change, shared_ends
 
 PYTHON_CELLS = frozenset(
     ("capture", "debug", "memit", "mprun", "prun", "px", "pypy", "python", "python3", "time", "timeit")
@@ -92,8 +91,6 @@ def _blank(text: str) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""A line with its end."""
 ANNOTATION = "dg-lsp"
 NOTEBOOKS = types.NotebookDocumentSyncOptions([types.NotebookDocumentFilterWithNotebook("jupyter-notebook")])
 """Notebooks that the client synchronises, with all of their cells."""
@@ -163,15 +160,6 @@ class CompletionPosition:
     is_code: bool  # False on the line of a magic
     selected: str = ""
     """Text that every item must begin with: the popup's selected item, or the line break and indent of the block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Replaces `[start, end)` of a text, in code points, by `text`."""
-
-    start: int
-    end: int
-    text: str
 
 
 class DocumentStore:
@@ -294,37 +282,6 @@ class DocumentStore:
             document_changes=[types.TextDocumentEdit(identifier, annotated)],
             change_annotations={ANNOTATION: types.ChangeAnnotation(label, needs_confirmation=preview)},
         )
-
-
-def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
-    """Changes that turn `old`, which begins at offset `start`, into `new`: changed lines without their common ends.
-
-    The changes are in ascending order and do not touch; none begins or ends inside a CRLF.
-    """
-    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
-    starts = list(accumulate(map(len, old_lines), initial=start))
-    changes = []
-    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
-        if tag != "equal":
-            before, after = "".join(old_lines[i:j]), "".join(new_lines[k:m])
-            head, tail = shared_ends(before, after)
-            changes.append(Change(starts[i] + head, starts[j] - tail, after[head : len(after) - tail]))
-    return tuple(changes)
-
-
-def shared_ends(old: str, new: str) -> tuple[int, int]:
-    """Lengths of the common prefix and suffix; together at most the shorter text."""
-    head = num_shared(old, new)
-    while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):
-        head -= 1
-    tail = num_shared(old[head:][::-1], new[head:][::-1])
-    while tail and (_splits_line_end(old, len(old) - tail) or _splits_line_end(new, len(new) - tail)):
-        tail -= 1
-    return head, tail
-
-
-def _splits_line_end(text: str, at: int) -> bool:
-    return text[at - 1 : at + 1] == "\r\n"
 
 
 def _without_surrogates(text: str) -> str:

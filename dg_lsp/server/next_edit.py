@@ -13,7 +13,8 @@ from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Author, Edit, EditHistory
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.engine.next_edit import Proposal, next_edits
-from dg_lsp.server.documents import Change, Document, DocumentStore, shared_ends
+from dg_lsp.postprocess.text_edits import Change, shared_ends
+from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.settings import NextEditSettings
 
 PAUSE_SECONDS = 0.3

@@ -17,8 +17,9 @@ from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.errors import DgLspError
+from dg_lsp.postprocess.text_edits import Change, minimal_changes
 from dg_lsp.server.completion import IN_MAGIC
-from dg_lsp.server.documents import Change, Document, minimal_changes
+from dg_lsp.server.documents import Document
 from dg_lsp.server.session import Server
 from dg_lsp.server.transport import MAX_POSITION
 

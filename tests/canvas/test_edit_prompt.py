@@ -178,10 +178,10 @@ def test_blocks_begin_after_blank_lines_and_have_six_to_sixteen_lines():
 # answers
 
 
-def answered(name, answer, *, document=CODE, at="print", is_finished=True):
+def answered(name, answer, *, document=CODE, at="print", unfinished=0):
     """The document's lines after the answer."""
     prompt = prompt_of(name, document, at)
-    return edited_region(EDIT_FORMATS[name], prompt, answer, is_finished=is_finished)
+    return edited_region(EDIT_FORMATS[name], prompt, answer, unfinished=unfinished)
 
 
 CHANGED = CODE.replace("print(area(2))", "print(area(width=2))").rstrip("\n")
@@ -252,16 +252,16 @@ def test_an_unfinished_answer_counts_only_where_it_joins_the_unchanged_lines():
     document = "\n".join(lines)
     changed = "\n".join(["x0 = 1", *lines[1:]])
     for name in ("sweep", "zeta-2"):
-        assert answered(name, "x0 = 1\nx1 = 1\nx2 = 2\nx3 =", document=document, at="x0", is_finished=False) == changed
-        assert answered(name, "x0 = 1\nx9 = 9\nx8", document=document, at="x0", is_finished=False) is None
-        assert answered(name, "x0 = 0\nx1 = 1\nx2 = 2\nx", document=document, at="x0", is_finished=False) is None
+        assert answered(name, "x0 = 1\nx1 = 1\nx2 = 2\nx3 =", document=document, at="x0", unfinished=2) == changed
+        assert answered(name, "x0 = 1\nx9 = 9\nx8", document=document, at="x0", unfinished=2) is None
+        assert answered(name, "x0 = 0\nx1 = 1\nx2 = 2\nx", document=document, at="x0", unfinished=2) is None
     marked = "<|marker_1|>x0 = 1\nx1 = 1\nx2 = 2\nx3"
-    assert answered("zeta-2.1", marked, document=document, at="x0", is_finished=False) == changed
+    assert answered("zeta-2.1", marked, document=document, at="x0", unfinished=2) == changed
 
 
-@given(st.text(st.sampled_from("ab \n\t😀<|>"), max_size=60), st.sampled_from(FORMATS), st.booleans())
-def test_no_answer_brings_a_mark_into_the_code(answer, form, is_finished):
+@given(st.text(st.sampled_from("ab \n\t😀<|>"), max_size=60), st.sampled_from(FORMATS), st.integers(0, 2))
+def test_no_answer_brings_a_mark_into_the_code(answer, form, unfinished):
     prompt = edit_prompt(form, LineIndex.of(CODE), 5, [], "a.py")
     for mark in form.marks:
-        region = edited_region(form, prompt, answer + mark + answer, is_finished=is_finished)
+        region = edited_region(form, prompt, answer + mark + answer, unfinished=unfinished)
         assert region is None or not form.mark_in(region)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.server.documents import Change, DocumentStore, minimal_changes
+from dg_lsp.postprocess.text_edits import Change, minimal_changes
+from dg_lsp.server.documents import DocumentStore
 
 URI = "file:///a.py"
 

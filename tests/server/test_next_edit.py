@@ -7,7 +7,8 @@ import pytest
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.engine.next_edit import Proposal
-from dg_lsp.server.documents import Change, Document, DocumentStore
+from dg_lsp.postprocess.text_edits import Change
+from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.settings import NextEditSettings
 

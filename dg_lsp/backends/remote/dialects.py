@@ -58,6 +58,7 @@ class RemoteQuery:
     num_answers: int = 1
     seed: int = 0
     messages: tuple[tuple[str, str], ...] = ()  # of a chat: role (`system`, `user` or `assistant`) and text
+    stops: tuple[str, ...] = ()  # texts that end a continuation
     session: str = ""
     """Equal for related requests, such as those of one document. Only a hash of it is sent."""
     is_invoked: bool = False  # the user requested it; dg-lsp servers then send improbable answers too
@@ -106,7 +107,7 @@ class Dialect:
         prompt = query.prompt
         tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
         if query.task is RemoteTask.TEXT:
-            return tree
+            return {**tree, "stop": list(query.stops[:_MAX_STOPS])} if query.stops else tree
         if self._fim == "suffix":
             tree["suffix"] = prompt.suffix
         elif family := FIM_FAMILIES.get(self._fim):

@@ -1,0 +1,155 @@
+"""Next edits of an edit model, end to end over a model without weights."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from gates import TIMEOUT
+
+from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, ByteTokenizer, ScriptedDenoiser
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.edit_history import Edit
+from dg_lsp.engine.edit_source import NextEditRequest, source_of
+from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import CompletionSettings
+
+SPEC = replace(MASK_SPEC, name="zeta-2-Q8_0", sampling=None, canvas_lengths=())
+CODE = "def area(width):\n    return w\n\n\nprint(area(2))\n"
+EDIT = Edit(0, "", "def area(w):\n", "def area(width):\n", "    return w\n")
+ANSWER = CODE.replace("return w", "return width") + ">>>>>>> UPDATED\n"
+
+
+class Tokenizer(ByteTokenizer):
+    """The script begins after the last mark of the prompt."""
+
+    def special(self, spelling):
+        return MIDDLE_ID if spelling == "<[fim-middle]>" else None
+
+
+def denoiser_of(answer, spec=SPEC, **script):
+    denoiser = ScriptedDenoiser(answer, spec=spec, **script)
+    denoiser.tokenizer = Tokenizer()
+    return denoiser
+
+
+def request_of(code=CODE, at="return", edits=(EDIT,), **options):
+    return NextEditRequest(Snapshot("file:///a.py", 1, code), code.index(at), tuple(edits), **options)
+
+
+def proposed(answer, request=None, deadline=math.inf, **script):
+    denoiser = denoiser_of(answer, **script)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    request = request or request_of()
+    return drain(request.run(engine, deadline)), denoiser
+
+
+def applied(result, code=CODE):
+    for proposal in reversed(result.proposals):
+        code = proposal.applied(code)
+    return code
+
+
+def test_the_smallest_edit_of_an_answer_is_proposed():
+    result, _ = proposed(ANSWER)
+    [proposal] = result.proposals
+    assert (CODE[proposal.start : proposal.end], proposal.text) == ("", "idth")
+    assert proposal.confidence == pytest.approx(0.99, abs=0.01)
+    assert (result.model, result.reason, applied(result)) == (
+        "zeta-2-Q8_0",
+        None,
+        CODE.replace("return w", "return width"),
+    )
+
+
+def test_several_edits_of_an_answer_are_proposed_in_order():
+    code = "width = 1\na = w\nb = 2\nc = w\n"
+    answer = "width = 1\na = width\nb = 2\nc = width\n"
+    result, _ = proposed(answer, request_of(code, "a =", [Edit(0, "", "w = 1\n", "width = 1\n", "a = w\n")]))
+    assert len(result.proposals) == 2
+    assert applied(result, code) == answer
+
+
+def test_edits_that_are_valid_only_together_are_one():
+    code = "value = call(\n    1,\n    2,\n    3,\n    4,\n)\n"
+    answer = "value = [\n    1,\n    2,\n    3,\n    4,\n]\n"
+    result, _ = proposed(answer, request_of(code, "value", []))
+    [proposal] = result.proposals
+    assert proposal.applied(code) == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("NO_EDITS\n>>>>>>> UPDATED\n", Reason.UNCHANGED),
+        (CODE, Reason.UNCHANGED),
+        (CODE.replace("return w", "return (w"), Reason.SYNTAX_ERROR),
+        (CODE.replace("return w", "return height"), Reason.UNKNOWN_NAME),
+        (CODE.replace("area(width)", "area(w)"), Reason.REVERSAL),
+        ("<filename>b.py\nx = 1\n", Reason.UNCHANGED),
+        (CODE.replace("return w", "return w\0"), Reason.NOT_TEXT),
+        (CODE.replace("return w", "return " + "w + w * " * 9), Reason.REPEATS_ITSELF),
+        ("", Reason.UNCHANGED),
+    ],
+)
+def test_an_answer_that_is_not_proposed_has_a_reason(answer, reason):
+    result, _ = proposed(answer)
+    assert (result.proposals, result.reason) == ((), reason)
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\r"])
+def test_line_ends_and_emoji_stay_as_they_are(line_end):
+    code = (CODE + 'print("😀")').replace("\n", line_end)
+    answer = (CODE + 'print("😀")').replace("return w", "return width  # 😀\n    # more")
+    result, _ = proposed(answer, request_of(code))
+    assert applied(result, code) == answer.replace("\n", line_end)
+
+
+def test_mixed_line_ends_of_unchanged_lines_stay():
+    code = CODE.replace("\n\n\n", "\r\n\n\n")
+    result, _ = proposed(ANSWER, request_of(code))
+    assert applied(result, code) == code.replace("return w", "return width")
+
+
+def test_an_empty_file_gets_the_answer():
+    result, _ = proposed("x = 1\n", NextEditRequest(Snapshot("file:///a.py", 1, ""), 0, ()))
+    assert applied(result, "") == "x = 1"
+
+
+def test_a_mark_in_the_code_is_refused():
+    with pytest.raises(RequestError, match=r"the code contains <\|user_cursor\|>, which zeta-2 uses as a mark"):
+        proposed(ANSWER, request_of(CODE + "# <|user_cursor|>\n"))
+
+
+def test_the_model_stops_once_the_answer_joins_the_unchanged_lines():
+    code = "".join(f"x{number} = {number}\n" for number in range(40))
+    answer = code.replace("x0 = 0", "x0 = 1")
+    result, denoiser = proposed(answer, request_of(code, "x0", []))
+    assert applied(result, code) == answer
+    assert denoiser.num_steps < len(answer) / 2
+
+
+def test_an_answer_that_is_not_finished_at_the_deadline_is_unfinished():
+    result, _ = proposed(ANSWER, deadline=0.0)
+    assert (result.proposals, result.reason, result.is_unfinished) == ((), Reason.UNFINISHED, True)
+
+
+def test_an_unlikely_answer_is_not_proposed(monkeypatch):
+    monkeypatch.setattr("dg_lsp.engine.edit_source.MIN_PROBABILITY", 0.995)
+    assert proposed(ANSWER)[0].reason is Reason.LOW_CONFIDENCE
+
+
+def test_only_an_edit_model_is_a_source():
+    assert source_of(SPEC) is not None
+    assert source_of(MASK_SPEC) is None
+    with pytest.raises(ModelUnsupportedError, match="use an edit model"):
+        proposed(ANSWER, spec=MASK_SPEC)
+
+
+def test_a_newer_request_for_the_document_cancels_the_older_one(scheduler_of):
+    scheduler = scheduler_of(denoiser_of(ANSWER, step_seconds=0.01))
+    scheduler.ready.result(TIMEOUT)
+    first, second = scheduler.submit(request_of()), scheduler.submit(request_of())
+    assert second.result(TIMEOUT).proposals
+    assert first.cancelled()
