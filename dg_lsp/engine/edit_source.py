@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +24,15 @@ from dg_lsp.canvas.edit_prompt import (
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LineIndex, Snapshot, TextStyle
 from dg_lsp.context.edit_history import Edit
+from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
+from dg_lsp.context.syntax_tree import LimitedParser
 from dg_lsp.context.window import shown_path
 from dg_lsp.engine.decoders.base import Progress, RequestCosts
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, Timings
 from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
 from dg_lsp.postprocess.validate import Reason, breakage
 
@@ -175,22 +178,38 @@ def _judged(answer: _Answer, request: NextEditRequest, prompt: EditPrompt) -> tu
     if is_repetitive(answer.region) and not is_repetitive(old):
         return Reason.REPEATS_ITSELF
     new = with_line_ends_of(old, answer.region, TextStyle.of(snapshot.text, prompt.start).line_end)
-    if broken := breakage(snapshot, prompt.start, prompt.end, new):
-        return broken
+    if fault := _fault(snapshot, prompt.start, prompt.end, new):
+        return fault
     changes = minimal_changes(old, new, prompt.start)
     is_sound_alone = len(changes) <= MAX_SEPARATE and not any(
-        breakage(snapshot, change.start, change.end, change.text) for change in changes if len(changes) > 1
+        _fault(snapshot, change.start, change.end, change.text) for change in changes if len(changes) > 1
     )
     if not is_sound_alone:  # one edit from the first change to the last
         first, end = changes[0].start, changes[-1].end
         changes = (Change(first, end, new[first - prompt.start : len(new) - (prompt.end - end)]),)
     proposals = [Proposal(change.start, change.end, change.text, probability) for change in changes]
     lines = LineIndex.of(snapshot.text)
-    kept = tuple(proposal for proposal in proposals if not _is_reversal(proposal, lines, request.edits))
+    kept = tuple(proposal for proposal in proposals if not _is_reversal(proposal, lines, request))
     return kept or Reason.REVERSAL
 
 
-def _is_reversal(proposal: Proposal, lines: LineIndex, edits: Sequence[Edit]) -> bool:
-    """Whether a proposal takes back one of the last edits."""
+def _fault(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | None:
+    """What a new text would break. In a text with syntax errors, balanced brackets are enough."""
+    reason = breakage(snapshot, start, end, new)
+    language = language_of(snapshot.language)
+    grammar = grammar_of(language.grammar)
+    if reason is Reason.SYNTAX_ERROR and grammar is not None and LimitedParser(grammar).has_error(snapshot.text):
+        before, after = (balance(text, language) for text in (snapshot.text[start:end], new))
+        is_balanced = (before.strays, before.closers, before.quote) == (after.strays, after.closers, after.quote)
+        return None if is_balanced else reason
+    return reason
+
+
+def _is_reversal(proposal: Proposal, lines: LineIndex, request: NextEditRequest) -> bool:
+    """Whether a proposal takes back one of the last edits, unless that edit made a syntax error."""
     before, after = (text.strip() for text in proposal.changed_line(lines))
-    return any((edit.new.strip(), edit.old.strip()) == (before, after) for edit in edits)
+    if not any((edit.new.strip(), edit.old.strip()) == (before, after) for edit in request.edits):
+        return False
+    grammar = grammar_of(language_of(request.snapshot.language).grammar)
+    parser = LimitedParser(grammar) if grammar else None
+    return parser is None or not parser.has_error(lines.text) or parser.has_error(proposal.applied(lines.text))

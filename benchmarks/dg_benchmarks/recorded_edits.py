@@ -1,0 +1,360 @@
+"""Answers that edit models gave, replayed to this program: its prompts beside those that were sent, and its edits.
+
+    python -m dg_benchmarks.recorded_edits CLONE
+
+CLONE is a git repository of github.com/cursortab/cursortab.nvim (MIT), which has scenarios with requests and answers of
+several models. A local server returns the recorded answers, and `remote.url` leads to it. As in that project, the score
+is deltaChrF, the mean over the scenarios with an expected text, times the harmonic mean of the shares of these
+scenarios in which something is shown, and of the others in which nothing is.
+"""
+
+import argparse
+import base64
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from unittest.mock import patch
+
+from dg_lsp.backends.remote.client import RemoteModel
+from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, EditFormat
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.edit_history import Edit
+from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
+from dg_lsp.engine.engine import drain
+from dg_lsp.engine.remote_engine import RemoteEngine
+from dg_lsp.settings import CompletionSettings, RemoteSettings
+
+FOLDER = "server/eval"
+MODELS = {
+    "sweep-next-edit-0.5B": "sweep-v2",
+    "sweep-next-edit-1.5B": "sweep-v2",
+    "sweep-next-edit-7B": "sweep-v2",
+    "zeta": "zeta",
+    "zeta-2": "zeta-2",
+    "mercuryapi": "mercury",
+}
+"""The format of each model's recorded prompts: that project gave all Sweep models one that is mostly version 2."""
+REGIONS = {
+    "sweep-v2": (r"<\|file_sep\|>current/[^\n]*\n", r"\n<\|file_sep\|>updated/[^\n]*\n"),
+    "zeta": (r"<\|editable_region_start\|>\n", r"\n<\|editable_region_end\|>"),
+    "zeta-2": (r"<<<<<<< CURRENT\n", r"\n=======\n<\[fim-middle\]>"),
+    "mercury": (r"<\|code_to_edit\|>\n", r"\n<\|/code_to_edit\|>"),
+}
+"""Expressions around the lines to rewrite."""
+NUM_ORDERS, BETA = 6, 2.0
+"""Of chrF: lengths of character sequences, and the weight of recall."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A document with a cursor, the edits before, and the expected text; None where nothing is expected."""
+
+    name: str
+    path: str
+    language: str
+    text: str
+    offset: int
+    edits: tuple[Edit, ...]  # newest first
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One request to a model, and its answer."""
+
+    prompt: str
+    answer: str
+    body: dict[str, Any]  # of the response
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The edits of one scenario."""
+
+    text: str  # with all edits
+    is_shown: bool
+    reason: str
+
+
+def files_of(clone: Path) -> dict[str, str]:
+    """The scenarios and recordings of a clone, by their paths."""
+    command = ["git", "-C", str(clone), "archive", "HEAD", FOLDER]
+    archive = subprocess.run(command, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        contents = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
+        return {name: file.read().decode() for name, file in contents.items() if file is not None}
+
+
+def scenarios_of(source: str) -> Iterator[Scenario]:
+    """The scenarios of one file: one for each position of the cursor."""
+    head, *sections = re.split(r"^-- (\S+) --\n", source, flags=re.MULTILINE)
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if re.match(r"[\w-]+: ", line))
+    parts = {name: text.removesuffix("\n") for name, text in zip(sections[::2], sections[1::2], strict=True)}
+    text = parts["buffer.txt"]
+    positions = [f"{fields['row']}:{fields['col']}", *fields.get("cursor-positions", "").split(", ")]
+    for position in filter(None, positions):
+        row, column = map(int, position.split(":"))
+        lines = text.split("\n")
+        offset = sum(len(line) + 1 for line in lines[: row - 1]) + min(column, len(lines[row - 1]))
+        edits = tuple(_edits(parts.get("history", ""), text))[::-1]
+        path, language = fields["file"], fields["language"]
+        yield Scenario(fields["id"], path, language, text, offset, edits, parts.get("expected"))
+
+
+def _edits(history: str, text: str) -> Iterator[Edit]:
+    """The edits of a history, at the place where their new lines stand in the text."""
+    for entry in re.split(r"^<\|file\|>.*\n", history, flags=re.MULTILINE)[1:]:
+        old, _, new = entry.removeprefix("<|old|>\n").partition("<|new|>\n")
+        new = new.removesuffix("\n")
+        at = max(0, f"\n{text}\n".find(f"\n{new}\n"))
+        line = text.count("\n", 0, at)
+        lines = text.split("\n")
+        stop = line + new.count("\n") + 1
+        before, after = lines[max(0, line - 2) : line], lines[stop : stop + 2]
+        yield Edit(
+            line, "".join(f"{line}\n" for line in before), old, f"{new}\n", "".join(f"{line}\n" for line in after)
+        )
+
+
+def recordings_of(source: str) -> list[Recording]:
+    """The requests of a file of recordings, with their answers."""
+    entries = [json.loads(line) for line in source.splitlines()]
+    bodies = {(entry["kind"], entry["interaction"]): _body(entry) for entry in entries if "body_b64" in entry}
+    requests = [body for (kind, _), body in bodies.items() if kind == "request"]
+    responses = [body for (kind, _), body in bodies.items() if kind == "response"]
+    return [Recording(_prompt(request), _answer(body), body) for request, body in zip(requests, responses, strict=True)]
+
+
+def _body(entry: Mapping[str, Any]) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(base64.b64decode(entry["body_b64"]))
+    return body
+
+
+def _prompt(request: Mapping[str, Any]) -> str:
+    return str(request["prompt"] if "prompt" in request else request["messages"][0]["content"])
+
+
+def _answer(body: Mapping[str, Any]) -> str:
+    choice = body["choices"][0]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+class Replay(ThreadingHTTPServer):
+    """A server that answers with a recorded answer, and keeps the prompt that it received."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.recording: Recording
+        self.written = ""
+        """The beginning of the answer that was a part of the recorded prompt."""
+        self.prompt = ""
+
+    def response(self, prompt: str) -> dict[str, Any]:
+        """The recorded response; with other lines at the end of the prompt, the answer goes on after these."""
+        self.prompt = prompt
+        lines = (self.written + self.recording.answer).splitlines(keepends=True)
+        prefill = re.split(r"<\|file_sep\|>updated/[^\n]*\n", prompt)[-1] if self.written else ""
+        text = "".join(lines[prefill.count("\n") :])
+        [choice] = self.recording.body["choices"]
+        return {**self.recording.body, "choices": [{**choice, "text": text}]}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Replay
+
+    def do_POST(self) -> None:
+        """Answers a completion."""
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        content = json.dumps(self.server.response(request["prompt"])).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_args: Any) -> None:
+        """Prints nothing."""
+
+
+@contextmanager
+def replay_server() -> Iterator[Replay]:
+    """A running server."""
+    with Replay() as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def format_as_sent(form: EditFormat, model: str, scenario: Scenario, prompt: str) -> tuple[EditFormat, str]:
+    """The format with the window of a recorded prompt, and the beginning of the answer that was a part of it."""
+    start, end = REGIONS[form.name]
+    found = re.search(f"{start}(.*?){end}(.*)", prompt, re.DOTALL)
+    assert found is not None
+    region = found[1].replace(form.cursor, "")
+    first = scenario.text.count("\n", 0, max(0, scenario.text.find(region)))
+    line = scenario.text.count("\n", 0, scenario.offset)
+    above, below = max(0, line - first), max(0, first + region.count("\n") - line)
+    window = {"editable_tokens": 0, "lines_above": above, "lines_below": below}
+    return replace(form, names=(model.lower(),), **window), found[2] if form.has_prefill else ""
+
+
+def outcome_of(server: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> tuple[Outcome, str]:
+    """The first edits that the recorded answers lead to, and the prompt of the first one."""
+    form = EDIT_FORMATS[MODELS[model]]
+    prompt = ""
+    result = NextEditResult((), model)
+    settings = RemoteSettings(url=f"http://127.0.0.1:{server.server_port}", model=model)
+    engine = RemoteEngine(RemoteModel(settings), CompletionSettings())
+    try:
+        for recording in recordings:
+            sent, written = format_as_sent(form, model, scenario, recording.prompt)
+            server.recording, server.written = recording, written
+            snapshot = Snapshot(f"file:///{scenario.path}", 1, scenario.text, scenario.language)
+            request = NextEditRequest(snapshot, scenario.offset, scenario.edits)
+            with patch.dict(EDIT_FORMATS, {form.name: sent}, clear=True):
+                result = drain(request.run(engine, float("inf")))
+            prompt = prompt or server.prompt
+            if result.proposals:
+                break
+    finally:
+        engine.close()
+    text = scenario.text
+    for proposal in reversed(result.proposals):
+        text = proposal.applied(text)
+    return Outcome(text, bool(result.proposals), result.reason or ""), prompt
+
+
+# scores
+
+
+def chrf(candidate: str, reference: str) -> float:
+    """The character F-score of Popovic (2015), from 0 to 1; 1 for two empty texts."""
+    scores = []
+    for order in range(1, NUM_ORDERS + 1):
+        given, wanted = (
+            Counter(text[at : at + order] for at in range(len(text) - order + 1)) for text in (candidate, reference)
+        )
+        if not (given or wanted):
+            continue
+        num_common = (given & wanted).total()
+        precision = num_common / given.total() if given else 0.0
+        recall = num_common / wanted.total() if wanted else 0.0
+        weighted = BETA**2 * precision + recall
+        scores.append((1 + BETA**2) * precision * recall / weighted if weighted else 0.0)
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def _sequences(text: str, length: int) -> Counter[str]:
+    return Counter(text[at : at + length] for at in range(len(text) - length + 1))
+
+
+def delta_chrf(before: str, candidate: str, reference: str) -> float:
+    """The F-score of the changed lines, from the first change to the last."""
+    return chrf(_changed(before, candidate), _changed(before, reference))
+
+
+def _changed(before: str, after: str) -> str:
+    old, new = before.split("\n"), after.split("\n")
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    return "\n".join(new[start : len(new) - end])
+
+
+def scores(outcomes: Sequence[tuple[Scenario, Outcome]]) -> dict[str, float]:
+    """As the baseline of the recordings has them; deltaChrF in percent."""
+    useful = [(scenario, outcome) for scenario, outcome in outcomes if scenario.expected is not None]
+    quiet = [outcome for scenario, outcome in outcomes if scenario.expected is None]
+    deltas = [delta_chrf(scenario.text, outcome.text, scenario.expected or "") for scenario, outcome in useful]
+    delta = sum(deltas) / len(deltas)
+    show = sum(outcome.is_shown for _, outcome in useful) / len(useful)
+    silent = sum(not outcome.is_shown for outcome in quiet) / len(quiet)
+    gate = 2 * show * silent / (show + silent) if show + silent else 0.0
+    return {"score": delta * gate, "deltaChrF": 100 * delta, "showRate": show, "quietRate": silent}
+
+
+# prompts
+
+KINDS = {
+    r"@@ .* @@": "line numbers of a hunk",
+    r"<\|file_sep\|>[^\n]*\.diff|<\|file_sep\|>[\w./-]+:\d+:\d+": "heading of an edit",
+    r"User edited .*": "heading of an edit",
+    r"original:|updated:": "heading of an edit",
+    r" .*|": "unchanged or blank lines around an edit",
+}
+"""What a line is that only one of two prompts has; any other one is code."""
+
+
+def differences(ours: str, sent: str) -> Counter[str]:
+    """Lines that only one of two prompts has, by kind."""
+    found = Counter[str]()
+    old, new = sent.split("\n"), ours.split("\n")
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for line in (*old[i:j], *new[k:m]) if tag != "equal" else ():
+            kinds = (kind for pattern, kind in KINDS.items() if re.fullmatch(pattern, line))
+            found[next(kinds, "other lines")] += 1
+    return found
+
+
+def main() -> None:
+    """Prints a table of scores beside their baselines, and one of the differences of the prompts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clone", type=Path)
+    parser.add_argument("--details", action="store_true", help="one line for each scenario and model")
+    options = parser.parse_args()
+    files = files_of(options.clone)
+    baseline = json.loads(files[f"{FOLDER}/baseline.json"])
+    table = [
+        "| model | score | deltaChrF | shown | silent | baseline: score | deltaChrF | shown | silent |",
+        "|---|" + 8 * "---|",
+    ]
+    prompts = ["| model | equal prompts | differing lines by kind |", "|---|---|---|"]
+    with replay_server() as server:
+        for model in MODELS:
+            outcomes = list[tuple[Scenario, Outcome]]()
+            kinds = Counter[str]()
+            num_equal = num_prompts = 0
+            for name in sorted(name for name in files if name.endswith(".txtar")):
+                recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
+                for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
+                    recordings = recordings_of(recorded or "")
+                    outcome, prompt = outcome_of(server, model, scenario, recordings)
+                    outcomes.append((scenario, outcome))
+                    if options.details:
+                        delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
+                        print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
+                    if not number:
+                        found = differences(prompt, recordings[0].prompt)
+                        kinds += found
+                        num_equal += not found
+                        num_prompts += 1
+            cells = [_cells(scores(outcomes)), _cells(baseline[model])]
+            table.append(f"| {model} | {' | '.join(cells)} |")
+            listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())
+            prompts.append(f"| {model} | {num_equal} of {num_prompts} | {listed} |")
+    print("\n".join([*table, "", *prompts]))
+
+
+def _cells(numbers: Mapping[str, float]) -> str:
+    shares = (f"{numbers[name]:.0%}" for name in ("showRate", "quietRate"))
+    return " | ".join([f"{numbers['score']:.3f}", f"{numbers['deltaChrF']:.1f}", *shares])
+
+
+if __name__ == "__main__":
+    main()
