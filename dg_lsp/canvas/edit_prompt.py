@@ -246,8 +246,12 @@ def edit_prompt(
         "prefill": prefill,
     }
     shown_edits = [_edit_fields(form, edit) for edit in edits[: form.num_edits]]
-    shown_files = [{"path": chunk.path, "code": chunk.text.rstrip("\n")} for chunk in files] if form.file else []
-    shown = [region, *fields.values(), *(text for item in (*shown_edits, *shown_files) for text in item.values())]
+    shown_files = [
+        {"path": chunk.path, "code": chunk.text.rstrip("\n")}
+        for chunk in files
+        if form.file and not form.mark_in(f"{chunk.path}\n{chunk.text}")
+    ]
+    shown = [region, *fields.values(), *(text for edit in shown_edits for text in edit.values())]
     if mark := form.mark_in("\n".join(text for text in shown if text not in (form.file_start, form.accepted))):
         raise RequestError(f"the code contains {mark.strip()}, which {form.name} uses as a mark: edit elsewhere")
     fields["region"] = _marked(form, region, window.cursor)

@@ -124,7 +124,9 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
     if is_integer(version) and version < document.version:
         return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
-    proposals, reason = await ls.propose_edits(document, is_requested=is_requested)
+    position = _position(ls, params)
+    offset = None if position is None else ls.documents.offsets(document.lines, types.Range(position, position))[0]
+    proposals, reason = await ls.propose_edits(document, offset, is_requested=is_requested)
     return {
         "edits": [
             {

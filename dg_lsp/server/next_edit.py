@@ -6,13 +6,15 @@ The histories hold text of open documents in memory only. A document that is exc
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Author, Edit, EditHistory
 from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.next_edit import Proposal, next_edits
+from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.text_edits import Change, shared_ends
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.settings import NextEditSettings
@@ -22,8 +24,11 @@ PAUSE_SECONDS = 0.3
 MAX_KEPT = 100
 """Edits of a document that may still be accepted, and edits that the user did not want."""
 HAS_CHANGED = "the document has changed"
+NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
 LineChange = tuple[str, str]
 """A line, and what it would become."""
+AskModel = Callable[[NextEditRequest], Awaitable[NextEditResult | None]]
+"""The edits that a model proposes; None where no loaded model proposes any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,12 @@ class _Past:
 class NextEditProvider:
     """Follows the edits of a session and proposes the next ones."""
 
-    def __init__(self, documents: DocumentStore, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds."""
+    def __init__(
+        self, documents: DocumentStore, ask_model: AskModel, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`ask_model` is called where no edit is repeated; `clock` returns seconds."""
         self._documents = documents
+        self._ask_model = ask_model
         self._clock = clock
         self._opens_at = 0.0
         """Until then nothing is proposed unasked."""
@@ -104,9 +112,18 @@ class NextEditProvider:
                 past.dismissed.extend([change] * is_dismissed)
 
     async def propose(
-        self, document: Document, eligibility: Eligibility, settings: NextEditSettings, *, is_requested: bool = False
+        self,
+        document: Document,
+        eligibility: Eligibility,
+        settings: NextEditSettings,
+        *,
+        offset: int | None = None,
+        is_requested: bool = False,
     ) -> NextEdits:
-        """The proposals, at once on request, else once the user pauses. Reasons are sentences without a full stop."""
+        """The proposals, at once on request, else once the user pauses. Reasons are sentences without a full stop.
+
+        `offset` is that of the cursor; without it the end of the newest edit.
+        """
         if not eligibility.is_served:
             self.close(document.uri)
             return NextEdits(reason=eligibility.reason)
@@ -122,15 +139,42 @@ class NextEditProvider:
         edits = past.history.edits(document.lines, self._clock()) if past is not None else []
         if past is None or not edits:
             return NextEdits(reason="the document was not edited lately")
-        return _accepted_by_gate(document, edits, past.dismissed, is_requested=is_requested)
+        proposals = next_edits(document.lines, edits, document.language)
+        answer = _accepted_by_gate(document, edits, past.dismissed, proposals, is_requested=is_requested)
+        if answer.proposals:
+            return answer
+        if offset is None:
+            offset = document.lines.span(edits[0].line + max(0, edits[0].new.count("\n") - 1))[1]
+        request = NextEditRequest(document.snapshot(), offset, tuple(edits))
+        return await self._from_model(document, request, past, is_requested=is_requested) or answer
+
+    async def _from_model(
+        self, document: Document, request: NextEditRequest, past: _Past, *, is_requested: bool
+    ) -> NextEdits | None:
+        """What a model proposes; None where no loaded model proposes edits."""
+        try:
+            result = await self._ask_model(request)
+        except DgLspError as error:
+            return NextEdits(reason=f"{NOT_REPEATED}; {error}")
+        if result is None:
+            return None
+        if self._documents.get(document.uri) is not document:
+            return NextEdits(reason=HAS_CHANGED)
+        if result.reason is not None:
+            return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model} {result.reason.problem}")
+        return _accepted_by_gate(document, request.edits, past.dismissed, result.proposals, is_requested=is_requested)
 
 
 def _accepted_by_gate(
-    document: Document, edits: Sequence[Edit], dismissed: Collection[LineChange], *, is_requested: bool
+    document: Document,
+    edits: Sequence[Edit],
+    dismissed: Collection[LineChange],
+    proposals: Sequence[Proposal],
+    *,
+    is_requested: bool,
 ) -> NextEdits:
     """What is left of all proposals. Those that the user dismissed are the last ones on request, else left out."""
     forward = list[Proposal]()
-    proposals = next_edits(document.lines, edits, document.language)
     for proposal in proposals:
         is_free = all(proposal.end < taken.start or proposal.start > taken.end for taken in forward)
         if is_free and not any(_reverses(proposal, edit, document) for edit in edits):
@@ -139,7 +183,7 @@ def _accepted_by_gate(
     if is_requested:
         fresh += [proposal for proposal in forward if proposal not in fresh]
     if not proposals:
-        return NextEdits(reason="no recent edit is likely to be repeated elsewhere")
+        return NextEdits(reason=NOT_REPEATED)
     if not forward:
         return NextEdits(reason="the edit would take back what the user has just done")
     return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")

@@ -19,6 +19,7 @@ from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
+from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
@@ -65,7 +66,7 @@ class Server(LanguageServer):
         self.documents = DocumentStore()
         self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
-        self.next_edits = NextEditProvider(self.documents)
+        self.next_edits = NextEditProvider(self.documents, self._model_edits)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
         self.usage = usage or Usage()
         self.status = Status(
@@ -233,14 +234,30 @@ class Server(LanguageServer):
             raise RequestError(problem)
         return result
 
-    async def propose_edits(self, document: Document, *, is_requested: bool) -> tuple[dict[str, Proposal], str]:
-        """The next edits by the names of their items, the most probable first, and why there are none."""
+    async def propose_edits(
+        self, document: Document, offset: int | None, *, is_requested: bool
+    ) -> tuple[dict[str, Proposal], str]:
+        """The next edits by the names of their items, the most probable first, and why there are none.
+
+        `offset` is that of the cursor, where the client sends it.
+        """
         eligibility = Eligibility.of_document(document.snapshot(), self.exclusion)
         settings = self.settings.next_edit
-        answer = await self.next_edits.propose(document, eligibility, settings, is_requested=is_requested)
+        answer = await self.next_edits.propose(
+            document, eligibility, settings, offset=offset, is_requested=is_requested
+        )
         named = {self.acceptance.offer(): proposal for proposal in answer.proposals}
         self.next_edits.offer(document.uri, named)
         return named, answer.reason
+
+    async def _model_edits(self, request: NextEditRequest) -> NextEditResult | None:
+        """See `AskModel`; raises as the model does."""
+        scheduler = self._models.edit_source if self._models is not None else None
+        if scheduler is None:
+            return None
+        snippets = self.snippets(request.snapshot, request.offset)
+        request = replace(request, snippets=snippets, endpoint="dg-lsp.nextEdit")
+        return await asyncio.wrap_future(scheduler.submit(request))
 
     def cancel_stale(self, uri: str) -> None:
         """Stops the rewrite of a document that has changed or was closed, and a completion that waits for a pause."""

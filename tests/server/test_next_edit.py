@@ -6,8 +6,11 @@ import pytest
 
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.engine.edit_source import NextEditResult
 from dg_lsp.engine.next_edit import Proposal
+from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import Change
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.settings import NextEditSettings
@@ -24,8 +27,16 @@ class Session:
     def __init__(self):
         self.seconds = 0.0
         self.store = DocumentStore()
-        self.provider = NextEditProvider(self.store, clock=lambda: self.seconds)
+        self.provider = NextEditProvider(self.store, self.ask_model, clock=lambda: self.seconds)
+        self.requests = []
+        self.result = None
         self.set_text(TEXT)
+
+    async def ask_model(self, request):
+        self.requests.append(request)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
     def set_text(self, text):
         self.document = Document(URI, 1, "python", LineIndex.of(text))
@@ -247,3 +258,68 @@ def test_all_edits_made_at_once_are_accepted(renamed):
 def test_a_closed_document_is_forgotten(edited):
     edited.provider.close(URI)
     assert edited.propose().reason == "the document was not edited lately"
+
+
+# edits of a model
+
+
+LINE = TEXT.index("first")
+FROM_MODEL = Proposal(LINE, LINE + 5, "third", 0.9)
+NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
+
+
+@pytest.fixture
+def unrepeated():
+    session = Session()
+    session.replace("second = load(path, mode)", "count = 3")
+    return session
+
+
+def test_a_model_is_asked_where_no_edit_is_repeated(unrepeated):
+    unrepeated.result = NextEditResult((FROM_MODEL,), "zeta-2")
+    assert unrepeated.propose().proposals == [FROM_MODEL]
+    [request] = unrepeated.requests
+    assert (request.snapshot.text, request.edits[0].old) == (
+        unrepeated.document.lines.text,
+        TEXT.splitlines()[1] + "\n",
+    )
+    assert request.offset == request.snapshot.text.index("count = 3") + len("count = 3")
+
+
+def test_no_model_is_asked_where_an_edit_is_repeated(edited):
+    assert edited.propose().proposals
+    assert edited.requests == []
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (None, NOT_REPEATED),
+        (
+            NextEditResult((), "zeta-2", reason=Reason.UNFINISHED),
+            f"{NOT_REPEATED}; the edit of zeta-2 was not stable at the deadline",
+        ),
+        (RequestError("the code contains a mark"), f"{NOT_REPEATED}; the code contains a mark"),
+    ],
+)
+def test_the_reason_names_what_became_of_the_models_edit(unrepeated, result, reason):
+    unrepeated.result = result
+    assert unrepeated.propose().reason == reason
+
+
+def test_a_dismissed_edit_of_a_model_is_not_proposed_again(unrepeated):
+    unrepeated.result = NextEditResult((FROM_MODEL,), "zeta-2")
+    assert unrepeated.offer() == [FROM_MODEL]
+    unrepeated.provider.record_shown("0", is_dismissed=True)
+    assert unrepeated.propose().reason == "the user has gone on without this edit before"
+
+
+def test_a_document_that_changes_while_the_model_works_gets_nothing(unrepeated):
+    async def change(_request):
+        unrepeated.set_text("")
+        return NextEditResult((FROM_MODEL,), "zeta-2")
+
+    document = unrepeated.document
+    unrepeated.provider._ask_model = change
+    unrepeated.document = document
+    assert unrepeated.propose().reason == "the document has changed"
