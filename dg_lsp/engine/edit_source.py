@@ -1,6 +1,7 @@
 """Next edits that a model proposes, where the last edits are not repeated: the one interface of all such models.
 
-`source_of` chooses how a model is used. An edit model rewrites the lines around the cursor in its own prompt format.
+`source_of` chooses how a model is used. An edit model rewrites the lines around the cursor in its own prompt format. A
+diffusion model that follows instructions denoises a part of their tokens again, so that several places change together.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.edit_prompt import (
     JOINED_LINES,
     UNFINISHED_JOINED_LINES,
@@ -30,7 +32,7 @@ from dg_lsp.context.syntax_tree import LimitedParser
 from dg_lsp.context.window import shown_path
 from dg_lsp.engine.decoders.base import Progress, RequestCosts
 from dg_lsp.engine.next_edit import Proposal
-from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, Timings
+from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, RewriteRequest, Timings
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 DEADLINE_MS = 5000.0
 MIN_PROBABILITY = 0.7
 """Mean probability of a token of an answer, most of which are copies; a server reports none."""
+STRENGTH = 0.5
+"""Fraction of the region's tokens that diffusion replaces by noise."""
+REGION_LINES = 8
+"""Lines above and below that of the cursor that diffusion denoises again."""
+NUM_SHOWN_EDITS = 3
 MAX_SEPARATE = 6
 """An answer with more changes is one edit."""
 
@@ -94,7 +101,35 @@ Source = Callable[["Engine", NextEditRequest, float], Generator[Progress, None, 
 
 def source_of(spec: ModelSpec) -> Source | None:
     """The source that a model is; None if it is none."""
-    return from_edit_model if edit_format_of(spec.name) else None
+    if edit_format_of(spec.name):
+        return from_edit_model
+    return from_diffusion if spec.has_free_canvas and has_template(spec) else None
+
+
+def from_diffusion(
+    engine: "Engine", request: NextEditRequest, deadline: float
+) -> Generator[Progress, None, NextEditResult]:
+    """The changes of the lines around the cursor by a rewrite that keeps a part of their tokens."""
+    lines = LineIndex.of(request.snapshot.text)
+    line = lines.line_at(request.offset)
+    last_edits = "\n".join(
+        f"{edit.old.rstrip()}\nbecame\n{edit.new.rstrip()}" for edit in request.edits[:NUM_SHOWN_EDITS]
+    )
+    rewrite = RewriteRequest(
+        request.snapshot,
+        lines.span(max(0, line - REGION_LINES))[0],
+        lines.span(min(lines.num_lines - 1, line + REGION_LINES))[1],
+        instruction=f"make the changes that follow from my last edits, and no others:\n{last_edits}",
+        strength=STRENGTH,
+        snippets=request.snippets,
+        client=request.client,
+    )
+    rewritten = yield from engine.rewrite(rewrite, deadline=deadline)
+    judged: tuple[Proposal, ...] | Reason = rewritten.reason or Reason.LOW_CONFIDENCE
+    if (probability := math.exp(rewritten.score)) >= MIN_PROBABILITY and rewritten.rejection is None:
+        judged = _proposals(rewritten.text, probability, request, rewritten.start, rewritten.end)
+    result = NextEditResult((), rewritten.model, steps=rewritten.steps, timings=rewritten.timings)
+    return replace(result, reason=judged) if isinstance(judged, Reason) else replace(result, proposals=judged)
 
 
 def from_edit_model(
@@ -180,13 +215,21 @@ def _judged(answer: _Answer, request: NextEditRequest, prompt: EditPrompt) -> tu
     new = with_line_ends_of(old, answer.region, TextStyle.of(snapshot.text, prompt.start).line_end)
     if fault := _fault(snapshot, prompt.start, prompt.end, new):
         return fault
-    changes = minimal_changes(old, new, prompt.start)
+    return _proposals(new, probability, request, prompt.start, prompt.end)
+
+
+def _proposals(
+    new: str, probability: float, request: NextEditRequest, start: int, end: int
+) -> tuple[Proposal, ...] | Reason:
+    """The changes that turn `[start, end)` of the text into `new`, without those that take back an edit."""
+    snapshot = request.snapshot
+    changes = minimal_changes(snapshot.text[start:end], new, start)
     is_sound_alone = len(changes) <= MAX_SEPARATE and not any(
         _fault(snapshot, change.start, change.end, change.text) for change in changes if len(changes) > 1
     )
     if not is_sound_alone:  # one edit from the first change to the last
-        first, end = changes[0].start, changes[-1].end
-        changes = (Change(first, end, new[first - prompt.start : len(new) - (prompt.end - end)]),)
+        first, last = changes[0].start, changes[-1].end
+        changes = (Change(first, last, new[first - start : len(new) - (end - last)]),)
     proposals = [Proposal(change.start, change.end, change.text, probability) for change in changes]
     lines = LineIndex.of(snapshot.text)
     kept = tuple(proposal for proposal in proposals if not _is_reversal(proposal, lines, request))

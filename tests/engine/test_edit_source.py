@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from chatty import chatty
 from gates import TIMEOUT
 
-from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, ByteTokenizer, ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import NextEditRequest, source_of
@@ -145,6 +146,48 @@ def test_only_an_edit_model_is_a_source():
     assert source_of(MASK_SPEC) is None
     with pytest.raises(ModelUnsupportedError, match="use an edit model"):
         proposed(ANSWER, spec=MASK_SPEC)
+
+
+CALLS = "a = g(1)  # 😀\r\nb = f(2)\r\nx = 0\r\nc = f(3)\r\n"
+CALL_EDIT = Edit(0, "", "a = f(1)  # 😀\r\n", "a = g(1)  # 😀\r\n", "b = f(2)\r\n")
+
+
+def denoised(script, *, spec=MASK_SPEC, deadline=math.inf, **options):
+    denoiser = chatty("```python\n" + script, spec)  # the fence is frozen in the canvas
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**options))
+    return drain(request_of(CALLS, "b", [CALL_EDIT]).run(engine, deadline)), denoiser
+
+
+@pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["mask", "uniform"])
+def test_diffusion_changes_several_places_on_one_canvas(monkeypatch, spec):
+    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)  # every place is among what is denoised
+    result, _ = denoised(CALLS.replace("f", "g").replace("\r", "").rstrip(), spec=spec)
+    assert [(CALLS[edit.start : edit.end], edit.text) for edit in result.proposals] == [("f", "g"), ("f", "g")]
+    assert applied(result, CALLS) == CALLS.replace("f", "g")
+    assert result.reason is None
+    assert all(edit.confidence > 0.9 for edit in result.proposals)
+
+
+def test_diffusion_keeps_the_tokens_that_are_not_noise(monkeypatch):
+    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.01)  # one token
+    result, _ = denoised(CALLS.replace("f", "g").replace("\r", "").rstrip())
+    assert len(result.proposals) <= 1
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "reason"),
+    [
+        (CALLS.replace("\r", "").rstrip(), {}, Reason.UNCHANGED),
+        (CALLS.replace("f(2)", "f 2)").replace("\r", "").rstrip(), {}, Reason.SYNTAX_ERROR),
+        (CALLS.replace("g(1)", "f(1)").replace("\r", "").rstrip(), {}, Reason.REVERSAL),
+        (CALLS.replace("f", "g").replace("\r", "").rstrip(), {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE),
+        (CALLS.replace("f", "g").replace("\r", "").rstrip(), {"deadline": 0.0}, Reason.UNFINISHED),
+    ],
+)
+def test_what_diffusion_does_not_propose_has_a_reason(monkeypatch, script, options, reason):
+    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
+    result, _ = denoised(script, **options)
+    assert (result.proposals, result.reason) == ((), reason)
 
 
 def test_a_newer_request_for_the_document_cancels_the_older_one(scheduler_of):
