@@ -186,7 +186,7 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
     const isAtEdit = shown.isThere && cursor.isEqual(shown.range.start);
     const isTab = isAtEdit || /\S/.test(line.text.slice(0, cursor.character));
     void vscode.commands.executeCommand("setContext", "dg-lsp.isTabForNextEdit", isTab);
-    const places = shown.numPlaces > 1 ? ` of ${shown.numPlaces} places` : "";
+    const places = shown.numPlaces > 1 ? ` (${shown.numPlaces} places)` : "";
     const contentText = shown.isThere ? `Tab: make this edit${places}` : `Tab: next edit in line ${shown.range.start.line + 1}${places}`;
     const end = line.range.end;
     const isDrawn = isTab && !(shown.isThere && places === "");

@@ -1,7 +1,11 @@
 """The last edits are repeated: an edit is shown after a pause, <Tab> jumps there and makes it, <C-]> dismisses it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+ROOT = Path(__file__).parents[3]
 SOURCE = "a = load(x, mode)\nb = load(x, mode)\nc = 1\nd = load(x, mode)\n"
 CHANGED = SOURCE.replace(", mode)", ", mode, strict=True)").splitlines()
 REST = SOURCE.splitlines()[1:]
@@ -37,10 +41,10 @@ def wait_hidden(editor):
 
 def test_tab_jumps_and_makes_one_edit_after_the_other(edited):
     wait_shown(edited, 1, cursor_row=0)
-    assert edited.lua(DRAWN)[1] == [[0, "<Tab>: next edit in line 2 of 2 places"]]
+    assert edited.lua(DRAWN)[1] == [[0, "<Tab>: next edit in line 2 (2 places)"]]
     edited.keys("<Tab>")
     wait_shown(edited, 1)
-    assert edited.lua(DRAWN)[1] == [[1, "<Tab>: make this edit of 2 places"]]
+    assert edited.lua(DRAWN)[1] == [[1, "<Tab>: make this edit (2 places)"]]
     edited.keys("<Tab>")
     edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
     wait_shown(edited, 3)
@@ -117,3 +121,38 @@ def test_without_an_edit_the_reason_is_shown(editor):
     editor.open(SOURCE)
     editor.nvim.command("DgNextEdit")
     editor.wait(lambda: "was not edited lately" in "".join(editor.notifications), "there is no message")
+
+
+PARAMETER = """\
+def scale(width, factor):
+    if width < 0:
+        raise ValueError(width)
+    return width * factor
+"""
+SCREEN = """
+vim.cmd.redraw()
+local lines = {}
+for row = 1, 6 do
+  local cells = {}
+  for column = 1, vim.o.columns do
+    table.insert(cells, vim.fn.screenstring(row, column))
+  end
+  table.insert(lines, (vim.trim("|" .. table.concat(cells)):sub(2)))
+end
+return table.concat(vim.tbl_filter(function(line) return line ~= "" and line ~= "~" end, lines), "\\n")
+"""
+
+
+def test_the_recording_in_the_documentation_is_what_the_screen_shows(launch):
+    """A parameter is renamed in its signature and in its first use, then <Tab> three times."""
+    page = (ROOT / "docs/editors/neovim.md").read_text(encoding="utf-8")
+    frames = re.findall(r"```text\n(.*?)\n```", page, re.DOTALL)
+    editor = launch("0.12", more="vim.o.laststatus = 0\nvim.o.fillchars = 'eob: '\n")
+    editor.nvim.ui_attach(72, 8)
+    editor.open(PARAMETER)
+    editor.keys("fwcwlength<Esc>j0fwcwlength<Esc>")
+    assert len(frames) == 4
+    for number, frame in enumerate(frames):
+        if number:
+            editor.keys("<Tab>")
+        editor.wait(lambda frame=frame: editor.lua(SCREEN) == frame, f"the screen is not frame {number + 1}")

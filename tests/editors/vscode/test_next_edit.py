@@ -41,7 +41,7 @@ def until_shown(window, line):
 def test_tab_jumps_and_makes_one_edit_after_the_other(window, take_picture):
     until_shown(window, 1)
     window.press("End", 35)
-    window.until(HAS_HINT.format("Tab: next edit in line 2 of 2 places"), "no hint at the cursor")
+    window.until(HAS_HINT.format("Tab: next edit in line 2 (2 places)"), "no hint at the cursor")
     take_picture(window, "vscode-next-edit.png")
     window.press("Tab", 9)
     until_shown(window, 2)
@@ -91,3 +91,29 @@ def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(windo
     window.until_saved(ALL)
     window.press("z", 90, ctrl=True)
     window.until_saved(FIRST)
+
+
+PARAMETER = """\
+def scale(width, factor):
+    if width < 0:
+        raise ValueError(width)
+    return width * factor
+"""
+
+
+def test_a_renamed_parameter_takes_three_tabs(open_window, take_picture):
+    window = open_window(PARAMETER, fill="x", settings={"dg-lsp.completion.trigger": "manual"})
+    for line, column in ((1, len("def scale(")), (2, len("    if ") - 4)):
+        window.to_line(line)
+        for _ in range(column):
+            window.press("ArrowRight", 39)
+        for _ in "width":
+            window.press("Delete", 46)
+        window.type("length")
+    for number, line in enumerate((2, 3, 4)):
+        until_shown(window, line)
+        take_picture(window, f"vscode-rename-{number + 1}.png")
+        window.press("Tab", 9)
+    window.until_saved(PARAMETER.replace("width", "length"))
+    window.until(f"!({IS_SHOWN})", "an edit is still shown")
+    take_picture(window, "vscode-rename-4.png")

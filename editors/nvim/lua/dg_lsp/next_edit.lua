@@ -89,7 +89,7 @@ local function draw(bufnr)
     return
   end
   local hint = state.is_there and "make this edit" or ("next edit in line %d"):format(state.row + 1)
-  local places = state.num_places > 1 and (" of %d places"):format(state.num_places) or ""
+  local places = state.num_places > 1 and (" (%d places)"):format(state.num_places) or ""
   vim.api.nvim_buf_set_extmark(bufnr, namespace, vim.api.nvim_win_get_cursor(0)[1] - 1, 0, {
     virt_text = { { ("  %s: %s%s"):format(key, hint, places), "DgLspNextEditHint" } },
     virt_text_pos = "eol",
