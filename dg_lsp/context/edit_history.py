@@ -92,10 +92,6 @@ class EditHistory:
         self._regions = [region for region in moved if region.is_kept(seconds)][-MAX_EDITS:]
         return [_edit(lines, region) for region in joined] if is_undone else []
 
-    def mark_accepted(self) -> None:
-        """The last change was proposed by dg-lsp."""
-        self._regions[-1:] = [replace(region, is_accepted=True) for region in self._regions[-1:]]
-
     def edits(self, lines: LineIndex, seconds: float) -> list[Edit]:
         """The edits as whole lines of the current text, newest first."""
         return [_edit(lines, region) for region in reversed(self._regions) if region.is_kept(seconds)]

@@ -1,28 +1,19 @@
 """Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
-from dg_lsp.context.document import Cursor, TextStyle
-from dg_lsp.engine.request import RewriteRequest, RewriteResult
-from dg_lsp.engine.rewrite import without_range
-from dg_lsp.errors import DgLspError
-from dg_lsp.postprocess.text_edits import minimal_changes
-from dg_lsp.postprocess.validate import fault_at
 from dg_lsp.server.acceptance import ACCEPTED, accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document
 from dg_lsp.server.next_edit import HAS_CHANGED
 from dg_lsp.server.protocol import DID_ACCEPT, is_integer
 from dg_lsp.server.session import Server
-
-INLINE_EDIT_MS = 2000.0
-INLINE_EDIT_STRENGTH = 0.5
 
 
 def register(server: Server) -> None:
@@ -38,7 +29,7 @@ def register(server: Server) -> None:
 def accepted(ls: Server, name: Any = None) -> None:
     """The user accepted the item of this name."""
     ls.acceptance.record_accepted(str(name))
-    ls.next_edits.end_pause(is_accepted=True)
+    ls.next_edits.end_pause()
     ls.settle()
 
 
@@ -70,13 +61,9 @@ def did_accept_part(ls: Server, params: Any) -> None:
 def did_focus(ls: Server, params: Any) -> None:
     """Another document is the active one; the first completion at its cursor is prepared."""
     uri = _uri(params)
-    offset = None
     ls.focus(uri)
     document = ls.documents.get(uri)
-    position = _position(ls, params)
-    if document is not None and position is not None:
-        offset, _ = ls.documents.offsets(document.lines, types.Range(position, position))
-    ls.warm_up(uri, offset)
+    ls.warm_up(uri, None if document is None else _offset(ls, document, params))
 
 
 async def why(ls: Server, params: Any) -> dict[str, Any]:
@@ -99,20 +86,14 @@ def watch(ls: Server, params: Any) -> None:
 
 
 async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
-    """The most probable next edit, else the model's edits of the cursor's line; or why there are none.
+    """The most probable next edit, or why there is none.
 
     It is one edit, because clients show or make several ones at once. Some of them do not report what they show.
     """
-    document = ls.documents.get(_uri(params))
     answer = await next_edit(ls, params)
     for edit in answer["edits"][:1]:
         ls.next_edits.record_shown(edit["command"].arguments[0])
-    if answer["edits"] or document is None:
-        return {**answer, "edits": answer["edits"][:1]}
-    if problem := _inline_edit_problem(ls):
-        ls.log_once(problem)
-        return {"edits": [], "reason": f"{answer['reason']}; {problem}"}
-    return {"edits": await _inline_edits(ls, params)}
+    return {**answer, "edits": answer["edits"][:1]}
 
 
 async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
@@ -125,7 +106,9 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
         return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
     position = _position(ls, params)
-    offset = None if position is None else ls.documents.offsets(document.lines, types.Range(position, position))[0]
+    offset = (
+        None if position is None else document.lines.offset_at(position.line, position.character, ls.documents.encoding)
+    )
     proposals, reason = await ls.propose_edits(document, offset, is_requested=is_requested)
     return {
         "edits": [
@@ -183,65 +166,7 @@ def _position(server: Server, params: Any) -> types.Position | None:
     return position
 
 
-def _inline_edit_problem(server: Server) -> str:
-    """Why the model makes no inline edits; empty if it does. An infilling model makes most lines worse."""
-    engine = server.engine()
-    if engine is None:
-        return "no inline edits: the model is not loaded"
-    if engine.follows_instructions and engine.spec.has_free_canvas:
-        return ""
-    return f"no inline edits: {engine.spec.name} is no diffusion model that follows instructions"
-
-
-async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
-    """A rewrite of the cursor's line that keeps half of its tokens; empty where ghost text would be hidden."""
-    document = server.documents.get(_uri(params))
-    request = _line_rewrite(server, document, _position(server, params)) if document is not None else None
-    if document is None or request is None:
-        return []
-    try:
-        result = await server.rewrite(request, is_automatic=True)
-    except DgLspError as error:
-        server.log(types.MessageType.Warning, f"inline edit: {error}")
-        return []
-    if result.rejection is not None or _has_fault(result, request):
-        return []
-    identifier = {"uri": document.uri, "version": document.version}
-    old = request.snapshot.text[result.start : result.end]
-    return [
-        {
-            "text": change.text,
-            "textDocument": identifier,
-            "range": server.documents.range(document, change.start, change.end),
-            "command": accept_command("Accept inline edit", server.acceptance.offer()),
-        }
-        for change in minimal_changes(old, result.text, result.start - request.snapshot.num_before)
-    ]
-
-
-def _line_rewrite(server: Server, document: Document, position: types.Position | None) -> RewriteRequest | None:
-    """The rewrite of the line at a position; None where an automatic completion would not be computed."""
-    if position is None or position.line >= document.lines.num_lines:
-        return None
-    span = document.lines.span(position.line)
-    offset, _ = server.documents.offsets(document.lines, types.Range(position, position))
-    snapshot = server.documents.snapshot(document, span)
-    start, end = snapshot.num_before + span[0], snapshot.num_before + span[1]
-    is_code = bool(snapshot.text[start:end].strip()) and not document.code.is_magic(span[0])
-    if not is_code or not server.eligibility(snapshot, snapshot.num_before + offset).is_served:
-        return None
-    return RewriteRequest(
-        snapshot,
-        start,
-        end,
-        strength=INLINE_EDIT_STRENGTH,
-        deadline_ms=INLINE_EDIT_MS,
-        snippets=server.snippets(snapshot, start),
-    )
-
-
-def _has_fault(result: RewriteResult, request: RewriteRequest) -> bool:
-    """A completion with this text in place of the range would be hidden."""
-    shown, offset = without_range(replace(request, start=result.start, end=result.end), is_instructed=False)
-    text = TextStyle.of(shown.text, offset).to_model(result.text)
-    return fault_at(text, Cursor.at(shown.text, offset).as_shown(), shown, offset) is not None
+def _offset(server: Server, document: Document, params: Any) -> int | None:
+    """The offset of the position of parameters; None if it is missing or wrong."""
+    position = _position(server, params)
+    return None if position is None else server.documents.offsets(document.lines, types.Range(position, position))[0]

@@ -50,6 +50,8 @@ class _Past:
     """Those that the client displayed."""
     dismissed: deque[LineChange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     """What the user saw and did not want, or took back."""
+    running: asyncio.Future[NextEditResult | None] | None = None
+    """The model at work on the present text."""
 
 
 class NextEditProvider:
@@ -65,17 +67,15 @@ class NextEditProvider:
         self._opens_at = 0.0
         """Until then nothing is proposed unasked."""
         self._pasts: dict[str, _Past] = {}
-        self._latest = _Past()
-        """Of the document that was changed last."""
 
-    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change]) -> None:
-        """Records the changes of a document with these lines."""
-        past = self._latest = self._pasts.setdefault(uri, _Past())
+    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change], *, is_accepted: bool = False) -> None:
+        """Records the changes of a document with these lines; `is_accepted` if they inserted a completion."""
+        past = self._pasts.setdefault(uri, _Past())
         moment = self._clock()
         states = [lines]
         for change in changes:
             states.append(states[-1].replaced(change.start, change.end, change.text))
-        if _is_proposed(lines.text, states[-1].text, past.offered.values()):
+        if is_accepted or _is_proposed(lines.text, states[-1].text, past.offered.values()):
             author = Author.ASSISTANT
         else:
             author = Author.PROGRAM if _is_by_program(states, changes) else Author.USER
@@ -86,16 +86,16 @@ class NextEditProvider:
             past.dismissed.extend((_stripped(edit.old), _stripped(edit.new)) for edit in undone)
         past.offered.clear()
         past.shown.clear()
+        if past.running is not None:
+            past.running.cancel()
 
     def close(self, uri: str) -> None:
         """Forgets a document."""
         self._pasts.pop(uri, None)
 
-    def end_pause(self, *, is_accepted: bool = False) -> None:
-        """The user saved a file, or accepted an item by the last change: edits are proposed without a further pause."""
+    def end_pause(self) -> None:
+        """The user accepted something or saved a file, so edits may be proposed without a further pause."""
         self._opens_at = self._clock()
-        if is_accepted:
-            self._latest.history.mark_accepted()
 
     def offer(self, uri: str, named: Mapping[str, Proposal]) -> None:
         """Proposals for the present text are sent to the client as the items of these names."""
@@ -127,11 +127,9 @@ class NextEditProvider:
         if not eligibility.is_served:
             self.close(document.uri)
             return NextEdits(reason=eligibility.reason)
-        if not settings.enabled:
-            return NextEdits(reason="next edits are off (next_edit.enabled is false)")
+        if reason := _off_reason(settings, is_requested=is_requested):
+            return NextEdits(reason=reason)
         if not is_requested:
-            if settings.trigger == "request":
-                return NextEdits(reason="next edits come only on request (next_edit.trigger is request)")
             await asyncio.sleep(max(0.0, self._opens_at - self._clock()))
         if self._documents.get(document.uri) is not document:
             return NextEdits(reason=HAS_CHANGED)
@@ -151,18 +149,29 @@ class NextEditProvider:
     async def _from_model(
         self, document: Document, request: NextEditRequest, past: _Past, *, is_requested: bool
     ) -> NextEdits | None:
-        """What a model proposes; None where no loaded model proposes edits."""
+        """What a model proposes; None where no loaded model proposes edits. A change of the document ends its work."""
+        past.running = asyncio.ensure_future(self._ask_model(request))
         try:
-            result = await self._ask_model(request)
+            result = await past.running
         except DgLspError as error:
             return NextEdits(reason=f"{NOT_REPEATED}; {error}")
+        except asyncio.CancelledError:
+            if self._documents.get(document.uri) is document:
+                raise
+            return NextEdits(reason=HAS_CHANGED)
         if result is None:
             return None
-        if self._documents.get(document.uri) is not document:
-            return NextEdits(reason=HAS_CHANGED)
         if result.reason is not None:
             return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model} {result.reason.problem}")
         return _accepted_by_gate(document, request.edits, past.dismissed, result.proposals, is_requested=is_requested)
+
+
+def _off_reason(settings: NextEditSettings, *, is_requested: bool) -> str:
+    """The setting because of which nothing is proposed; empty if there is none."""
+    if not settings.enabled:
+        return "next edits are off (next_edit.enabled is false)"
+    is_off = settings.trigger == "request" and not is_requested
+    return "next edits come only on request (next_edit.trigger is request)" if is_off else ""
 
 
 def _accepted_by_gate(
@@ -173,15 +182,15 @@ def _accepted_by_gate(
     *,
     is_requested: bool,
 ) -> NextEdits:
-    """What is left of all proposals. Those that the user dismissed are the last ones on request, else left out."""
+    """What is left of the proposals. Those that the user dismissed remain only on request, and only if no others do."""
     forward = list[Proposal]()
     for proposal in proposals:
         is_free = all(proposal.end < taken.start or proposal.start > taken.end for taken in forward)
         if is_free and not any(_reverses(proposal, edit, document) for edit in edits):
             forward.append(proposal)
     fresh = [proposal for proposal in forward if proposal.changed_line(document.lines) not in dismissed]
-    if is_requested:
-        fresh += [proposal for proposal in forward if proposal not in fresh]
+    if is_requested and not fresh:
+        fresh = forward
     if not proposals:
         return NextEdits(reason=NOT_REPEATED)
     if not forward:

@@ -235,7 +235,7 @@ class Server(LanguageServer):
         return result
 
     async def propose_edits(
-        self, document: Document, offset: int | None, *, is_requested: bool
+        self, document: Document, offset: int | None = None, *, is_requested: bool
     ) -> tuple[dict[str, Proposal], str]:
         """The next edits by the names of their items, the most probable first, and why there are none.
 
@@ -253,7 +253,7 @@ class Server(LanguageServer):
     async def _model_edits(self, request: NextEditRequest) -> NextEditResult | None:
         """See `AskModel`; raises as the model does."""
         scheduler = self._models.edit_source if self._models is not None else None
-        if scheduler is None:
+        if scheduler is None or not self.eligibility(request.snapshot).is_served:
             return None
         snippets = self.snippets(request.snapshot, request.offset)
         request = replace(request, snippets=snippets, endpoint="dg-lsp.nextEdit")
@@ -287,9 +287,9 @@ class Server(LanguageServer):
             self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
         self.acceptance.settle()  # what is due is judged by the text before the change
         applied = self.documents.change(identifier, changes)
-        self.acceptance.change(document.uri, applied)
+        is_accepted = self.acceptance.change(document.uri, applied)
         if not self.exclusion.is_excluded(document.snapshot()):
-            self.next_edits.change(document.uri, document.lines, applied)
+            self.next_edits.change(document.uri, document.lines, applied, is_accepted=is_accepted)
         self.settle()
         self.cancel_stale(document.uri)
 

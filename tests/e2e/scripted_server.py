@@ -12,6 +12,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(1, str(Path(__file__).parents[1]))
+from chatty import chatty
+
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillResult, Timings
@@ -100,6 +103,7 @@ def open_engine(settings: Settings) -> Engine:
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
         "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
+        "edits": lambda: chatty("```python\n" + os.environ["DG_TEST_FILL"]),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),
         "bug": lambda: failing(ValueError(SECRET)),
     }

@@ -92,50 +92,6 @@ def test_no_account_is_needed(editor):
         assert client.result(client.request(method, {}))["status"] == "OK"
 
 
-LINE = "def f(a):\n    total = a + 1\n"
-
-
-def inline_edit(client, character=6, text=LINE):
-    client.open(text, version=7)
-    params = {"textDocument": {"uri": client.URI, "version": 7}, "position": {"line": 1, "character": character}}
-    return client.result(client.request("textDocument/copilotInlineEdit", params))
-
-
-def test_an_inline_edit_names_its_version(editor):
-    client = editor(fill="total = a * 2", env={"DG_TEST_FOLLOWS": "1"})
-    [edit] = inline_edit(client, 4)["edits"]
-    assert edit["textDocument"] == {"uri": client.URI, "version": 7}
-    assert edit["range"]["start"]["line"] == 1
-    assert edit["command"]["command"] == "dg-lsp.accepted"
-    for wrong in ({}, {"textDocument": {"uri": "file:///x"}, "position": {"line": 0, "character": 0}}):
-        assert client.result(client.request("textDocument/copilotInlineEdit", wrong))["edits"] == []
-
-
-def test_a_model_that_cannot_edit_makes_no_inline_edit(editor):
-    client = editor(fill="total = a * 2")
-    answer = inline_edit(client)
-    assert answer["edits"] == []
-    assert "follows instructions" in answer["reason"]
-    assert inline_edit(client) == answer
-    [logged] = client.logged("no inline edits")
-    assert answer["reason"].endswith(logged)
-
-
-@pytest.mark.parametrize(
-    ("fill", "options", "character", "text"),
-    [
-        # whatever half of the line is kept, the result repeats a word twice
-        pytest.param('x = "no no no 1234"', {}, 4, 'def f(a):\n    x = "no no no 5678"\n', id="fault"),
-        pytest.param("total = a * 2", {"completion": {"trigger": "manual"}}, 4, LINE, id="manual"),
-        pytest.param("total = a * 2", {"completion": {"min_confidence": 1.0}}, 4, LINE, id="confidence"),
-        pytest.param("total = a * 2", {"privacy": {"exclude_languages": ["python"]}}, 4, LINE, id="excluded"),
-    ],
-)
-def test_an_inline_edit_is_hidden_where_ghost_text_would_be(editor, fill, options, character, text):
-    client = editor(fill=fill, env={"DG_TEST_FOLLOWS": "1"}, **options)
-    assert inline_edit(client, character, text) == {"edits": []}
-
-
 def test_changed_settings_apply_to_the_next_request(editor):
     client = editor("echo")
     for expected, pushed in (
@@ -216,33 +172,3 @@ def test_a_user_can_ask_why_nothing_is_shown(editor):
     assert why(SECRET, 0, 4)["outcome"] == "excluded"
     assert why("file:///unknown.py", 0, 0)["sentence"] == "The document is not open."
     assert client.result(client.request("dg-lsp/why", {"textDocument": []}))["outcome"] == "not-requested"
-
-
-CALLS = "😀 = load(a, mode)\r\nb = load(a, mode)\r\n"
-
-
-def next_edit(client, method, text=CALLS, version=2):
-    """Adds an argument to the first call, and requests the edits that follow."""
-    client.open(text)
-    end = {"line": 0, "character": text.index(")") + 1}  # the emoji has two UTF-16 units
-    client.change(version, {"range": {"start": end, "end": end}, "text": ", strict=True"})
-    params = {"textDocument": {"uri": client.URI, "version": version}, "position": end}
-    return client.result(client.request(method, params))
-
-
-@pytest.mark.parametrize("method", ["textDocument/copilotInlineEdit", "dg-lsp/nextEdit"])
-def test_an_added_argument_is_proposed_at_the_other_call(editor, method):
-    client = editor()
-    [edit] = next_edit(client, method)["edits"]
-    assert edit["textDocument"] == {"uri": client.URI, "version": 2}
-    assert edit["text"] == ", strict=True"
-    column = CALLS.split("\r\n")[1].index(")")
-    assert edit["range"] == {"start": {"line": 1, "character": column}, "end": {"line": 1, "character": column}}
-    assert 0.5 < edit["confidence"] < 1
-
-
-def test_no_edit_is_proposed_in_an_excluded_file(editor):
-    client = editor(privacy={"exclude_languages": ["python"]})
-    answer = next_edit(client, "dg-lsp/nextEdit")
-    assert answer["edits"] == []
-    assert "this file is not sent to the model" in answer["reason"]

@@ -1,6 +1,7 @@
 """Next edits as clients request, show, make and dismiss them: our own, sidekick.nvim and copilot.el."""
 
 import pytest
+from language_client import span
 
 NEXT, COPILOT = "dg-lsp/nextEdit", "textDocument/copilotInlineEdit"
 TEXT = "😀 = load(a, mode)\r\nb = load(a, mode)\r\nc = 1\r\nd = load(a, mode)\r\n"
@@ -56,6 +57,8 @@ def test_sidekick_gets_one_edit_after_the_other_with_versions(editor):
         assert client.result(run_command(client, edit)) is None
     assert sorted(lines) == [1, 3]
     assert ask(client, COPILOT, version=4, kind=AUTOMATIC)["edits"] == []
+    for wrong in ({}, {"textDocument": {"uri": "file:///x"}, "position": {"line": 0, "character": 0}}):
+        assert client.result(client.request(COPILOT, wrong)) == {"edits": [], "reason": "the document is not open"}
     assert client.stats()["accepted"] == 2
 
 
@@ -86,8 +89,10 @@ def test_our_clients_get_all_places_and_dismiss_one(editor):
     client.notify("textDocument/didShowInlineEdit", {"item": edits[0]})
     client.notify("dg-lsp/didDismissEdit", {"item": edits[0]})
     assert [edit["range"] for edit in ask(client, NEXT, kind=AUTOMATIC)["edits"]] == [edits[1]["range"]]
-    requested = ask(client, NEXT, kind=INVOKED)["edits"]
-    assert [edit["range"] for edit in requested] == [edits[1]["range"], edits[0]["range"]]
+    assert [edit["range"] for edit in ask(client, NEXT, kind=INVOKED)["edits"]] == [edits[1]["range"]]
+    client.notify("dg-lsp/didDismissEdit", {"item": edits[1]})
+    assert ask(client, NEXT, kind=AUTOMATIC)["edits"] == []
+    assert len(ask(client, NEXT, kind=INVOKED)["edits"]) == 2
 
 
 def test_a_request_for_an_older_version_gets_nothing(editor):
@@ -165,3 +170,32 @@ def test_a_saved_file_ends_the_pause(editor):
     client = editor()
     client.notify("textDocument/didSave", {"textDocument": {"uri": client.URI}})
     assert len(ask(client, NEXT, kind=AUTOMATIC)["edits"]) == 2
+
+
+CODE = "a = 1\n\n\ndef double(a):\n    total = a + 1\n    return total\n"
+
+
+def test_a_diffusion_model_proposes_edits_where_none_is_repeated(session):
+    client = session("edits", CODE, env={"DG_TEST_FILL": CODE.replace("a + 1", "a * 2").replace("a = 1", "a = 3")})
+    client.wait_log("ready")
+    client.change(2, {"range": span(0, 4, 5), "text": "3"})
+    [edit] = ask(client, COPILOT, line=4)["edits"]
+    assert edit["textDocument"] == {"uri": client.URI, "version": 2}
+    assert edit["range"]["start"]["line"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "no recent edit is likely to be repeated elsewhere"),
+        ({"next_edit": {"trigger": "request"}}, "next_edit.trigger is request"),
+        ({"privacy": {"exclude_languages": ["python"]}}, "this file is not sent to the model"),
+    ],
+)
+def test_silence_has_a_reason(session, options, words):
+    client = session("fill", CODE, **options)
+    client.wait_log("ready")
+    client.change(2, {"range": span(0, 4, 5), "text": "3"})
+    answer = ask(client, COPILOT)
+    assert answer["edits"] == []
+    assert words in answer["reason"]

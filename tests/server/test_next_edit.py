@@ -42,10 +42,10 @@ class Session:
         self.document = Document(URI, 1, "python", LineIndex.of(text))
         self.store._open[URI] = self.document
 
-    def edit(self, *changes):
+    def edit(self, *changes, **options):
         """Each change is one of the text after those before it."""
         lines = self.document.lines
-        self.provider.change(URI, lines, changes)
+        self.provider.change(URI, lines, changes, **options)
         for change in changes:
             lines = lines.replaced(change.start, change.end, change.text)
         self.set_text(lines.text)
@@ -108,8 +108,7 @@ def test_a_saved_file_ends_the_pause(edited, waits):
 
 def test_an_accepted_completion_ends_the_pause_and_is_marked(waits):
     session = Session()
-    session.edit(EDIT)
-    session.provider.end_pause(is_accepted=True)
+    session.edit(EDIT, is_accepted=True)
     assert session.propose(wait=0.0).proposals
     assert waits == [0.0]
     assert session.history() == [("first = load(path, mode, strict=True)\n", True)]
@@ -314,12 +313,16 @@ def test_a_dismissed_edit_of_a_model_is_not_proposed_again(unrepeated):
     assert unrepeated.propose().reason == "the user has gone on without this edit before"
 
 
-def test_a_document_that_changes_while_the_model_works_gets_nothing(unrepeated):
-    async def change(_request):
-        unrepeated.set_text("")
-        return NextEditResult((FROM_MODEL,), "zeta-2")
+def test_a_change_ends_the_work_of_the_model(unrepeated):
+    ended = []
 
-    document = unrepeated.document
-    unrepeated.provider._ask_model = change
-    unrepeated.document = document
+    async def wait(_request):
+        unrepeated.replace("load", "read")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    unrepeated.provider._ask_model = wait
     assert unrepeated.propose().reason == "the document has changed"
+    assert ended == [True]
