@@ -207,8 +207,8 @@ def format_as_sent(form: EditFormat, model: str, scenario: Scenario, prompt: str
     first = scenario.text.count("\n", 0, max(0, scenario.text.find(region)))
     line = scenario.text.count("\n", 0, scenario.offset)
     above, below = max(0, line - first), max(0, first + region.count("\n") - line)
-    window = {"editable_tokens": 0, "lines_above": above, "lines_below": below}
-    return replace(form, names=(model.lower(),), **window), found[2] if form.has_prefill else ""
+    sent = replace(form, names=(model.lower(),), editable_tokens=0, lines_above=above, lines_below=below)
+    return sent, found[2] if form.has_prefill else ""
 
 
 def outcome_of(server: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> tuple[Outcome, str]:
@@ -332,6 +332,7 @@ def main() -> None:
             num_equal = num_prompts = 0
             for name in sorted(name for name in files if name.endswith(".txtar")):
                 recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
+                found = list[Counter[str]]()
                 for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
                     recordings = recordings_of(recorded or "")
                     outcome, prompt = outcome_of(server, model, scenario, recordings)
@@ -339,11 +340,12 @@ def main() -> None:
                     if options.details:
                         delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
                         print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
-                    if not number:
-                        found = differences(prompt, recordings[0].prompt)
-                        kinds += found
-                        num_equal += not found
-                        num_prompts += 1
+                    found.append(differences(prompt, recordings[0].prompt))
+                if found:  # the request was recorded at one of the positions of the cursor
+                    nearest = min(found, key=Counter.total)
+                    kinds += nearest
+                    num_equal += not nearest
+                    num_prompts += 1
             cells = [_cells(scores(outcomes)), _cells(baseline[model])]
             table.append(f"| {model} | {' | '.join(cells)} |")
             listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())

@@ -13,13 +13,15 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
-from dg_lsp.context.document import LineIndex
+from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.engine.edit_source import NextEditRequest
+from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, next_edits
 from dg_lsp.engine.ttfue import quantile, share
-from dg_lsp.errors import InputFileError
+from dg_lsp.errors import InputFileError, RequestError
 
 MAX_EDITS = 12
 """Edits of one commit in a file; a file with more was moved or reformatted."""
@@ -67,7 +69,12 @@ class NextEditCase:
 
     def is_right(self, proposal: Proposal) -> bool:
         """Whether a proposal makes one of the remaining edits; blanks inside a line do not count."""
-        lines = LineIndex.of("".join(self.lines))
+        text = "".join(self.lines)
+        lines = LineIndex.of(text)
+        if "\n" in proposal.text + text[proposal.start : proposal.end]:
+            words = proposal.applied(text).split()
+            changed = ([*self.lines[: edit.start], edit.text, *self.lines[edit.end :]] for edit in self.remaining)
+            return any("".join(pieces).split() == words for pieces in changed)
         line = lines.line_at(proposal.start)
         _, proposed = proposal.changed_line(lines)
         return any(
@@ -205,12 +212,23 @@ class Outcome:
     breaks_syntax: bool = False  # the file has a syntax error only with it
 
 
-def measure(case: NextEditCase, language: str) -> Outcome:
-    """Proposes the next edit of a case, and compares it with the remaining edits."""
+def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> Outcome:
+    """Proposes the next edit of a case, by repetition or by a model, and compares it with the remaining edits.
+
+    Raises:
+        ModelUnsupportedError: the model proposes no edits.
+    """
     text = "".join(case.lines)
     began = time.perf_counter()
     lines = LineIndex.of(text)
-    proposal = next(iter(next_edits(lines, case.history, language)), None)
+    if engine is None:
+        proposals: Sequence[Proposal] = next_edits(lines, case.history, language)
+    else:
+        newest = case.history[0]
+        last = min(lines.num_lines - 1, newest.line + max(0, newest.new.count("\n") - 1))
+        request = NextEditRequest(Snapshot("file:///code", 1, text, language), lines.span(last)[1], case.history)
+        proposals = _proposals(request, engine)
+    proposal = next(iter(proposals), None)
     spent = 1e3 * (time.perf_counter() - began)
     if proposal is None:
         return Outcome(language, spent)
@@ -224,6 +242,14 @@ def measure(case: NextEditCase, language: str) -> Outcome:
         is_reversal=any(proposed == edit.old.rstrip("\n") for edit in case.history),
         breaks_syntax=_breaks_syntax(text, proposal.applied(text), language),
     )
+
+
+def _proposals(request: NextEditRequest, engine: Engine) -> Sequence[Proposal]:
+    """What a model proposes; none where the code contains a mark of its prompt."""
+    try:
+        return drain(request.run(engine, time.monotonic() + request.deadline_ms / 1e3)).proposals
+    except RequestError:
+        return ()
 
 
 def _breaks_syntax(before: str, after: str, language: str) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -183,13 +183,20 @@ def next_edit(
         int, Option("--number", min=1, metavar="N", help="Changed files, of commits drawn at random.")
     ] = 300,
     seed: Seed = 0,
+    model: Annotated[
+        str | None, Option("--model", metavar="MODEL", help="An edit model in place of repetitions of the last edits.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Propose the next edits of a history: how often they are shown, right, and how fast. No model takes part."""
-    configure({})
-    outcomes = [
-        measure(case, change.language) for change in cut_history(repository, num, seed) for case in cases_of(change)
-    ]
+    """Propose the next edits of a history: how often they are shown, right, and how fast."""
+    settings = configure({"model": {"name": model}} if model else {})
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(open_engine(settings))) if model else None
+        outcomes = [
+            measure(case, change.language, engine)
+            for change in cut_history(repository, num, seed)
+            for case in cases_of(change)
+        ]
     if not outcomes:
         raise InputFileError(f"no commit of {repository} changes a file in 2 to 12 places")
     if as_json:

@@ -12,11 +12,23 @@ from starlette.requests import Request
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
 from dg_lsp.context.document import TextStyle
+from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
+from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import ready_engine
-from dg_lsp.http.responses import Answer, AnswerResponse, Completion, Cut, Json, NativeAnswer, OpenAiAnswer, completions
+from dg_lsp.http.responses import (
+    Answer,
+    AnswerResponse,
+    Completion,
+    Cut,
+    Json,
+    NativeAnswer,
+    OpenAiAnswer,
+    Stream,
+    completions,
+)
 from dg_lsp.http.schemas import (
     ActionBody,
     ApiError,
@@ -26,6 +38,7 @@ from dg_lsp.http.schemas import (
     NativeBody,
 )
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
+from dg_lsp.postprocess.validate import Candidate
 
 MAX_TOKENS = 4096
 _DEFAULT_MAX_TOKENS = 16
@@ -46,6 +59,7 @@ _FAMILIES = (
 """The templates of prompts that clients send."""
 _LANGUAGE_COMMENT = re.compile(r"(?:#|//|--|;|%|/\*|<!--) *language: *(\w[\w+#-]*)[^\n]*\n")
 _REGION_START, _REGION_END, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
+_HISTORY_START, _HISTORY_END = "<|edit_diff_history|>\n", "<|/edit_diff_history|>"
 _FILE_START, _FILE_END, _PATH = "<|current_file_content|>\n", "<|/current_file_content|>", "current_file_path: "
 
 router = APIRouter()
@@ -126,8 +140,10 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
 
 @generate("/v1/edit/completions")
 async def edit(body: ChatBody, service: RequestService, http: Request) -> Response:
-    """Fills at the cursor of Mercury's template; returns the region with the completion, or `None`."""
+    """Rewrites the region of Mercury's template: by the last edits, by a model of next edits, or by a fill."""
     gap, before, after = parse_edit_prompt(body.messages[-1].text)
+    if edited := await _edited_region(service, http, body, gap, before, after):
+        return edited
     request = _fill_request(service, http, gap, body, body.max_tokens or -1, 1)
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=True, has_usage=body.stream_options.include_usage)
 
@@ -138,6 +154,34 @@ async def edit(body: ChatBody, service: RequestService, http: Request) -> Respon
 
     whole_regions = body.model_copy(update={"diffusing": False})
     return _respond(service, http, whole_regions, replace(request, priority=Priority.REWRITE), answer, cut)
+
+
+async def _edited_region(
+    service: Service, http: Request, body: ChatBody, gap: Gap, before: str, after: str
+) -> Response | None:
+    """The region after next edits, or `None` where a model proposes none; without a source the fill is answered."""
+    text = gap.prefix + gap.suffix
+    region = range(len(gap.prefix) - len(before), len(gap.prefix) + len(after))
+    snapshot = service.snapshot(text, gap.language or PLAIN_TEXT, gap.path, gap.client)
+    request = NextEditRequest(snapshot, len(gap.prefix), parse_edit_history(body.messages[-1].text, text, gap.path))
+    proposals = await service.next_edits(request, region, http)
+    if not proposals and service.models.edit_source is None:
+        return None
+    end = region.stop
+    for proposal in sorted(proposals, key=lambda proposal: -proposal.start):
+        text = proposal.applied(text)
+        end += len(proposal.text) - (proposal.end - proposal.start)
+    content = f"```\n{text[region.start : end]}\n```" if proposals else _NO_EDIT
+    result = replace(FillResult.unfinished(), candidates=(Candidate(content, 0.0),), rejections=())
+
+    async def stream() -> Stream:
+        yield result
+
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=True, has_usage=body.stream_options.include_usage)
+    cut = partial(_text_completions, stops=[])
+    if not body.stream:
+        return AnswerResponse(answer, answer.parts(stream(), cut), is_whole=True)
+    return AnswerResponse(answer, answer.events(stream(), cut, (), is_draft=False), is_whole=False)
 
 
 def _respond(
@@ -242,6 +286,22 @@ def parse_edit_prompt(text: str) -> tuple[Gap, str, str]:
         above = below = ""
     below = below.removeprefix("\n")
     return Gap(above + before, f"{after}\n{below}", language_id_of(path), path), before, after
+
+
+def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:
+    """The edits of the file in Mercury's template, newest first, without those whose lines are gone."""
+    history = text.partition(_HISTORY_START)[2].partition(_HISTORY_END)[0]
+    edits = list[Edit]()
+    for entry in re.split(r"^--- ", history, flags=re.MULTILINE)[1:]:
+        heading, *hunks = re.split(r"^@@.*\n", entry, flags=re.MULTILINE)
+        is_own = heading.partition("\n")[0].removeprefix("a/") == path
+        for hunk in hunks if is_own else ():
+            lines = hunk.splitlines(keepends=True)
+            old, new = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
+            at = f"\n{code}\n".find(f"\n{new}") if new else -1
+            if at >= 0:
+                edits.append(Edit(code.count("\n", 0, at), "", old, new, ""))
+    return tuple(reversed(edits))
 
 
 # reports and status

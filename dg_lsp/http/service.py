@@ -7,12 +7,12 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -22,17 +22,20 @@ from starlette.requests import Request
 
 from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.context.document import Snapshot
+from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
+from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.next_edit import Proposal, next_edits
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import OnFrame, Scheduler
+from dg_lsp.errors import DgLspError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
@@ -42,6 +45,7 @@ LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+Result = TypeVar("Result")
 ResultFuture = asyncio.Future[FillResult]
 
 
@@ -107,7 +111,9 @@ class Metrics:
         del request, seconds
         if outcome.cancelled() or outcome.exception() or outcome.result().is_unfinished:
             return
-        result: FillResult = outcome.result()
+        result = outcome.result()
+        if not isinstance(result, FillResult):
+            return
         self._completions.labels(result.decoder.value, "yes" if result.candidates else "no").inc()
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
@@ -218,9 +224,28 @@ class Service:
         self._is_closed = True
         self.models.close()
 
+    async def next_edits(self, request: NextEditRequest, region: range, http: Request) -> Sequence[Proposal]:
+        """The edits in a region of the document: the last ones repeated, else those that a model proposes.
+
+        Raises as `stream` does.
+        """
+        snapshot = request.snapshot
+        repeated = next_edits(LineIndex.of(snapshot.text), request.edits, snapshot.language)
+        inside = [edit for edit in repeated if region.start <= edit.start and edit.end <= region.stop]
+        if inside or self.models.edit_source is None:
+            return inside
+        outcome = self._start(request, http)
+        try:
+            proposals = (await outcome).proposals
+        except DgLspError as error:
+            raise ApiError.of(error) from error
+        finally:
+            self._cancel(outcome)
+        return [edit for edit in proposals if region.start <= edit.start and edit.end <= region.stop]
+
     def _start(
-        self, request: FillRequest | ChatRequest, http: Request, on_frame: OnFrame | None = None
-    ) -> ResultFuture:
+        self, request: EngineRequest[Result], http: Request, on_frame: OnFrame | None = None
+    ) -> asyncio.Future[Result]:
         scheduler = self.models.scheduler_for(request)
         spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
         http.state.headers = language_header(spec)
@@ -234,18 +259,17 @@ class Service:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if self._active[client] >= (most := self._rules.max_per_client):
             raise ApiError(429, f"this client has {most} open requests; try again later")
-        if isinstance(request, ChatRequest):
-            request = replace(request, name=f"http:{next(self._numbers)}")
-        future: Future[FillResult] = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_frame)
+        names = {"name": f"http:{next(self._numbers)}"} if isinstance(request, ChatRequest) else {}
+        future = scheduler.submit(replace(request, client=client, endpoint=http.url.path, **names), on_frame)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
         outcome.add_done_callback(partial(self._end, client))
         return outcome
 
-    def _end(self, client: Hashable, _outcome: ResultFuture) -> None:
+    def _end(self, client: Hashable, _outcome: asyncio.Future[Any]) -> None:
         self._active -= Counter((client,))  # without clients that have no request
 
-    def _cancel(self, outcome: ResultFuture) -> None:
+    def _cancel(self, outcome: asyncio.Future[Any]) -> None:
         """Stops the engine for a client that disconnected; does nothing if the outcome is done."""
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)

@@ -1,9 +1,12 @@
 """Completions for clients of OpenAI, Mistral, Tabby and Mercury, and reports of user actions."""
 
+from dataclasses import replace
+
 import pytest
 from http_server import OPERATOR, choices, metric
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.http.routes import parse_edit_history
 
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 STORY = "Once upon" + " = a time (\n\n" * 8
@@ -171,6 +174,48 @@ def test_the_region_of_an_edit(complete, fill, options, content, reason, is_stre
         parts = reply.tree["choices"]
         assert [part["message"]["content"] for part in parts] == [content]
     assert parts[-1]["finish_reason"] == reason
+
+
+CALLS = (
+    "<|current_file_content|>\ncurrent_file_path: a.py\nfirst = load(path, mode, strict=True)\n<|code_to_edit|>\n"
+    "<|cursor|>second = load(path, mode)\nthird = 3\n<|/code_to_edit|>\n<|/current_file_content|>\n"
+)
+HISTORY = (
+    "<|edit_diff_history|>\n--- a.py\n+++ a.py\n@@ -1,1 +1,1 @@\n-first = load(path, mode)\n"
+    "+first = load(path, mode, strict=True)\n\n--- b.py\n+++ b.py\n@@ -1,1 +1,1 @@\n-a\n+third = 3\n\n"
+    "<|/edit_diff_history|>\n"
+)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_edit_repeats_the_last_edits_in_the_region(complete, is_streamed):
+    reply = complete("nothing", "/v1/edit/completions", edit(CALLS + HISTORY, stream=is_streamed))
+    parts = choices(reply) if is_streamed else reply.tree["choices"]
+    content = "".join((part["delta"] if is_streamed else part["message"])["content"] for part in parts)
+    assert content == "```\nsecond = load(path, mode, strict=True)\nthird = 3\n```"
+
+
+def test_edits_of_other_files_and_of_lines_that_are_gone_are_left_out():
+    [parsed] = parse_edit_history(HISTORY, "x = 1\nfirst = load(path, mode, strict=True)\n", "a.py")
+    assert (parsed.line, parsed.old) == (1, "first = load(path, mode)\n")
+    assert parse_edit_history(HISTORY, "x = 1\n", "a.py") == ()
+    assert parse_edit_history("", "x = 1\n", "a.py") == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "content"),
+    [
+        ("PATH = 1\nsecond = load(PATH, mode)\nthird = 3\n", "```\nsecond = load(PATH, mode)\nthird = 3\n```"),
+        ("NO_EDITS\n", "None"),
+        ("PATH = 1\nsecond = load(\n", "None"),
+    ],
+)
+def test_an_edit_model_rewrites_the_region(start, answer, content):
+    spec = replace(MASK_SPEC, name="zeta-2", sampling=None, canvas_lengths=())
+    denoiser = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.partition("<[fim-middle]>")[2]) :], spec=spec)
+    prompt = CALLS.replace("first = load(path, mode, strict=True)", "PATH = 1")
+    reply = start(denoiser).post("/v1/edit/completions", edit(prompt))
+    assert reply.tree["choices"][0]["message"]["content"] == content
 
 
 @pytest.mark.parametrize(
