@@ -101,9 +101,14 @@ Source = Callable[["Engine", NextEditRequest, float], Generator[Progress, None, 
 
 def source_of(spec: ModelSpec) -> Source | None:
     """The source that a model is; None if it is none."""
-    if edit_format_of(spec.name):
+    if _format_of(spec):
         return from_edit_model
     return from_diffusion if spec.has_free_canvas and has_template(spec) else None
+
+
+def _format_of(spec: ModelSpec) -> EditFormat | None:
+    """The format of an edit model, by the name of its file or in it."""
+    return edit_format_of(f"{spec.name} {dict(spec.metadata).get('general.name', '')}")
 
 
 def from_diffusion(
@@ -142,7 +147,7 @@ def from_edit_model(
     Raises:
         RequestError: the code contains a mark of the model's prompt, or the prompt is too long.
     """
-    form = edit_format_of(engine.spec.name)
+    form = _format_of(engine.spec)
     assert form is not None
     costs = RequestCosts()
     with costs.stage("prompt"):

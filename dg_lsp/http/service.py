@@ -210,6 +210,8 @@ class Service:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
+        if isinstance(request, ChatRequest):
+            request = replace(request, name=f"http:{next(self._numbers)}")
         outcome = self._start(request, http, on_frame if has_frames else None)
         outcome.add_done_callback(lambda _: frames.put_nowait(None))
         try:
@@ -259,8 +261,7 @@ class Service:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if self._active[client] >= (most := self._rules.max_per_client):
             raise ApiError(429, f"this client has {most} open requests; try again later")
-        names = {"name": f"http:{next(self._numbers)}"} if isinstance(request, ChatRequest) else {}
-        future = scheduler.submit(replace(request, client=client, endpoint=http.url.path, **names), on_frame)
+        future = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_frame)
         outcome = asyncio.wrap_future(future)
         self._active[client] += 1
         outcome.add_done_callback(partial(self._end, client))
