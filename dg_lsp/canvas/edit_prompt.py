@@ -6,7 +6,7 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from importlib import resources
 from itertools import pairwise
@@ -40,51 +40,33 @@ class EditFormat:
     """A `[[format]]` row: models with the same prompt and the same answers."""
 
     name: str
-    names: tuple[str, ...]
-    """Parts of a model's name, lower case with hyphens, that identify the format."""
-    prompt: str
-    """With fields for the path, the last edits, and the file: see `_Window`."""
-    edit: str
-    """One edit, as a unified diff or as its old and new text."""
+    names: tuple[str, ...]  # parts of a model's name, lower case with hyphens, that identify the format
+    prompt: str  # with fields for the path, the last edits, and the file
+    edit: str  # one edit, as a unified diff or as its old and new text
     sources: tuple[str, ...]
-    stops: tuple[str, ...]
-    """Texts that end an answer."""
-    sentinels: tuple[str, ...]
-    """Further marks. One that ends with a line end is a mark only where it is a whole line."""
+    stops: tuple[str, ...]  # texts that end an answer
+    sentinels: tuple[str, ...]  # further marks; one that ends with a line end is a mark only as a whole line
     num_edits: int
     max_prompt_tokens: int
     edits: str = "{items}"
-    separator: str = ""
-    """Between two edits."""
+    separator: str = ""  # between two edits
     is_newest_first: bool = False
-    accepted: str = ""
-    """Before an edit that the model proposed and the user accepted."""
-    file: str = ""
-    """Code of another file; empty: none is shown."""
+    accepted: str = ""  # before an edit that the model proposed and the user accepted
+    file: str = ""  # code of another file; empty: none is shown
     files: str = "{items}"
-    file_start: str = ""
-    """Before the first line of the file."""
+    file_start: str = ""  # before the first line of the file
     cursor: str = ""
-    opening: str = ""
-    """What an answer may begin with."""
-    no_edit: str = ""
-    """An answer that changes nothing, besides the unchanged lines."""
-    marker: str = ""
-    """Between the blocks of the lines to rewrite; an answer names the first and the last marker of what it replaces."""
-    block_lines: tuple[int, int] = (1, 1)
-    """Fewest and most lines of such a block."""
-    has_prefill: bool = False
-    """The lines above the cursor are the beginning of the answer."""
-    lines_above: int = 0
+    opening: str = ""  # what an answer may begin with
+    no_edit: str = ""  # an answer that changes nothing, besides the unchanged lines
+    marker: str = ""  # between blocks of the lines to rewrite; an answer names the first and the last one it replaces
+    block_lines: tuple[int, int] = (1, 1)  # fewest and most lines of such a block
+    has_prefill: bool = False  # the lines above the cursor are the beginning of the answer
+    lines_above: int = 0  # lines to rewrite above the cursor's, unless `editable_tokens` is given
     lines_below: int = 0
-    """Lines to rewrite around the cursor's; both 0: as many as `editable_tokens`."""
-    editable_tokens: int = 0
-    context_tokens: int = 0
-    """Size of the lines around those to rewrite."""
-    context_lines_around: int = 0
-    """The same in lines on each side of the cursor."""
-    lines_around: int = 0
-    """Lines of the whole file on each side of the cursor, if they are shown once more."""
+    editable_tokens: int = 0  # size of the lines to rewrite
+    context_tokens: int = 0  # size of the lines around those to rewrite
+    context_lines_around: int = 0  # the same in lines on each side of the cursor
+    lines_around: int = 0  # lines of the file on each side of the cursor, where they are shown once more
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -262,6 +244,9 @@ def edit_prompt(
     while len(text.encode()) > limit * BYTES_PER_TOKEN and (shown_files or shown_edits):
         (shown_files or shown_edits).pop()
         text = _filled(form, fields, shown_edits, shown_files)
+    if len(text.encode()) > limit * BYTES_PER_TOKEN and form.lines_around:
+        smaller = replace(form, lines_around=form.lines_around // 2)
+        return edit_prompt(smaller, lines, offset, edits, path, files, max_tokens)
     start, end = window.span
     num_tokens = len(region.removeprefix(prefill).encode()) // BYTES_PER_TOKEN
     return EditPrompt(text, start, end, region, prefill, GROWTH * num_tokens + SPARE_TOKENS)
@@ -392,7 +377,7 @@ def edited_region(form: EditFormat, prompt: EditPrompt, answer: str, *, unfinish
     """
     is_finished = not unfinished
     text = prompt.prefill + LINE_END.sub("\n", answer)
-    text = _without(text, form.cursor)
+    text = text.replace(form.cursor, "") if form.cursor else text
     if form.opening and form.opening in text:
         text = text.partition(form.opening)[2]
     for stop in form.stops:
@@ -415,10 +400,6 @@ def edited_region(form: EditFormat, prompt: EditPrompt, answer: str, *, unfinish
         return None
     new = prompt.region[:start] + "\n".join(joined) + prompt.region[end:]
     return None if new == prompt.region else new
-
-
-def _without(text: str, cursor: str) -> str:
-    return text.replace(cursor, "") if cursor else text
 
 
 def _marked_span(form: EditFormat, region: str, text: str, *, is_finished: bool) -> tuple[int, int, str] | None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
 DEADLINE_MS = 5000.0
+PROMPT_SHARE = 0.75
+"""Largest fraction of a model's context that a prompt takes."""
 MIN_PROBABILITY = 0.7
 """Mean probability of a token of an answer, most of which are copies; a server reports none."""
 STRENGTH = 0.5
@@ -153,7 +155,8 @@ def from_edit_model(
     with costs.stage("prompt"):
         lines = LineIndex.of(request.snapshot.text)
         path, files = shown_path(request.snapshot.uri), request.snippets.chunks
-        prompt = edit_prompt(form, lines, request.offset, request.edits, path, files)
+        room = int(PROMPT_SHARE * engine.footprint.context_size)  # 0 for a server
+        prompt = edit_prompt(form, lines, request.offset, request.edits, path, files, room)
     answer = yield from costs.relay(_answer(engine, request, form, prompt, deadline))
     with costs.stage("postprocess"):
         judged = Reason.UNFINISHED if answer is None else _judged(answer, request, prompt)

@@ -150,6 +150,14 @@ def test_the_oldest_edits_are_left_out_of_a_long_prompt(form):
     assert f"new_{form.num_edits - 1}" not in prompt.text
 
 
+def test_fewer_lines_of_the_file_are_shown_around_the_cursor_of_a_long_prompt():
+    document = "".join(f"x{number} = {number}\n" for number in range(400))
+    form = EDIT_FORMATS["sweep-v2"]
+    whole, short = (edit_prompt(form, LineIndex.of(document), 2000, [], "a.py", (), limit) for limit in (0, 600))
+    assert len(short.text) <= 1800 < len(whole.text)
+    assert short.region == whole.region
+
+
 def test_an_accepted_edit_is_marked_where_the_format_does_so():
     accepted = replace(EDIT, is_accepted=True)
     assert "// User accepted prediction:\n--- a/a.py\n" in prompt_of("zeta-2", CODE, "print", [accepted, EDIT]).text
