@@ -76,7 +76,7 @@ def test_tab_indents_where_only_blanks_precede_the_cursor(edited):
 
 def test_tab_keeps_its_meaning_without_an_edit(editor):
     editor.open(SOURCE)
-    editor.keys("G``<Tab>")
+    editor.keys("G<C-o><Tab>")
     editor.wait(lambda: editor.cursor[0] == 4, "<Tab> does not go back to the newer place")
 
 

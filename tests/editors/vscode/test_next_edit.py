@@ -85,7 +85,8 @@ def test_tab_indents_where_only_blanks_precede_the_cursor(window):
 
 def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(window):
     until_shown(window, 1)
-    window.command("dg-lsp: Apply the Next Edit to All Places")
+    window.press_until("document.querySelector('.action-widget .monaco-list-row')", "no actions", ".", 190, ctrl=True)
+    window.click_text(".action-widget .monaco-list-row", "Apply to all 2 places")
     window.until("document.querySelector('.monaco-diff-editor')", "no preview")
     window.press_until("!document.querySelector('.monaco-diff-editor')", "the preview stays", "Enter", 13, ctrl=True)
     window.until_saved(ALL)

@@ -217,9 +217,14 @@ function M.attach(bufnr)
       local has_left = state and state.is_there and vim.api.nvim_win_get_cursor(0)[1] ~= state.row + 1
       if not state or has_left or event.event == "BufLeave" then
         M.clear(bufnr)
-      else
-        draw(bufnr)
+        return
       end
+      -- the mode changes after InsertEnter
+      vim.schedule(function()
+        if current() == state then
+          draw(bufnr)
+        end
+      end)
     end,
   })
 end
