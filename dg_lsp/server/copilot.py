@@ -86,7 +86,7 @@ def watch(ls: Server, params: Any) -> None:
 
 
 async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
-    """The most probable next edit, or why there is none.
+    """The next edit at the next place, or why there is none.
 
     It is one edit, because clients show or make several ones at once. Some of them do not report what they show.
     """

@@ -33,7 +33,7 @@ AskModel = Callable[[NextEditRequest], Awaitable[NextEditResult | None]]
 
 @dataclass(frozen=True, slots=True)
 class NextEdits:
-    """The proposals for a document, the most probable first, or the reason why there is none."""
+    """The proposals for a document in the order of the text from the last edit on, or the reason why there is none."""
 
     proposals: Sequence[Proposal] = ()
     reason: str = ""
@@ -195,6 +195,8 @@ def _accepted_by_gate(
         return NextEdits(reason=NOT_REPEATED)
     if not forward:
         return NextEdits(reason="the edit would take back what the user has just done")
+    newest = document.lines.span(edits[0].line)[0]
+    fresh.sort(key=lambda proposal: (proposal.start < newest, proposal.start))  # the user goes on from the last edit
     return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")
 
 

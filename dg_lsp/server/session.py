@@ -237,7 +237,7 @@ class Server(LanguageServer):
     async def propose_edits(
         self, document: Document, offset: int | None = None, *, is_requested: bool
     ) -> tuple[dict[str, Proposal], str]:
-        """The next edits by the names of their items, the most probable first, and why there are none.
+        """The next edits by the names of their items, the next place first, and why there are none.
 
         `offset` is that of the cursor, where the client sends it.
         """

@@ -254,6 +254,15 @@ def test_all_edits_made_at_once_are_accepted(renamed):
     assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, True, False]
 
 
+def test_places_come_in_the_order_of_the_text_from_the_last_edit_on(monkeypatch):
+    session = Session()
+    session.set_text("a\nb\nc\nd\ne\n")
+    session.replace("c", "x")
+    places = [Proposal(start, start + 1, "y", 0.7 + start / 100) for start in (8, 0, 6, 2)]
+    monkeypatch.setattr("dg_lsp.server.next_edit.next_edits", lambda *_: places)
+    assert [proposal.start for proposal in session.propose().proposals] == [6, 8, 0, 2]
+
+
 def test_a_closed_document_is_forgotten(edited):
     edited.provider.close(URI)
     assert edited.propose().reason == "the document was not edited lately"
