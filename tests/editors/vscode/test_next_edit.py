@@ -38,11 +38,10 @@ def until_shown(window, line):
     until(lambda: f"Ln {line}," in window.run(POSITION), lambda: window.run(POSITION))
 
 
-def test_tab_jumps_and_makes_one_edit_after_the_other(window, take_picture):
+def test_tab_jumps_and_makes_one_edit_after_the_other(window):
     until_shown(window, 1)
     window.press("End", 35)
     window.until(HAS_HINT.format("Tab: next edit in line 2 (2 places)"), "no hint at the cursor")
-    take_picture(window, "vscode-next-edit.png")
     window.press("Tab", 9)
     until_shown(window, 2)
     window.press("Tab", 9)
