@@ -12,7 +12,6 @@ from lsprotocol import types
 
 from dg_lsp.engine.audit import AuditLog, read_log
 from dg_lsp.engine.ttfue import Usage, Verdict
-from dg_lsp.postprocess.text_edits import Change
 from dg_lsp.server import acceptance
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.app import did_change
