@@ -33,7 +33,7 @@ from dg_lsp.context.window import shown_path
 from dg_lsp.engine.decoders.base import Progress, RequestCosts
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, RewriteRequest, Timings
-from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
 from dg_lsp.postprocess.validate import Reason, breakage
@@ -48,8 +48,8 @@ MIN_PROBABILITY = 0.7
 """Mean probability of a token of an answer, most of which are copies; a server reports none."""
 STRENGTH = 0.5
 """Fraction of the region's tokens that diffusion replaces by noise."""
-REGION_LINES = 8
-"""Lines above and below that of the cursor that diffusion denoises again."""
+REGION_LINES = (8, 4, 2, 1, 0)
+"""Lines above and below that of the cursor that diffusion denoises again: as many as fit into one canvas."""
 NUM_SHOWN_EDITS = 3
 MAX_SEPARATE = 6
 """An answer with more changes is one edit."""
@@ -122,16 +122,22 @@ def from_diffusion(
     last_edits = "\n".join(
         f"{edit.old.rstrip()}\nbecame\n{edit.new.rstrip()}" for edit in request.edits[:NUM_SHOWN_EDITS]
     )
-    rewrite = RewriteRequest(
-        request.snapshot,
-        lines.span(max(0, line - REGION_LINES))[0],
-        lines.span(min(lines.num_lines - 1, line + REGION_LINES))[1],
-        instruction=f"make the changes that follow from my last edits, and no others:\n{last_edits}",
-        strength=STRENGTH,
-        snippets=request.snippets,
-        client=request.client,
-    )
-    rewritten = yield from engine.rewrite(rewrite, deadline=deadline)
+    for num_lines in REGION_LINES:
+        rewrite = RewriteRequest(
+            request.snapshot,
+            lines.span(max(0, line - num_lines))[0],
+            lines.span(min(lines.num_lines - 1, line + num_lines))[1],
+            instruction=f"make the changes that follow from my last edits, and no others:\n{last_edits}",
+            strength=STRENGTH,
+            snippets=request.snippets,
+            client=request.client,
+        )
+        try:
+            rewritten = yield from engine.rewrite(rewrite, deadline=deadline)
+            break
+        except RequestError:
+            if num_lines == REGION_LINES[-1]:
+                raise
     judged: tuple[Proposal, ...] | Reason = rewritten.reason or Reason.LOW_CONFIDENCE
     if (probability := math.exp(rewritten.score)) >= MIN_PROBABILITY and rewritten.rejection is None:
         judged = _proposals(rewritten.text, probability, request, rewritten.start, rewritten.end)

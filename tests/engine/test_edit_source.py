@@ -152,10 +152,10 @@ CALLS = "a = g(1)  # 😀\r\nb = f(2)\r\nx = 0\r\nc = f(3)\r\n"
 CALL_EDIT = Edit(0, "", "a = f(1)  # 😀\r\n", "a = g(1)  # 😀\r\n", "b = f(2)\r\n")
 
 
-def denoised(script, *, spec=MASK_SPEC, deadline=math.inf, **options):
+def denoised(script, *, spec=MASK_SPEC, deadline=math.inf, code=CALLS, **options):
     denoiser = chatty("```python\n" + script, spec)  # the fence is frozen in the canvas
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**options))
-    return drain(request_of(CALLS, "b", [CALL_EDIT]).run(engine, deadline)), denoiser
+    return drain(request_of(code, "b", [CALL_EDIT]).run(engine, deadline)), denoiser
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["mask", "uniform"])
@@ -166,6 +166,13 @@ def test_diffusion_changes_several_places_on_one_canvas(monkeypatch, spec):
     assert applied(result, CALLS) == CALLS.replace("f", "g")
     assert result.reason is None
     assert all(edit.confidence > 0.9 for edit in result.proposals)
+
+
+def test_diffusion_takes_as_many_lines_as_fit_into_one_canvas(monkeypatch):
+    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
+    code = "x = 0\n" * 9 + "b = f(2)\n" + "x = 0\n" * 9
+    result, _ = denoised(("x = 0\n" * 2 + "b = g(2)\n" + "x = 0\n" * 2).rstrip(), code=code)
+    assert applied(result, code) == code.replace("f", "g")
 
 
 def test_diffusion_keeps_the_tokens_that_are_not_noise(monkeypatch):
