@@ -33,6 +33,7 @@ from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infil
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
+from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.options import (
     Deadline,
     Decoder,
