@@ -13,7 +13,7 @@ from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Author, Edit, EditHistory
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
-from dg_lsp.engine.next_edit import Proposal, next_edits
+from dg_lsp.engine.next_edit import Proposal, from_last_edit, next_edits
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.text_edits import Change, shared_ends
 from dg_lsp.server.documents import Document, DocumentStore
@@ -195,8 +195,7 @@ def _accepted_by_gate(
         return NextEdits(reason=NOT_REPEATED)
     if not forward:
         return NextEdits(reason="the edit would take back what the user has just done")
-    newest = document.lines.span(edits[0].line)[0]
-    fresh.sort(key=lambda proposal: (proposal.start < newest, proposal.start))  # the user goes on from the last edit
+    fresh = from_last_edit(fresh, document.lines.span(edits[0].line)[0])
     return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")
 
 

@@ -279,7 +279,7 @@ NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
 @pytest.fixture
 def unrepeated():
     session = Session()
-    session.replace("second = load(path, mode)", "count = 3")
+    session.replace("second = load(path, mode)", "return 3")
     return session
 
 
@@ -291,7 +291,7 @@ def test_a_model_is_asked_where_no_edit_is_repeated(unrepeated):
         unrepeated.document.lines.text,
         TEXT.splitlines()[1] + "\n",
     )
-    assert request.offset == request.snapshot.text.index("count = 3") + len("count = 3")
+    assert request.offset == request.snapshot.text.index("return 3") + len("return 3")
 
 
 def test_no_model_is_asked_where_an_edit_is_repeated(edited):

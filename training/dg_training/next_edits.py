@@ -1,11 +1,13 @@
 """Fits the weights of repeated edits, `dg_lsp/engine/next_edit.toml`, to the histories of repositories."""
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from dg_lsp.bench.next_edit import NextEditCase, cases_of, cut_history
+from dg_lsp.bench.next_edit import FileChange, NextEditCase, cases_of, cut_history
 from dg_lsp.context.document import LineIndex
 from dg_lsp.engine.next_edit import sites_of
 
@@ -47,8 +49,16 @@ def fit(features: list[list[str]], labels: list[bool]) -> dict[str, float]:
 def fit_repositories(repositories: Sequence[Path], num_files: int) -> tuple[dict[str, float], int]:
     """The weights of the histories of repositories, and the number of examples."""
     changes = [change for repository in repositories for change in cut_history(repository, num_files)]
-    features, labels = examples(case for change in changes for case in cases_of(change))
+    shuffled = [_shuffled(change) for change in changes]
+    features, labels = examples(case for change in (*changes, *shuffled) for case in cases_of(change))
     return fit(features, labels), len(labels)
+
+
+def _shuffled(change: FileChange) -> FileChange:
+    """The same edits in another order, because users also go on above their last edit."""
+    edits = list(change.edits)
+    random.Random(len(change.text)).shuffle(edits)
+    return replace(change, edits=tuple(edits))
 
 
 def write_weights(path: Path, weights: Mapping[str, float]) -> None:
