@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from operator import attrgetter
 from pathlib import Path
 
 from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
@@ -125,7 +126,7 @@ def cases_of(change: FileChange) -> Iterator[NextEditCase]:
         current = list[str]()
         firsts = dict[LineEdit, int]()
         position = 0
-        made = sorted(change.edits[:num], key=_start)
+        made = sorted(change.edits[:num], key=attrgetter("start"))
         for edit in made:
             current += lines[position : edit.start]
             firsts[edit] = len(current)
@@ -137,14 +138,10 @@ def cases_of(change: FileChange) -> Iterator[NextEditCase]:
             for edit in reversed(change.edits[:num])
         ]
         remaining = list[LineEdit]()
-        for edit in sorted(change.edits[num:], key=_start):
+        for edit in sorted(change.edits[num:], key=attrgetter("start")):
             growth = sum(earlier.growth for earlier in made if earlier.start < edit.start)
             remaining.append(LineEdit(edit.start + growth, edit.end + growth, edit.text))
         yield NextEditCase(tuple(current), tuple(history), tuple(remaining))
-
-
-def _start(edit: LineEdit) -> int:
-    return edit.start
 
 
 def _history_edit(current: Sequence[str], first: int, old: str, new: str) -> Edit:
