@@ -385,6 +385,8 @@ class Client:
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
         if kind is None:
             return None
+        if method == COMMAND and not is_request:  # an acceptance, as copilot.el sends it
+            return None
         fields = attrs.fields_dict(kind)
         if is_request != ("id" in fields):
             return REQUEST

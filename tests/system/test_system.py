@@ -184,10 +184,10 @@ c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [c.malloc(60_000) for _ in range(1_000)]
 for block in blocks:
     ctypes.memset(block, 1, 60_000)
+used = system.resident_bytes()
 for number, block in enumerate(blocks):
     if number % 10:
         c.free(block)
-used = system.resident_bytes()
 while system.resident_bytes() > used - 40_000_000:
     sum(range(100_000))  # only a busy process returns memory
 """
