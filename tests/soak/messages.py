@@ -321,6 +321,9 @@ def _daemon(new_client, rng, figures, has_ended, folder):
     for session in sessions:
         session.join()
     shared.dg_lsp("daemon", "stop")
+    deadline = time.monotonic() + 60
+    while shared.daemons() and time.monotonic() < deadline:  # the process ends after its lock is free
+        time.sleep(0.05)
     if shared.daemons():
         figures.add("unexpected", "the daemon does not end")
         shared.end()
