@@ -1,8 +1,8 @@
 """`dg-lsp bench next-edit`: next edits are cut out of the history of a repository, and proposals compared with them.
 
 The edits that a commit makes in one file are taken from top to bottom: the first ones are the history, any of the
-remaining ones is right. The proposal is that of the first place after the last edit, as an editor
-shows it. `docs/benchmarks.md` has the method.
+remaining ones is right. The proposal is that of the first place after the last edit, as an editor shows it. The method
+is that of `docs/benchmarks.md`.
 """
 
 import random
@@ -237,7 +237,7 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
         last = min(lines.num_lines - 1, newest.line + max(0, newest.new.count("\n") - 1))
         request = NextEditRequest(Snapshot("file:///code", 1, text, language), lines.span(last)[1], case.history)
         proposals = _proposals(request, engine)
-    proposal = next(iter(from_last_edit(proposals, lines.span(case.history[0].line)[0])), None)
+    proposal = next(iter(from_last_edit(proposals, lines, case.history[0])), None)
     spent = 1e3 * (time.perf_counter() - began)
     if proposal is None:
         return Outcome(language, spent)

@@ -77,8 +77,8 @@ class EditFormat:
     def mark_in(self, text: str) -> str:
         """A mark that a text contains; empty without one."""
         whole = f"\n{text}\n"
-        found = (mark for mark in self.marks if (f"\n{mark}" if mark.endswith("\n") else mark) in whole)
-        return next(found, "")
+        contained = (mark for mark in self.marks if (f"\n{mark}" if mark.endswith("\n") else mark) in whole)
+        return next(contained, "")
 
 
 def _format(entry: dict[str, Any]) -> EditFormat:

@@ -144,9 +144,9 @@ def _weights() -> Mapping[str, float]:
     return dict(tomllib.loads(table)["weights"])
 
 
-def from_last_edit(proposals: Iterable[Proposal], start: int) -> list[Proposal]:
+def from_last_edit(proposals: Iterable[Proposal], lines: LineIndex, last: Edit) -> list[Proposal]:
     """Those behind the start of the last edit first, then those before it, in the order of the text."""
-    return sorted(proposals, key=lambda proposal: (proposal.start < start, proposal.start))
+    return sorted(proposals, key=lambda proposal: (lines.line_at(proposal.start) < last.line, proposal.start))
 
 
 def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> list[Proposal]:

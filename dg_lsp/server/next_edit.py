@@ -195,7 +195,7 @@ def _accepted_by_gate(
         return NextEdits(reason=NOT_REPEATED)
     if not forward:
         return NextEdits(reason="the edit would take back what the user has just done")
-    fresh = from_last_edit(fresh, document.lines.span(edits[0].line)[0])
+    fresh = from_last_edit(fresh, document.lines, edits[0])
     return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")
 
 

@@ -168,7 +168,7 @@ async def read_messages(
     """Bodies of the messages until the client disconnects.
 
     Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
-    was wrong, and an edit may be lost.
+    was wrong and an edit may be lost, or the client is none of LSP, such as a web page.
     """
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         try:

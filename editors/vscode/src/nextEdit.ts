@@ -171,7 +171,7 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
     this.follow(editor);
   }
 
-  /** Draws the hint at the cursor, and decides who has the key Tab: the user indents where only blanks precede the cursor. */
+  /** Draws the hint at the cursor, and decides what Tab does: where only blanks precede the cursor, it indents. */
   private follow(editor: vscode.TextEditor): void {
     const shown = this.shown;
     if (shown === undefined || editor.document !== shown.document) {
