@@ -15,26 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import TESTED, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
-_CHECKSUM = re.compile(r"(?:[0-9a-f]{64})?")
-_MAX_BYTES = 1 << 41
-"""Largest size of a file in bytes: twice that of the largest published one."""
-_MAX_PATH = 240
-"""Characters: the longest path that Windows takes in a short folder."""
-_UNSAFE = re.compile(r'[\\:*?"<>|]|^/|//|/$|^$|(?:^|/)\.\.?(?:/|$)')
-_RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[\d\u00b9\u00b2\u00b3])(?:[ .].*)?|.*[ .]")
-"""Names of devices of Windows, and names that it shortens."""
 _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of huggingface_hub on a proxy's page, or the answer of another service."""
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
@@ -76,7 +68,11 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             if not _COMMIT.fullmatch(commit):
                 raise ValueError("no commit")
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
-        listed = [_described(entry) for entry in entries if isinstance(entry, RepoFile)]
+        listed = [
+            RemoteFile(entry.path, entry.size, (entry.lfs and entry.lfs.sha256) or "")
+            for entry in entries
+            if isinstance(entry, RepoFile)
+        ]
         files = _chosen(listed, preset, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
@@ -130,29 +126,6 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
             raise
         problem = _problem(error, preset.revision)
         raise ModelDownloadError(f"{preset.repository} at {endpoint} {problem}") from error
-
-
-def _described(entry: Any) -> RemoteFile:
-    """Converts a `RepoFile` of huggingface_hub; raises ValueError if a name, size or checksum cannot be right."""
-    path = entry.path
-    size = entry.size
-    sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
-    if not _is_safe(path):
-        raise ValueError(f"invalid path {path!r}")
-    if not (type(size) is int and 0 <= size <= _MAX_BYTES) or not _CHECKSUM.fullmatch(sha256 or ""):
-        raise ValueError(f"invalid size or checksum of {path!r}")
-    return RemoteFile(path, size, sha256 or "")
-
-
-def _is_safe(path: str) -> bool:
-    """Whether a path of a repository names a file of its own folder on every system, and no record of dg-lsp."""
-    return (
-        len(path) <= _MAX_PATH
-        and path.isprintable()
-        and not _UNSAFE.search(path)
-        and path.casefold() != TESTED
-        and not any(_RESERVED.fullmatch(part) for part in path.split("/"))
-    )
 
 
 def _is_encrypted(endpoint: str) -> bool:
