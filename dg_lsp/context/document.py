@@ -219,7 +219,7 @@ def _uses_tabs(sample: str) -> bool:
     return num_tabs + sample.startswith("\t") > num_spaces + sample.startswith("  ")
 
 
-REACH = 4000  # most characters on each side of the cursor
+REACH = 4000  # most characters on each side of the cursor that are looked at; a landmark (`def`, `class`) cuts earlier
 MAX_AFTER_WORD = 8  # inside a word, automatic completion is offered up to so many characters before the line's end
 
 

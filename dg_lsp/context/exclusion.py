@@ -137,8 +137,10 @@ class Exclusion:
         """
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
-        text = path_bytes(path)
         patterns = self.settings.exclude_patterns
+        if not patterns:
+            return None
+        text = path_bytes(path)
         around = {path_bytes(folder.as_posix().strip("/") + "/").lstrip("/") for folder in folders}
         starts = {len(start) for start in around if text.startswith(start)}
         lines = patterns if starts else tuple(map(anywhere, patterns))

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dg_lsp.context.document import REACH
 from dg_lsp.context.languages import PLAIN, language_of
-from dg_lsp.postprocess.excerpt import REACH
 from dg_lsp.postprocess.syntax import Surroundings
 
 PYTHON = language_of("python")
