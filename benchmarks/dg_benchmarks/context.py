@@ -55,7 +55,7 @@ class Sources:
         """Signatures of imported definitions."""
         language_id = language_id_of(case.path)
         snapshot = Snapshot((self._root / case.path).as_uri(), 0, case.prefix, language_id)
-        listed = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
+        listed = self._workspace.definitions(snapshot, imports_of(case.prefix), _near(case))
         parts = ((_shown(definition.path, self._root), definition.lines) for definition in listed)
         return tuple(Snippet(SnippetSource.IMPORTS, path, lines) for path, lines in parts)
 

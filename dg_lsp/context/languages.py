@@ -59,11 +59,7 @@ class Language:
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None  # matches a line that opens a block whose end needs no text
     tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
-    imports: tuple[re.Pattern[str], ...] = ()  # match import statements, see `context/tags.py`
-    like: tuple[str, ...] = ()  # languages whose queries, patterns and files of modules hold here too
-    module_separator: str = ""  # between the parts of a module's name, where they are folders
-    module_files: tuple[str, ...] = ()  # files that a module may be; `{}` stands for its path
-    has_package_prefix: bool = False  # the first parts of a module's path may be no folders
+    like: tuple[str, ...] = ()  # languages whose queries hold here too, and whose files are imported
     package_suffixes: tuple[str, ...] = ()  # of the files in a folder that see each other's definitions
 
     def commented(self, text: str) -> str:
@@ -77,21 +73,15 @@ class Language:
 
 
 _PATTERNS = ("block_end", "landmark", "block_header")
-_INHERITED = ("imports", "module_files")
-"""Fields that a language takes from those of `like`, unless it has its own."""
 
 
 @cache
 def _language(language_id: str) -> Language:
-    row = _TABLE[language_id]
-    relatives = [_TABLE[relative] for relative in row.get("like", ())]
-    inherited = {name: relative[name] for relative in relatives for name in _INHERITED if name in relative}
-    fields: dict[str, Any] = {name: _frozen(value) for name, value in (inherited | row).items()}
+    fields: dict[str, Any] = {name: _frozen(value) for name, value in _TABLE[language_id].items()}
     for name in _PATTERNS:
         if name in fields:
             # landmarks are searched in a text, the others match one line
             fields[name] = re.compile(f"^{fields[name]}" if name == "landmark" else fields[name], re.MULTILINE)
-    fields["imports"] = tuple(re.compile(pattern, re.MULTILINE) for pattern in fields.get("imports", ()))
     return Language(language_id, **fields)
 
 

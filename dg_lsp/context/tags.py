@@ -1,4 +1,4 @@
-"""Imports of a buffer by patterns of languages.toml, and definitions of a file by the `tags` query of its grammar."""
+"""Words of the import statements of a buffer, and definitions of a file by the `tags` query of its grammar."""
 
 import importlib
 import logging
@@ -12,23 +12,28 @@ from tree_sitter import Node, Query, QueryError
 
 from dg_lsp.context.exclusion import cut
 from dg_lsp.context.languages import Language, grammar_of, language_of
+from dg_lsp.context.snippets import Words
 from dg_lsp.context.syntax_tree import matches_of
 
 log = logging.getLogger(__name__)
 
 MAX_IMPORT_CHARS = 40_000
 """Characters at the beginning of a buffer that are searched for imports."""
-ALL = "*"
+MAX_STATEMENT = 4000
+"""Characters of an import statement, which goes on while a bracket is open."""
 MAX_VALUE = 100
 """Characters shown of a constant in a class."""
 MAX_SIGNATURE = 400
 """Characters shown of a signature or of a line."""
 MAX_MEMBERS = 24
 """Members shown of a class, and lines shown of any other definition."""
-_NAME = re.compile(r"(?:(?:type|function|const)\s+)?([\w$.]+|\*)(?:(?:\s+as\s+|\s*:\s*)([\w$]+))?")
-_GROUP = re.compile(r"([^{}]*)\{(.*)\}\s*", re.DOTALL)
-_ITEM = re.compile(r"(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|[^,{}])+")
-_SEPARATOR = re.compile(r"::|[.\\]")
+_IMPORT = re.compile(
+    r"^[ \t]*(?:(?P<exported>export|const|let|var|local)|#[ \t]*include"
+    r"|(?:pub(?:\([^()\n]*\))?[ \t]+)?(?:import|from|use|using|mod|(?:require|include)\w*))\b",
+    re.MULTILINE,
+)
+"""The beginning of an import statement, in any language; one of `exported` names a module further on."""
+_MODULE = re.compile(r"\bfrom\s*[\"']|\brequire\b")
 _BODY = re.compile("(?:.*_)?(?:body|block|declaration_list)")
 _CALLABLE = ("function", "method", "macro")
 _HOLDERS = ("class", "interface", "module")
@@ -38,82 +43,31 @@ _DEPTH = 5
 """Nodes from a definition to the function that is its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
-    """One imported name."""
+def imports_of(text: str) -> tuple[Words, ...]:
+    """The words of each import statement at the beginning of a buffer, which may be incomplete.
 
-    module: str  # as a path; one that begins with a dot is relative to the importing file
-    name: str  # the imported name; empty for the module itself, `*` for all of its names
-    bound: str  # the name in the importing file
-
-
-def imports_of(text: str, language_id: str) -> tuple[Import, ...]:
-    """The imports at the beginning of a buffer, which may be incomplete."""
-    language = language_of(language_id)
-    statements = (
-        statement for pattern in language.imports for statement in pattern.finditer(text, 0, MAX_IMPORT_CHARS)
-    )
-    return tuple(dict.fromkeys(imported for statement in statements for imported in _imports(statement, language)))
+    They are names of modules, which are those of files and folders, and of definitions in these files.
+    """
+    imports = list[Words]()
+    statement = _IMPORT.search(text, 0, MAX_IMPORT_CHARS)
+    while statement is not None:
+        end = _statement_end(text, statement.start())
+        code = text[statement.start() : end]
+        if statement["exported"] is None or _MODULE.search(code):
+            imports.append(frozenset(re.findall(r"\w+", code)))
+        statement = _IMPORT.search(text, end, MAX_IMPORT_CHARS)
+    return tuple(imports)
 
 
-def _imports(statement: re.Match[str], language: Language) -> Iterator[Import]:
-    """The imports of one statement. Its pattern has the group `path`, `modules`, or `module` with others."""
-    groups = statement.groupdict()
-    if (path := groups.get("path")) is not None:
-        yield from map(_import_of_path, _expanded(path.strip()))
-        return
-    for name, bound in _names(groups.get("modules")):
-        yield Import(_path(name, language), "", bound)
-    if groups.get("module") is None:
-        return
-    module = _path(groups["module"], language)
-    for name, bound in _names(groups.get("names")):
-        yield Import(module, name, bound)
-    if (default := groups.get("default")) is not None:  # the importing file chooses the name of a default export
-        yield Import(module, default, default)
-        yield Import(module, "", default)
-    if (namespace := groups.get("bound")) is not None:
-        yield Import(module, "", namespace)
-    elif groups.get("names") is None and groups.get("default") is None:
-        yield Import(module, ALL, ALL)
-
-
-def _names(text: str | None) -> Iterator[tuple[str, str]]:
-    """The names of a list such as `a, b as c`, and what they are called in the importing file."""
-    for item in re.split(r"[,\n]", (text or "").strip("()")):
-        if name := _NAME.fullmatch(item.replace("\\", "").strip()):
-            yield name[1], name[2] or name[1]
-
-
-def _path(module: str, language: Language) -> str:
-    """The path of a module; leading dots of Python's relative imports become folders."""
-    if not language.module_separator:
-        return module
-    name = module.lstrip(".")
-    num_dots = len(module) - len(name)
-    outward = "./" + "../" * (num_dots - 1) if num_dots else ""
-    return outward + name.replace(language.module_separator, "/")
-
-
-def _expanded(path: str) -> Iterator[str]:
-    """`a::{b, c::{d, e}}` as `a::b`, `a::c::d`, `a::c::e`."""
-    group = _GROUP.fullmatch(path)
-    if group is None:
-        yield path
-        return
-    for item in _ITEM.findall(group[2]):
-        for inner in _expanded(item.strip()):
-            if inner:
-                yield group[1].strip() + inner
-
-
-def _import_of_path(path: str) -> Import:
-    path, _, alias = (part.strip() for part in path.partition(" as "))
-    parts = [part for part in _SEPARATOR.split(path) if part]
-    if len(parts) > 1 and parts[-1] == "self":
-        parts.pop()
-    name = parts.pop() if parts else ""
-    return Import("/".join(parts), name, alias or name)
+def _statement_end(text: str, start: int) -> int:
+    """The first line end behind which no bracket of the statement is open, or that of its first line."""
+    first_end = end = (text.find("\n", start) + 1 or len(text) + 1) - 1
+    while end < min(len(text), start + MAX_STATEMENT):
+        code = text[start:end]
+        if sum(map(code.count, "({")) <= sum(map(code.count, ")}")) and not code.rstrip("\r").endswith("\\"):
+            return end
+        end = (text.find("\n", end + 1) + 1 or len(text) + 1) - 1
+    return first_end
 
 
 @dataclass(slots=True)
@@ -223,12 +177,14 @@ def _tags_query(language_id: str) -> Query | None:
     """The `tags` query of a language; None without one, or if its grammar is not installed."""
     language = language_of(language_id)
     languages = (*map(language_of, language.like), language)
-    grammar = grammar_of(language.grammar) if language.imports else None
+    grammar = grammar_of(language.grammar)
     if grammar is None:
         return None
     modules = dict.fromkeys(relative.grammar.partition(":")[0] for relative in languages)
     queries = [getattr(importlib.import_module(module), "TAGS_QUERY", None) or "" for module in modules]
     source = "\n".join([*(relative.tags for relative in languages), *queries])
+    if "@definition." not in source:
+        return None
     try:
         query = Query(grammar, source)
     except QueryError as error:  # a grammar with other names

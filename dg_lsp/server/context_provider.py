@@ -26,7 +26,7 @@ from dg_lsp.context.snippets import (
     windows_of,
     words_of,
 )
-from dg_lsp.context.tags import Import, imports_of
+from dg_lsp.context.tags import imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceIndex
@@ -55,7 +55,9 @@ class _Collection:
 
     uri: str
     line: int
-    key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]  # settings, imports and folders of the workspace
+    key: tuple[
+        ContextSettings, tuple[Words, ...], tuple[Path, ...]
+    ]  # settings, words of imports, folders of the workspace
     collected: tuple["_Collected", ...]
 
 
@@ -99,7 +101,7 @@ class ContextProvider:
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
-        imports = imports_of(snapshot.text, snapshot.language) if SnippetSource.IMPORTS in settings.sources else ()
+        imports = imports_of(snapshot.text) if SnippetSource.IMPORTS in settings.sources else ()
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
@@ -126,7 +128,7 @@ class ContextProvider:
         return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
 
     def _collect(
-        self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]
+        self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Words, ...]
     ) -> Iterator[_Collected]:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)

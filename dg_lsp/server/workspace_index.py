@@ -1,41 +1,41 @@
-"""The definitions that the imports of a buffer refer to, and the files of a workspace that have them.
+"""The definitions that a buffer imports, found by the names of the workspace's files and folders.
 
-Imports lead to files by the table of languages; what is installed elsewhere is not searched.
+A file is read if an import statement of the buffer names it or its folder, in whatever language; what is installed
+elsewhere is not searched.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot, path_of
 from dg_lsp.context.exclusion import Exclusion, local_path
 from dg_lsp.context.languages import Language, language_id_of, language_of
-from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
+from dg_lsp.context.snippets import Words
+from dg_lsp.context.tags import definitions_of
 from dg_lsp.server.documents import DocumentStore
 
 MAX_MODULES = 12
-"""Files read for the imports of one buffer."""
+"""Files that are shown of one buffer."""
 MAX_NAMES = 12
 """Definitions shown of one file."""
 MAX_BYTES = 100_000
 """Largest file that is indexed."""
 MAX_NEW_BYTES = 40_000
 """Bytes of files that are parsed for one request, unless its first file is larger; the next request goes on."""
-MAX_SEEN = 100
+MAX_READ = 100
 """Files that are considered for one request."""
 MAX_INDEXED = 2000
 """Files whose definitions are kept."""
-SOURCES = ("", "src", "lib", "include", "app", "lua", "src/main/java", "src/main/kotlin")
-"""Folders of a root that may contain modules."""
-MAX_LISTED = 400
-"""Files of a folder that are considered."""
-MAX_ROOTS = 20
-"""Folders of the workspace that are searched for modules, besides those around the importing file."""
-MAX_OUTWARD = 12
-"""Folders around a file in which modules are searched."""
+MAX_LISTED = 3000
+"""Files whose names are compared with the imports of a buffer, those in the nearest folders first."""
+FOLDER_FILES = ("__init__", "index", "init", "mod")
+"""Names of files that an import of their folder means."""
+SKIPPED = ("node_modules", "site-packages", "__pycache__", "venv", "target", "dist")
+"""Folders that are not searched: they contain what programs wrote, or what is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +47,15 @@ class Definitions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Importer:
-    """A file that imports, and the code near the cursor."""
-
-    path: Path
-    language: Language
-    near: str
-    words: frozenset[str]
-
-    def attributes_of(self, bound: str) -> list[str]:
-        """Attributes of a module that are used near the cursor, in order of use."""
-        return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}(?:\.|::|:)(\w+)", self.near)))
-
-
-@dataclass(frozen=True, slots=True)
 class _IndexedFile:
-    """What a file defines and imports, and the state of the file that this is from."""
+    """What a file defines, and the state of the file that this is from."""
 
-    path: Path
-    language: Language
     stamp: object
     definitions: dict[str, str]
-    imports: tuple[Import, ...]
 
 
-_Uses = tuple[_IndexedFile, list[str]]
-"""A file, and names that it defines."""
+_Candidate = tuple[Path, Words, bool]
+"""A file, the words of the imports that name it or its folder, and whether they name the file."""
 
 
 class WorkspaceIndex:
@@ -86,116 +69,71 @@ class WorkspaceIndex:
         self._documents = documents
         self._exclusion = exclusion
         self._indexed: dict[Path, _IndexedFile] = {}
-        self._seen: dict[Path, _IndexedFile | None] = {}
-        """Files of the current request."""
         self._num_new_bytes = 0
         self.is_complete = True
         """Whether the last request saw all files that it needed."""
 
-    def definitions(self, snapshot: Snapshot, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
-        """Definitions of what a document imports; files with more names in `near` come first."""
-        self._seen = {}
+    def definitions(self, snapshot: Snapshot, imports: Sequence[Words], near: str) -> tuple[Definitions, ...]:
+        """Definitions of the files that a document imports, those first that `near`, the code near the cursor, uses.
+
+        Of a file these are the definitions that are named by an import that names the file or its folder; where an
+        import names the file alone, those that are used near the cursor. Files with more used names come first.
+        """
         self._num_new_bytes = 0
         self.is_complete = True
         path = local_path(snapshot.file_uri) or Path("/" + path_of(snapshot.file_uri))
-        words = frozenset(re.findall(r"\w+", near))
-        importer = _Importer(path, language_of(snapshot.language), near, words)
-        names_of: dict[Path, dict[str, None]] = {}
-        for file, names in self._uses(imports, importer):
-            if file.path != path and names and (file.path in names_of or len(names_of) < MAX_MODULES):
-                names_of.setdefault(file.path, {}).update(dict.fromkeys(names))
-        by_use = sorted(names_of.items(), key=lambda item: -len(words.intersection(item[1])))
-        return tuple(Definitions(target, self._lines(target, names, words)) for target, names in by_use)
+        used = frozenset(re.findall(r"\w+", near))
+        shown = dict[Path, list[str]]()
+        seen = set[str]()
+        files = sorted(self._candidates(path, language_of(snapshot.language), imports), key=_distance)
+        for file, named, is_alone in islice(files, MAX_READ):
+            indexed = self._indexed_file(file)
+            known = indexed.definitions if indexed is not None else {}
+            names = named.intersection(known) or (used.intersection(known) if is_alone else frozenset())
+            if new := names - seen:  # a name that several files define is that of the first one
+                seen |= new
+                in_order = (name for name in known if name in new)
+                shown[file] = sorted(in_order, key=lambda name: name not in used)[:MAX_NAMES]
+        by_use = sorted(shown, key=lambda file: -len(used.intersection(shown[file])))[:MAX_MODULES]
+        return tuple(
+            Definitions(file, "\n".join(self._indexed[file].definitions[name] for name in shown[file]))
+            for file in by_use
+        )
 
-    def _lines(self, path: Path, names: Iterable[str], words: frozenset[str]) -> str:
-        """The definitions of these names in a file of the current request, those used near the cursor first."""
-        file = self._file(path)
-        kept = sorted(names, key=lambda name: name not in words)[:MAX_NAMES]
-        return "\n".join(file.definitions[name] for name in kept) if file is not None else ""
+    def _candidates(self, path: Path, language: Language, imports: Sequence[Words]) -> Iterator[_Candidate]:
+        """Files that imports name, those in the nearest folders first.
 
-    def _uses(self, imports: Sequence[Import], importer: _Importer) -> Iterator[_Uses]:
-        """Files that a document depends on, and the names that it uses of each."""
-        for imported in imports:
-            yield from self._imported(imported, importer)
-        if importer.language.package_suffixes:
-            yield from _mentioned(self._files(self._package(importer.path.parent, importer)), importer)
+        In some languages an import names a folder, whose files see each other's definitions without an import.
+        """
+        every = frozenset[str]().union(*imports)
+        for file in islice(self._files(path), MAX_LISTED):
+            stem = file.name.partition(".")[0]
+            stem = file.parent.name if stem in FOLDER_FILES else stem
+            names = {stem, file.parent.name}
+            is_sibling = file.suffix[1:] in language.package_suffixes
+            is_beside = is_sibling and file.parent == path.parent
+            if (
+                (is_beside or not every.isdisjoint(names))
+                and file != path
+                and (is_sibling or _is_related(language, language_of(language_id_of(file.name))))
+                and self._is_inside(file)
+            ):
+                words = frozenset[str]().union(*(words for words in imports if not words.isdisjoint(names)))
+                yield file, words, is_sibling or stem in words
 
-    def _imported(self, imported: Import, importer: _Importer) -> Iterator[_Uses]:
-        """Files that an import refers to, and the imported names of each."""
-        module, name = imported.module, imported.name
-        if name == ALL and importer.language.package_suffixes:
-            yield from _mentioned(self._find(module, importer), importer)
-        elif name == ALL:
-            for file in islice(self._find(module, importer), 1):
-                yield file, list(file.definitions)
-        elif name == "":
-            definers = (self._definer(used, module, importer) for used in importer.attributes_of(imported.bound))
-            yield from filter(None, definers)
-        elif (definer := self._definer(name, module, importer)) is not None:
-            yield definer
-        else:
-            inner = f"{module}/{name}" if module else name
-            for file in islice(self._find(inner, importer), 1):
-                used = (name, *importer.attributes_of(imported.bound))
-                yield file, [attribute for attribute in used if attribute in file.definitions]
-
-    def _definer(self, name: str, module: str, importer: _Importer) -> _Uses | None:
-        """The file that defines a name of a module, and its name there: one of the module, or one that it imports."""
-        files = []
-        for file in self._find(module, importer, name):
-            if name in file.definitions:
-                return file, [name]
-            files.append(file)
-        for file in files:
-            for imported in file.imports:
-                if not imported.name or imported.bound not in (name, ALL):
-                    continue
-                original = name if imported.name == ALL else imported.name
-                inner = replace(importer, path=file.path, language=file.language)
-                for source in self._find(imported.module, inner, original):
-                    if original in source.definitions:
-                        return source, [original]
-        return None
-
-    def _find(self, module: str, importer: _Importer, name: str = "") -> Iterator[_IndexedFile]:
-        """The files of a module, inside of the workspace; of a package those with this name first."""
-        try:
-            yield from self._files(self._candidates(module, importer, name))
-        except ValueError:  # no path can have this name
-            return
-
-    def _candidates(self, module: str, importer: _Importer, name: str) -> Iterator[Path]:
-        """Possible files of a module, best first; they may be missing."""
-        language = importer.language
-        parts = module.split("/")
-        is_relative = module.startswith(".")
-        folders = [importer.path.parent] if is_relative else self._folders(importer.path)
-        num_starts = len(parts) if language.has_package_prefix and not is_relative else 1
-        for start in range(num_starts):
-            inner = "/".join(parts[start:])
-            for folder in folders:
-                if language.package_suffixes:
-                    yield from self._package(folder / inner, importer, name)
-                yield from (Path(f"{folder}/{file.replace('{}', inner)}") for file in language.module_files)
-
-    def _folders(self, path: Path) -> list[Path]:
-        """The folders of the workspace in which the modules that a file imports may be, the nearest first."""
-        around = [path.parent / path.stem, *path.parents[:MAX_OUTWARD]]
-        roots = dict.fromkeys([*self._exclusion.folders_around(path), *self._exclusion.roots[:MAX_ROOTS]])
-        return [*filter(self._is_inside, around), *(root / source for root in roots for source in SOURCES)]
-
-    def _package(self, folder: Path, importer: _Importer, name: str = "") -> Iterator[Path]:
-        """The files of a folder in this language, those with this name or one that is used near the cursor first."""
-        if not self._is_inside(folder):
-            return
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted(entry.name for entry in islice(entries, MAX_LISTED))
-        except (OSError, ValueError):
-            return
-        files = [file for file in listed if file.rpartition(".")[2] in importer.language.package_suffixes]
-        names = {name} if name else importer.words
-        yield from (folder / file for file in sorted(files, key=lambda file: file.partition(".")[0] not in names))
+    def _files(self, path: Path) -> Iterator[Path]:
+        """The files of the workspace, those in the nearest folders around a path first."""
+        around = filter(self._is_inside, path.parents)
+        seen = set[Path]()
+        for top in dict.fromkeys((*around, *self._exclusion.roots)):
+            for folder, folders, names in os.walk(top):
+                place = Path(folder)
+                folders.sort()
+                folders[:] = [
+                    name for name in folders if name[0] != "." and name not in SKIPPED and place / name not in seen
+                ]
+                yield from (place / name for name in sorted(names))
+            seen.add(top)
 
     def _is_inside(self, path: Path) -> bool:
         """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
@@ -204,16 +142,6 @@ class WorkspaceIndex:
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
         return target is not None and bool(self._exclusion.folders_around(target / "file"))
-
-    def _files(self, paths: Iterable[Path]) -> Iterator[_IndexedFile]:
-        existing = filter(self._is_inside, map(Path, map(os.path.normpath, paths)))
-        yield from filter(None, map(self._file, islice(existing, MAX_MODULES)))
-
-    def _file(self, path: Path) -> _IndexedFile | None:
-        """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""
-        if path not in self._seen:
-            self._seen[path] = self._indexed_file(path) if len(self._seen) < MAX_SEEN else None
-        return self._seen[path]
 
     def _indexed_file(self, path: Path) -> _IndexedFile | None:
         stamp = self._stamp(path)
@@ -253,15 +181,19 @@ class WorkspaceIndex:
             self.is_complete = False
             return None
         self._num_new_bytes += len(text)
-        definitions, imports = definitions_of(text, language_id), imports_of(text, language_id)
-        return _IndexedFile(path, language_of(language_id), stamp, definitions, imports)
+        return _IndexedFile(stamp, definitions_of(text, language_id))
 
 
 def _snapshot(path: Path, text: str = "") -> Snapshot:
     return Snapshot(path.as_uri(), 0, text, language_id_of(path.name))
 
 
-def _mentioned(files: Iterable[_IndexedFile], importer: _Importer) -> Iterator[_Uses]:
-    """Files with those of their definitions that are used near the cursor."""
-    for file in files:
-        yield file, [name for name in file.definitions if name in importer.words]
+def _distance(candidate: _Candidate) -> tuple[bool, bool]:
+    """Sort key: files first that an import names, of these the ones whose folder it names too."""
+    file, words, is_named = candidate
+    return not is_named, file.parent.name not in words
+
+
+def _is_related(language: Language, other: Language) -> bool:
+    """Whether files of one language import those of the other."""
+    return language is other or other.id in language.like or language.id in other.like

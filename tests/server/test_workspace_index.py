@@ -31,7 +31,7 @@ def index(tmp_path):
 def imported(index, tmp_path):
     def find(files, text, path="pkg/main.py", near="", excluded=()):
         snapshot = Snapshot((tmp_path / "w" / path).as_uri(), 0, text, language_id_of(path))
-        definitions = index(files, excluded).definitions(snapshot, imports_of(text, snapshot.language), near or text)
+        definitions = index(files, excluded).definitions(snapshot, imports_of(text), near or text)
         return [
             (definition.path.relative_to(tmp_path / "w").as_posix(), definition.lines) for definition in definitions
         ]
@@ -52,32 +52,37 @@ def test_every_form_of_import_finds_the_definition(imported, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "near", "expected"),
     [
-        pytest.param("from .a import *\n", "def f(x): ...\ndef g(): ...\nK = 1", id="all names"),
-        pytest.param("from pkg import g\n", "def g(): ...", id="a name that a package imports"),
-        pytest.param(
-            "import os\nfrom pkg.gone import f\nfrom .....a import f\nfrom .a import gone\n", "", id="unknown"
-        ),
+        pytest.param("from .a import *\n", "f()", "def f(x): ...", id="of all names those that are used"),
+        pytest.param("from pkg import g\n", "f()", "def g(): ...", id="a name that a package imports"),
+        pytest.param("from pkg.b import g\n", "f()", "def g(): ...", id="another file of the package"),
+        pytest.param("import os\nfrom .a import gone\n", "x()", "", id="an unknown name"),
     ],
 )
-def test_imported_names_are_found(imported, text, expected):
-    assert imported(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
+def test_imported_names_are_found(imported, text, near, expected):
+    assert imported(PKG, text, near=near) == ([("pkg/a.py", expected)] if expected else [])
 
 
-def test_circular_imports_end(imported):
-    text = "from .main import own\nfrom .a import f\n"
-    assert imported({"pkg/main.py": "from .a import f\ndef own(): pass\n", "pkg/a.py": text}, text) == []
+def test_a_name_of_several_files_is_that_of_the_nearest_one(imported):
+    files = {f"{folder}a.py": f"def f({folder[:1]}): pass\n" for folder in ("x/", "pkg/", "pkg/y/")}
+    assert imported(files, "from .a import f\n") == [("pkg/a.py", "def f(p): ...")]
+    assert imported(files, "from x.a import f\n") == [("x/a.py", "def f(x): ...")]
+
+
+def test_folders_of_installed_and_hidden_files_are_not_searched(imported):
+    files = {f"{folder}/a.py": "def f(x): pass\n" for folder in (".git", "venv", "node_modules")}
+    assert imported(files, "from a import f\n", "main.py") == []
 
 
 def test_names_used_near_the_cursor_come_first(imported):
     files = {"pkg/a.py": "def f(): pass\ndef g(): pass\n", "pkg/b.py": "def h(): pass\n"}
     text = "from .a import f, g\nfrom .b import h\n"
-    assert imported(files, text, near="g(") == [
+    assert imported(files, text, near="g() ") == [
         ("pkg/a.py", "def g(): ...\ndef f(): ..."),
         ("pkg/b.py", "def h(): ..."),
     ]
-    assert [path for path, _ in imported(files, text, near="h(")] == ["pkg/b.py", "pkg/a.py"]
+    assert [path for path, _ in imported(files, text, near="h()")] == ["pkg/b.py", "pkg/a.py"]
 
 
 def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch):
@@ -89,7 +94,7 @@ def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch)
     )
 
     def lines():
-        imports = imports_of(snapshot.text, "python")
+        imports = imports_of(snapshot.text)
         return [definition.lines for definition in workspace.definitions(snapshot, imports, "")]
 
     assert lines() == lines() == ["def f(x): ..."]
@@ -121,7 +126,7 @@ def test_a_home_that_is_a_link_changes_nothing(tmp_path):
             assert exclusion.is_ignored((folder / "other.py").as_uri())
             assert not exclusion.is_ignored((folder / "shown.py").as_uri())
             snapshot = Snapshot((folder / "a.py").as_uri(), 0, "from .shown import f\n", "python")
-            assert index.definitions(snapshot, imports_of(snapshot.text, "python"), "f")
+            assert index.definitions(snapshot, imports_of(snapshot.text), "f")
 
 
 def test_links_out_of_the_workspace_are_not_followed(imported, tmp_path):
@@ -138,8 +143,9 @@ def test_links_out_of_the_workspace_are_not_followed(imported, tmp_path):
 
 
 def test_the_number_of_files_and_names_is_limited(imported):
-    files = {f"m{i}.py": "".join(f"def f{k}(): pass\n" for k in range(50)) for i in range(30)}
-    definitions = imported(files, "".join(f"from m{i} import *\n" for i in range(30)), "main.py")
+    files = {f"m{i}.py": "".join(f"def f{i}_{k}(): pass\n" for k in range(50)) for i in range(30)}
+    near = " ".join(f"f{i}_{k}" for i in range(30) for k in range(50))
+    definitions = imported(files, "".join(f"import m{i}\n" for i in range(30)), "main.py", near)
     assert len(definitions) == workspace_index.MAX_MODULES
     assert all(lines.count("\n") + 1 == workspace_index.MAX_NAMES for _, lines in definitions)
 
@@ -171,16 +177,16 @@ TREES = {
     },
     "a package of Java": {"com/Main.java": "class Main { F f; }\n", "com/F.java": "class F { int f(int a) {} }\n"},
     "kotlin": {"com/x/Main.kt": "import com.y.f\n", "com/y/Tools.kt": "fun f(a: Int) = 1\n"},
-    "c": {"src/main.c": '#include "tools.h"\n', "include/tools.h": "int f(int a);\n"},
-    "cpp": {"src/main.cpp": '#include "../inc/tools.hpp"\n', "inc/tools.hpp": "int f(int a);\n"},
-    "ruby": {"bin/main.rb": "require_relative '../lib/tools'\n", "lib/tools.rb": "def f(a)\n  1\nend\n"},
+    "c": {"src/main.c": '#include "tools.h"\nf();\n', "include/tools.h": "int f(int a);\n"},
+    "cpp": {"src/main.cpp": '#include "../inc/tools.hpp"\nf();\n', "inc/tools.hpp": "int f(int a);\n"},
+    "ruby": {"bin/main.rb": "require_relative '../lib/tools'\nf(1)\n", "lib/tools.rb": "def f(a)\n  1\nend\n"},
     "php": {"src/Main.php": "use App\\Sub\\F;\n", "src/Sub/F.php": "<?php\nclass F { function f($a) {} }\n"},
     "lua": {"main.lua": "local t = require('x.tools')\nt.f()\n", "lua/x/tools.lua": "function M.f(a) end\n"},
 }  # the first file imports the last one
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_imports_lead_to_files_by_the_rules_of_the_language(imported, tree):
+def test_imports_lead_to_files_in_every_language(imported, tree):
     [(path, text), *_, (target, _)] = tree.items()
     [(where, lines)] = imported(tree, text, path)
     assert where == target
@@ -214,6 +220,6 @@ def test_many_new_files_are_parsed_in_several_requests(index, tmp_path):
     files = {f"m{i}.py": f"def f{i}(): pass\n" + "#" * 60_000 for i in range(3)}
     workspace, text = index(files), "from m0 import f0\nfrom m1 import f1\nfrom m2 import f2\n"
     snapshot = Snapshot((tmp_path / "w/main.py").as_uri(), 0, text, "python")
-    imports = imports_of(text, "python")
+    imports = imports_of(text)
     counts = [(len(workspace.definitions(snapshot, imports, "")), workspace.is_complete) for _ in range(3)]
     assert counts == [(1, False), (2, False), (3, True)]
