@@ -25,8 +25,14 @@ _OUTCOMES = {
     "unfinished": "unfinished at the deadline",
     "cancelled": "cancelled by a newer request",
     "failed": "failed",
+    "refused": "refused by the server",
     "ineligible": "not computed",
 }
+_UNSERVED = ("cancelled", "failed", "refused", "ineligible")
+_TASK_NOTE = (
+    "Useful and accepted (at least a word): of requests whose outcome in an editor is known. The costs are those of all"
+    " these requests, divided by the number of accepted edits."
+)
 
 
 def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome] = ()) -> list[metrics.Table]:
@@ -47,6 +53,10 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
         by_trigger = metrics.grouped(outcomes, lambda outcome: outcome.trigger)
         edits = {trigger: _edit_texts(listed) for trigger, listed in by_trigger.items()}
         tables.append(metrics.measure_table("Completions in editors", edits, _USEFUL_NOTE))
+    by_request = {outcome.request: outcome for outcome in outcomes}
+    results = [_task_result(record, by_request.get(record.request)) for record in records if record.task]
+    if results:
+        tables.append(metrics.task_table(results, "accepted", _TASK_NOTE))
     facts = [
         ("requests", str(len(records))),
         ("lines that are not records", str(num_bad)),
@@ -54,17 +64,30 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
         ("last", max(record.time for record in records)),
         ("models", ", ".join(sorted({record.model for record in records if record.model}))),
         ("peak memory, MB", str(round(max(record.resident_bytes for record in records) / 1e6))),
+        ("GPUs", ", ".join(sorted({record.gpu for record in records if record.gpu})) or "–"),
+        ("GPU memory budget, MB", str(round(max(record.gpu_budget_bytes for record in records) / 1e6))),
     ]
     return [*tables, metrics.Table("Records", ("name", "value"), {"": facts})]
 
 
+def _task_result(record: AuditRecord, outcome: Outcome | None) -> metrics.TaskResult:
+    return metrics.TaskResult(
+        task=record.task,
+        language=record.language,
+        is_shown=record.outcome == "shown",
+        is_useful=None if outcome is None else outcome.verdict == Verdict.USEFUL,
+        is_right=outcome is not None and outcome.accepted != AcceptedPart.NONE,
+        model_ms=0.0 if record.is_cached else 1e3 * (record.prefill_seconds + record.generation_seconds),
+        steps=record.steps,
+    )
+
+
 def _request_texts(records: Records) -> metrics.Texts:
-    answered = [record for record in records if record.outcome not in ("cancelled", "failed", "ineligible")]
+    answered = [record for record in records if record.outcome not in _UNSERVED]
     computed = [record for record in answered if record.generation_seconds and not record.is_cached]
     num_by_outcome = Counter(record.outcome for record in records)
     num_prompt = sum(record.prompt_tokens for record in computed)
     num_reused = sum(record.reused_tokens for record in computed)
-    speeds = [record.output_tokens / record.generation_seconds for record in computed if record.output_tokens]
     shares = {name: num_by_outcome[outcome] / len(records) for outcome, name in _OUTCOMES.items()}
     return {
         "": {"requests": metrics.number(len(records))},
@@ -75,6 +98,7 @@ def _request_texts(records: Records) -> metrics.Texts:
         "Time": {
             **_times("latency", (record.total_seconds for record in answered)),
             **_times("queue", (record.queue_seconds for record in computed)),
+            **_times("prompt set-up", (record.setup_seconds for record in computed)),
             **_times("prefill", (record.prefill_seconds for record in computed)),
             **_times("generation", (record.generation_seconds for record in computed)),
         },
@@ -84,9 +108,20 @@ def _request_texts(records: Records) -> metrics.Texts:
             "output": _mean(record.output_tokens for record in computed),
             "canvas": _mean(record.canvas_tokens for record in computed),
             "steps": _mean(record.steps for record in computed),
-            "output speed": f"{metrics.number(ttfue.quantile(speeds, 0.5))} tokens/s" if speeds else "–",
+            "step limit": _mean(record.step_limit for record in computed if record.step_limit),
+        },
+        "Rate": {
+            "prompt rate": _rate("tokens/s", (record.prompt_rate for record in computed)),
+            "output rate": _rate("tokens/s", (record.output_rate for record in computed)),
+            "step rate": _rate("steps/s", (record.step_rate for record in computed)),
         },
     }
+
+
+def _rate(unit: str, rates: Iterable[float]) -> str:
+    """The median of those that are known."""
+    median = ttfue.quantile([rate for rate in rates if rate], 0.5)
+    return "–" if median is None else f"{metrics.number(median)} {unit}"
 
 
 def _times(name: str, seconds: Iterable[float]) -> dict[str, str]:

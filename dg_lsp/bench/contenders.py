@@ -11,6 +11,7 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
+from dg_lsp.context.edit_task import EditTask
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority
@@ -141,6 +142,7 @@ def attempt_for(
         decoder=decoder,
         reference=case.reference,
         language=case.language,
+        task=EditTask.at(case.snapshot, case.offset).value,
         text=text,
         latency_ms=latency_ms,
         rejection=rejection,

@@ -4,9 +4,9 @@ The metrics are the match with the reference, the time to the first useful edit 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from dg_lsp.engine.ttfue import (
     CUTS,
@@ -20,6 +20,7 @@ from dg_lsp.engine.ttfue import (
 )
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 Summary = dict[str, Any]
 """Numbers by name, see `summarize`."""
 
@@ -41,7 +42,8 @@ class Attempt:
     contender: str
     decoder: str
     reference: str
-    language: str = ""  # LSP language id; empty in runs of older versions
+    language: str = ""  # LSP language id; empty in runs of older versions, like the task
+    task: str = ""  # see `EditTask`
     text: str = ""  # empty if nothing was shown
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
@@ -114,14 +116,9 @@ def by_kind(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     return groups if len(groups) == 1 else {**groups, ALL: listed}
 
 
-def by_language(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Groups by language id, in alphabetical order."""
-    return dict(sorted(grouped(attempts, lambda attempt: attempt.language).items()))
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Lists of the items with the same key, in the order of the first item of each."""
-    groups: dict[str, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
@@ -172,54 +169,135 @@ def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Tabl
     return measure_table(caption, texts, "In brackets: the 95 % interval of a share, in percent.")
 
 
-def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
-    """One row per language: the requests, and the share of those of each kind that are exact."""
-    kinds = list(dict.fromkeys(attempt.kind for attempts in groups.values() for attempt in attempts))
-    rows = []
-    for language, attempts in groups.items():
-        summary = summarize(attempts)
-        cells = []
-        for kind in kinds:
-            exact = [attempt.is_exact for attempt in attempts if attempt.kind == kind]
-            cells.append(percent(sum(exact) / len(exact) if exact else None))
-        num = summary["num"]
-        shares = (_share(summary[key], num) for key in ("exact_match", "first_line_match", "show_rate"))
-        latency = milliseconds(summary["latency_ms"]["p50"])
-        rows.append((language, number(num), *shares, *cells, latency))
-    columns = ("language", "requests", "exact match", "first line", "shown", *(f"exact, {kind}" for kind in kinds))
-    note = "In brackets: the 95 % interval of a share, in percent."
-    return Table("By language", (*columns, "latency, median"), {"": rows}, note)
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How a test case or a live request ended, and its cost."""
+
+    task: str  # see `EditTask`
+    language: str
+    is_shown: bool
+    is_useful: bool | None  # None if what became of it is not known; then it counts as a request only
+    is_right: bool  # an exact fill of a test case, or an edit that the user accepted
+    model_ms: float | None  # None if a server does not report it
+    steps: int | None
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Self:
+        """The result of a test case."""
+        is_useful = attempt.ttfue_ms is not None
+        task = attempt.task or attempt.kind
+        is_shown = bool(attempt.text)
+        return cls(task, attempt.language, is_shown, is_useful, attempt.is_exact, attempt.model_ms, attempt.steps)
+
+
+def summarize_tasks(results: Iterable[TaskResult]) -> list[Summary]:
+    """One object for each task and language, and for each language with several tasks.
+
+    `useful` is a share of what is shown, `shown` and `right` of the requests. The costs are those of all requests,
+    divided by the number of right edits. A value that is not known is None.
+    """
+    listed = list(results)
+    groups = grouped(listed, lambda result: (result.language, result.task))
+    for language, members in grouped(listed, lambda result: result.language).items():
+        if len({result.task for result in members}) > 1:
+            groups[language, ALL] = members
+    summaries: list[Summary] = []
+    for (language, task), members in sorted(groups.items()):
+        known = [result for result in members if result.is_useful is not None]
+        num_right = sum(result.is_right for result in known)
+        summary = {
+            "language": language,
+            "task": task,
+            "num": len(members),
+            "shown": share(sum(result.is_shown for result in members), len(members)),
+            "useful": _mean([bool(result.is_useful) for result in known if result.is_shown]),
+            "right": _mean([result.is_right for result in known]),
+            "model_ms_per_right": _per([result.model_ms for result in known], num_right),
+            "steps_per_right": _per([result.steps for result in known], num_right),
+        }
+        summaries.append(rounded(summary))
+    return summaries
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _per(costs: Sequence[float | None], num: int) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) / num if num and len(known) == len(costs) else None
+
+
+def task_table(results: Iterable[TaskResult], right: str, note: str) -> Table:
+    """One row for each object of `summarize_tasks`; `right` is what the results count as right."""
+    rows = [
+        (
+            *(summary["language"] or "–", summary["task"] or "–", number(summary["num"])),
+            *(percent(summary[name]) for name in ("shown", "useful", "right")),
+            *(milliseconds(summary["model_ms_per_right"]), number(summary["steps_per_right"], 1)),
+        )
+        for summary in summarize_tasks(results)
+    ]
+    shares = ("shown", "useful, of shown", right)
+    columns = ("language", "task", "requests", *shares, f"model time per {right} edit", f"steps per {right} edit")
+    return Table("By language and task", columns, {"": rows}, note)
 
 
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
+MIN_CALIBRATED = 20
+"""Fills of a task and language from which its ranges are listed too."""
+
+
+def calibrate(attempts: Iterable[Attempt]) -> list[Summary]:
+    """One object for each range of confidence that has fills, ascending: of all, then of each task and language.
+
+    Of a calibrated model the share of right first lines equals the mean confidence. `shown`, `right_of_shown` and
+    `kept` are for this confidence as the minimum: the share of all fills that it would show, the share of these whose
+    first line is right, and the share of all right fills that it would show.
+    """
+    known = [attempt for attempt in attempts if attempt.text and attempt.confidence is not None]
+    by_task = grouped(known, lambda attempt: (attempt.language, attempt.task or attempt.kind))
+    groups = {(ALL, ALL): known}
+    if len(by_task) > 1:
+        groups |= {key: members for key, members in sorted(by_task.items()) if len(members) >= MIN_CALIBRATED}
+    return [
+        {"language": language, "task": task, **row}
+        for (language, task), members in groups.items()
+        for row in _ranges([(attempt.confidence or 0.0, attempt.is_first_line) for attempt in members])
+    ]
+
+
+def _ranges(fills: Sequence[tuple[float, bool]]) -> Iterator[Summary]:
+    num_right = sum(is_right for _, is_right in fills)
+    for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
+        inside = [(confidence, is_right) for confidence, is_right in fills if least <= confidence < end]
+        above = [is_right for confidence, is_right in fills if confidence >= least]
+        if inside:
+            row = {
+                "from": least,
+                "num": len(inside),
+                "mean_confidence": _mean([confidence for confidence, _ in inside]),
+                "right": _mean([is_right for _, is_right in inside]),
+                "shown": len(above) / len(fills),
+                "right_of_shown": _mean(above),
+                "kept": share(sum(above), num_right),
+            }
+            yield rounded(row)
 
 
 def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
-    """One row for each range of confidence that has fills, ascending; None if no fill has a confidence.
-
-    Of a calibrated model the share of right first lines equals the mean confidence. The last three columns are for this
-    confidence as the minimum: the share of all fills that it would show, the share of these whose first line is right,
-    and the share of all right fills that it would show.
-    """
-    shown = (attempt for attempt in attempts if attempt.text)
-    known = [(attempt.confidence, attempt.is_first_line) for attempt in shown if attempt.confidence is not None]
-    num_right = sum(is_right for _, is_right in known)
-    rows = []
-    for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
-        inside = [(confidence, is_right) for confidence, is_right in known if least <= confidence < end]
-        above = [is_right for confidence, is_right in known if confidence >= least]
-        if inside:
-            shares = (
-                share(sum(confidence for confidence, _ in inside), len(inside)),
-                share(sum(is_right for _, is_right in inside), len(inside)),
-                share(len(above), len(known)),
-                share(sum(above), len(above)),
-                share(sum(above), num_right),
-            )
-            rows.append((f"{least:g}", number(len(inside)), *map(percent, shares)))
+    """The rows of `calibrate`; None if no fill has a confidence."""
+    shares = ("mean_confidence", "right", "shown", "right_of_shown", "kept")
+    rows = [
+        (
+            *(row["language"], row["task"], f"{row['from']:g}", number(row["num"])),
+            *(percent(row[name]) for name in shares),
+        )
+        for row in calibrate(attempts)
+    ]
     above_columns = ("shown from here on", "right of these", "hits kept")
-    columns = ("confidence from", "fills", "mean confidence", "right", *above_columns)
+    columns = ("language", "task", "confidence from", "fills", "mean confidence", "right", *above_columns)
     note = (
         "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
         "columns show its cost."

@@ -352,7 +352,8 @@ class _Session:
         lines = LINE_END.split(text)
         snapshot = Snapshot(task.path, num_done, text + task.tail, task.language)
         kind = "line-end" if lines[-1].strip() else "whole-line"
-        case = TestCase(f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}", kind, text, task.tail, coming)
+        name = f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}"
+        case = TestCase(name, kind, text, task.tail, coming, path=task.path, language=task.language)
         request = FillRequest(snapshot, len(text), decoder=self._replay.decoder, seed=self._replay.seed)
         attempt = self._completer.answer(case, request, at_ms, stale_ms)
         rest_of_line = LINE_END.split(coming, maxsplit=1)[0].rstrip()

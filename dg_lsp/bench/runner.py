@@ -25,18 +25,22 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import (
     Attempt,
     Table,
+    TaskResult,
     by_kind,
-    by_language,
     calibration_table,
     count,
-    language_table,
     summary_table,
+    task_table,
 )
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
 
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
+)
+_TASK_NOTE = (
+    "The task is that of the cursor position. Useful: the first line is right, or the program passes its tests. The"
+    " costs are those of all requests of the row, divided by the number of exact edits."
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
@@ -242,12 +246,10 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, and by language if there were several; calibration, if there is a confidence."""
+    """Summaries by kind, and by language and task; calibration, if there is a confidence."""
     calibration = calibration_table(run.attempts)
-    languages = by_language(run.attempts)
     tables = [summary_table("By kind", by_kind(run.attempts))]
-    if len(languages) > 1:
-        tables.append(language_table(languages))
+    tables.append(task_table(map(TaskResult.of, run.attempts), "exact", _TASK_NOTE))
     if calibration:
         tables.append(calibration)
     return tables

@@ -17,7 +17,16 @@ from dg_lsp.bench.audit import audit_tables
 from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.cut import case_middles, read_sources, write_cases
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
-from dg_lsp.bench.metrics import Attempt, Table, by_language, count, grouped, summarize
+from dg_lsp.bench.metrics import (
+    Attempt,
+    Table,
+    TaskResult,
+    calibrate,
+    count,
+    grouped,
+    summarize,
+    summarize_tasks,
+)
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import (
     AcceptEvent,
@@ -292,8 +301,11 @@ def _infill_object(run: Run, length: LengthHint) -> dict[str, Any]:
     """Keys in the documented order."""
     summary = summarize(run.attempts)
     tree = {key: summary[key] for key in _INFILL_KEYS}
-    languages = {name: _language_shares(attempts) for name, attempts in by_language(run.attempts).items()}
-    return tree | {"model": run.header.model, "length_knowledge": length, "languages": languages}
+    by_language = grouped(run.attempts, lambda attempt: attempt.language)
+    languages = {name: _language_shares(attempts) for name, attempts in sorted(by_language.items())}
+    facts = {"model": run.header.model, "length_knowledge": length, "languages": languages}
+    tasks = summarize_tasks(map(TaskResult.of, run.attempts))
+    return tree | facts | {"tasks": tasks, "calibration": calibrate(run.attempts)}
 
 
 def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:

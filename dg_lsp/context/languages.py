@@ -42,6 +42,7 @@ class Language:
     comment_start: str = ""  # pattern of the mark of a line comment where it is none everywhere
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
+    is_structured: bool = False  # data or markup instead of statements
     has_tags: bool = False  # it consists of tags between < and >
     template: str = ""  # grammar of code in HTML, where `grammar` is that of the code alone
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block

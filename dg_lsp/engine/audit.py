@@ -15,8 +15,12 @@ from typing import Any, Self
 import cattrs
 from filelock import FileLock, Timeout
 
-from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.request import EngineRequest, FillResult, RewriteResult
+from dg_lsp.context.edit_task import EditTask
+from dg_lsp.context.languages import language_of
+from dg_lsp.diffusion.denoiser import Footprint
+from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, RewriteRequest, RewriteResult
 from dg_lsp.engine.ttfue import EVENT, Outcome, rounded
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
@@ -27,15 +31,21 @@ MAX_BYTES = 20_000_000  # size at which a log is renamed to `.1`, in place of an
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One request and its cost. Times in seconds, speeds in tokens per second; 0 where nothing was computed."""
+    """One request and its cost. Times in seconds, rates per second; 0 where nothing was computed.
+
+    A rate over less than a millisecond is 0 too: a short prompt is decoded in the first pass of the generation.
+    """
 
     time: str  # of arrival, UTC, ISO 8601
     request: str  # an id
     endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
     outcome: str
-    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, or
-    `ineligible` (not computed, for example because the file is excluded; only requests by the user are recorded)."""
-    reason: str = ""  # why nothing was shown, or the class of the error
+    """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, `refused`
+    (by the HTTP server), or `ineligible` (not computed, for example because the file is excluded; only requests by the
+    user are recorded)."""
+    reason: str = ""  # why nothing was shown, the class of the error, or the status of a refusal
+    task: str = ""  # see `EditTask`; empty for a conversation, like the language
+    language: str = ""  # LSP language id, `plaintext` if it is not in our table
     model: str = ""
     decoder: str = ""
     is_cached: bool = False  # the rest of an earlier fill, without a new model call
@@ -44,11 +54,18 @@ class AuditRecord:
     output_tokens: int = 0
     canvas_tokens: int = 0  # of all canvases that were denoised
     steps: int = 0
+    step_limit: int = 0  # most passes over a canvas, or most tokens where there is none; 0 if unknown
     queue_seconds: float = 0.0  # before the model started on it; of a cancelled request its whole time
+    setup_seconds: float = 0.0  # building the prompt
     prefill_seconds: float = 0.0  # building the prompt and decoding what the cache lacked of it
     generation_seconds: float = 0.0
     total_seconds: float = 0.0  # from arrival to answer
+    prompt_rate: float = 0.0  # tokens that were decoded of the prompt, per second without building it
+    output_rate: float = 0.0  # tokens per second of generation
+    step_rate: float = 0.0  # forward passes per second of generation
     resident_bytes: int = 0  # memory of this process at the time of the answer
+    gpu: str = ""  # names of the GPUs that the model runs on
+    gpu_budget_bytes: int = 0  # GPU memory that was estimated for the model and its cache
 
 
 Record = AuditRecord | Outcome
@@ -91,17 +108,17 @@ class AuditLog:
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
+    def finished(
+        self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, engine: Engine | None
+    ) -> None:
         """See `SchedulerListener`. Records the request."""
-        arrival = datetime.now(UTC) - timedelta(seconds=seconds)
-        record = AuditRecord(
-            arrival.isoformat(timespec="milliseconds"),
-            request.id or uuid.uuid4().hex,
-            request.endpoint,
-            "cancelled",
+        footprint = Footprint() if engine is None else engine.footprint
+        record = replace(
+            _record(request, "cancelled", seconds),
             queue_seconds=seconds,
-            total_seconds=seconds,
             resident_bytes=resident_bytes() or 0,
+            gpu=", ".join(device.name for device in footprint.devices),
+            gpu_budget_bytes=footprint.gpu_estimate if footprint.devices else 0,
         )
         if not outcome.cancelled():
             error = outcome.exception()
@@ -111,11 +128,9 @@ class AuditLog:
                 record = replace(record, outcome="failed", reason=type(error).__name__, queue_seconds=0.0)
         self.write(record)
 
-    def ineligible(self, endpoint: str, eligibility: Eligibility) -> None:
-        """Records a request of the user that no model may or can serve."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        request = uuid.uuid4().hex
-        self.write(AuditRecord(time, request, endpoint, outcome="ineligible", reason=str(eligibility.cause)))
+    def write_unserved(self, request: EngineRequest[Any], outcome: str, reason: str) -> None:
+        """Records a request that no model served."""
+        self.write(replace(_record(request, outcome), reason=reason))
 
     def write(self, record: Record) -> None:
         """Appends a line."""
@@ -177,7 +192,34 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     return records, outcomes, num_bad
 
 
-def _answered(record: AuditRecord, result: FillResult | RewriteResult) -> AuditRecord:
+def _record(request: EngineRequest[Any], outcome: str, seconds: float = 0.0) -> AuditRecord:
+    """What is known of a request that has ended so many seconds after its arrival."""
+    task, language = _task_of(request)
+    return AuditRecord(
+        (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
+        request.id or uuid.uuid4().hex,
+        request.endpoint,
+        outcome,
+        task=task,
+        language=language,
+        total_seconds=seconds,
+    )
+
+
+def _task_of(request: EngineRequest[Any]) -> tuple[str, str]:
+    match request:
+        case FillRequest():
+            task = EditTask.at(request.snapshot, request.offset)
+        case RewriteRequest():
+            task = EditTask.INSTRUCTION if request.instruction.strip() else EditTask.REWRITE
+        case NextEditRequest():
+            task = EditTask.NEXT_EDIT
+        case _:
+            return "", ""
+    return task.value, language_of(request.snapshot.language).id
+
+
+def _answered(record: AuditRecord, result: FillResult | RewriteResult | NextEditResult) -> AuditRecord:
     reason = result.reason
     record = replace(
         record,
@@ -186,12 +228,16 @@ def _answered(record: AuditRecord, result: FillResult | RewriteResult) -> AuditR
         model=result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
         decoder="rewrite",
         steps=result.steps,
+        step_limit=0 if isinstance(result, NextEditResult) else result.step_limit,
         queue_seconds=max(0.0, record.total_seconds - result.timings.total / 1e3),
+        setup_seconds=result.timings.setup / 1e3,
         prefill_seconds=result.timings.prefill / 1e3,
         generation_seconds=result.timings.denoise / 1e3,
+        step_rate=_rate(result.steps, result.timings.denoise),
     )
     if not isinstance(result, FillResult):
         return record
+    num_decoded = result.prompt_tokens - result.cached_tokens
     return replace(
         record,
         decoder=result.decoder.value,
@@ -200,5 +246,11 @@ def _answered(record: AuditRecord, result: FillResult | RewriteResult) -> AuditR
         reused_tokens=result.cached_tokens,
         output_tokens=result.output_tokens,
         canvas_tokens=result.canvas_tokens,
+        prompt_rate=_rate(num_decoded, result.timings.prefill - result.timings.setup),
+        output_rate=_rate(result.output_tokens, result.timings.denoise),
         queue_seconds=0.0 if result.is_cached else record.queue_seconds,
     )
+
+
+def _rate(num: int, ms: float) -> float:
+    return 1e3 * num / ms if ms >= 1 else 0.0

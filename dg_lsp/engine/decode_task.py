@@ -432,6 +432,7 @@ class DecodeTask:
             num_blocks=costs.num_blocks,
             canvas_tokens=costs.canvas_tokens,
             slot_tokens=len(self.denoiser.held),
+            step_limit=self.sampling.max_denoising_steps if self.limits.canvas_length else self.limits.max_tokens,
         )
 
 

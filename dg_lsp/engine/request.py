@@ -37,6 +37,7 @@ class Timings:
     total: float = 0.0
     """From the engine's start on the request to its result, without the time in which the caller held a step."""
     predict: float = 0.0  # inside the backend's forward passes; the rest of `denoise` is the engine's own overhead
+    setup: float = 0.0  # building the prompt: the part of `prefill` before the model works
 
 
 NO_TIME = Timings()
@@ -79,6 +80,7 @@ class FillResult:
     num_blocks: int = 0  # canvases that were denoised, those that share a pass included
     canvas_tokens: int = 0  # tokens of these canvases
     slot_tokens: int = 0  # that the slot of the KV cache holds afterwards
+    step_limit: int = 0  # most passes over a canvas, or most tokens where there is none
 
     @classmethod
     def unfinished(cls) -> "FillResult":
@@ -158,6 +160,7 @@ class RewriteResult(Replacement):
     timings: Timings
     follows_instructions: bool = True  # False where the model saw the instruction as a comment at most
     gaps: tuple[Replacement, ...] = ()  # the gaps of the range, if only they were filled
+    step_limit: int = 0  # most passes over a canvas; 0 where there is none
 
     @property
     def reason(self) -> Reason | None:

@@ -105,6 +105,7 @@ class Rewrite(RangeTask):
             steps=self._costs.num_passes,
             timings=self._costs.timings(),
             follows_instructions=has_template(self._model.spec),
+            step_limit=self._model.spec.sampling.max_denoising_steps if self._model.spec.sampling else 0,
         )
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, Verdict]:

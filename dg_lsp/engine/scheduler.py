@@ -43,8 +43,10 @@ LONGEST_WAIT = 0.1
 class SchedulerListener(Protocol):
     """Receives the events of the requests of one client, on any thread; it must be quick and raise nothing."""
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
-        """A request has ended so many seconds after its arrival."""
+    def finished(
+        self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, engine: Engine | None
+    ) -> None:
+        """A request has ended so many seconds after its arrival; no engine while the model is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ class Scheduler:
         """
         job = Job(request, settings or self._settings, on_frame)
         for listener in self.listeners if listeners is None else listeners:
-            job.future.add_done_callback(partial(_report, listener, job))
+            job.future.add_done_callback(partial(self._report, listener, job))
         if isinstance(request, FillRequest) and job.settings.type_through:
             cached = self._cache.find(request, request.min_confidence(job.settings))
             if cached is not None:
@@ -452,6 +454,9 @@ class Scheduler:
             speculative=seconds if job.is_speculative else 0.0,
         )
 
+    def _report(self, listener: SchedulerListener, job: Job, outcome: Future[Any]) -> None:
+        listener.finished(job.request, outcome, time.monotonic() - job.arrival, self._engine)
+
     def _settle_at_deadline(self, job: Job) -> None:
         """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
 
@@ -484,7 +489,3 @@ def _settle(future: Future[Any], outcome: Any) -> None:
 def ready_engine(ready: Future[Engine]) -> Engine | None:
     """The engine of `Scheduler.ready`; None while it is opened, and if it cannot be opened."""
     return ready.result() if ready.done() and ready.exception() is None else None
-
-
-def _report(listener: SchedulerListener, job: Job, outcome: Future[Any]) -> None:
-    listener.finished(job.request, outcome, time.monotonic() - job.arrival)

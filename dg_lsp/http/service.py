@@ -106,9 +106,11 @@ class Metrics:
         self._steps = counter("dg_lsp_steps", "Forward passes of results.")
         self._stages = counter("dg_lsp_stage_seconds", "Time of results by stage.", ("stage",))
 
-    def finished(self, request: EngineRequest[Any], outcome: Future[Any], seconds: float) -> None:
+    def finished(
+        self, request: EngineRequest[Any], outcome: Future[Any], seconds: float, engine: Engine | None
+    ) -> None:
         """See `SchedulerListener`. Adds the result, if there is one."""
-        del request, seconds
+        del request, seconds, engine
         if outcome.cancelled() or outcome.exception() or outcome.result().is_unfinished:
             return
         result = outcome.result()
@@ -149,7 +151,8 @@ class Service:
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
         self.models = ResidentModels.open(open_scheduler, attrs.evolve(settings, completion=completion))
-        self.models.listen(self.metrics, AuditLog.of(settings.privacy, report))
+        self._audit_log = AuditLog.of(settings.privacy, report)
+        self.models.listen(self.metrics, self._audit_log)
         self._numbers = itertools.count(1)
         self._active: Counter[Hashable] = Counter()  # requests by client
         self._is_closed = False
@@ -249,23 +252,30 @@ class Service:
         self, request: EngineRequest[Result], http: Request, on_frame: OnFrame | None = None
     ) -> asyncio.Future[Result]:
         scheduler = self.models.scheduler_for(request)
-        spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
+        request = replace(request, client=http.state.client, endpoint=http.url.path)
+        try:
+            spec = self.engine_of(scheduler).spec  # no request waits for a model that is not open
+            self._check_room(request.client)
+        except ApiError as error:
+            if self._audit_log is not None:
+                self._audit_log.write_unserved(request, "refused", str(error.status_code))
+            raise
         http.state.headers = language_header(spec)
         if isinstance(request, FillRequest) and request.snapshot.language != PLAIN_TEXT:
             warning = spec.language_problem(request.snapshot.language)
             if warning not in ("", self._warning):
                 self._warning = warning
                 self._report(f"warning: {warning}")
-        client = http.state.client
+        outcome = asyncio.wrap_future(scheduler.submit(request, on_frame))
+        self._active[request.client] += 1
+        outcome.add_done_callback(partial(self._end, request.client))
+        return outcome
+
+    def _check_room(self, client: Hashable) -> None:
         if self.num_active >= self._rules.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if self._active[client] >= (most := self._rules.max_per_client):
             raise ApiError(429, f"this client has {most} open requests; try again later")
-        future = scheduler.submit(replace(request, client=client, endpoint=http.url.path), on_frame)
-        outcome = asyncio.wrap_future(future)
-        self._active[client] += 1
-        outcome.add_done_callback(partial(self._end, client))
-        return outcome
 
     def _end(self, client: Hashable, _outcome: asyncio.Future[Any]) -> None:
         self._active -= Counter((client,))  # without clients that have no request

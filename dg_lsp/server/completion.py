@@ -41,7 +41,7 @@ async def inline_completion(server: Server, params: types.InlineCompletionParams
     eligibility = _eligibility(server, position, is_requested=is_requested)
     if not eligibility.is_served:
         if is_requested:
-            server.report_ineligible(eligibility)
+            server.report_ineligible(eligibility, position.snapshot, position.offset)
         return types.InlineCompletionList([])
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
     request = _request(server, position, is_invoked=is_invoked, is_requested=is_requested, request_id=followed.id)

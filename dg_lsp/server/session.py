@@ -348,11 +348,12 @@ class Server(LanguageServer):
             return eligibility
         return eligibility.while_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
 
-    def report_ineligible(self, eligibility: Eligibility) -> None:
+    def report_ineligible(self, eligibility: Eligibility, snapshot: Snapshot, offset: int) -> None:
         """Shows why a completion that the user requested is not computed, and records that in the audit log."""
         self.status.explain(eligibility.sentence)
         if self._audit_log is not None:
-            self._audit_log.ineligible(types.TEXT_DOCUMENT_INLINE_COMPLETION, eligibility)
+            request = FillRequest(snapshot, offset, endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION)
+            self._audit_log.write_unserved(request, "ineligible", str(eligibility.cause))
 
     def engine(self, *, of_rewrites: bool = False) -> Engine | None:
         """The engine of completions, or of rewrites by an instruction; None while it loads and if loading failed."""

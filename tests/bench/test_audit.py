@@ -15,12 +15,19 @@ SHOWN = AuditRecord(
     "/infill",
     "shown",
     model="dg-mini",
+    task="line-end",
+    language="python",
     prompt_tokens=100,
     reused_tokens=90,
     output_tokens=10,
     canvas_tokens=32,
     steps=4,
+    step_limit=48,
+    setup_seconds=0.001,
     generation_seconds=0.04,
+    output_rate=250.0,
+    gpu="a card",
+    gpu_budget_bytes=5_000_000,
     total_seconds=0.05,
 )
 
@@ -32,16 +39,40 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
         replace(SHOWN, outcome="failed", total_seconds=0.0, generation_seconds=0.0),
         *[replace(SHOWN, is_cached=True, total_seconds=0.002, generation_seconds=0.0)] * 3,
         replace(SHOWN, outcome="failed", endpoint="/v1/completions", reason="RemoteError"),
+        replace(SHOWN, outcome="refused", endpoint="/v1/completions", reason="503"),
     ]
-    measures, reasons, log = audit_tables(records, num_bad=2)
+    measures, reasons, _, log = audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
     numbers = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for rows in measures.groups.values() for row in rows}
     want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
     want |= {"latency": "50 ms", "latency, 95th percentile": "50 ms", "generation": "40 ms", "prompt": "100.0"}
-    want |= {"prompt from the cache": "90.0 %", "output speed": "250 tokens/s"}
+    want |= {"prompt from the cache": "90.0 %", "prompt set-up": "1.0 ms", "step limit": "48.0"}
+    want["output rate"] = "250 tokens/s"
     assert {name: numbers[name] for name in want} == want
-    assert list(reasons.groups[""]) == [("empty", "1", "–"), ("RemoteError", "–", "1")]
-    assert ("lines that are not records", "2") in log.groups[""]
+    refused = {row[0]: row[2] for rows in measures.groups.values() for row in rows}["refused by the server"]
+    assert refused.replace("\N{NO-BREAK SPACE}", " ") == "50.0 %"
+    assert list(reasons.groups[""]) == [("empty", "1", "–"), ("RemoteError", "–", "1"), ("503", "–", "1")]
+    assert {("lines that are not records", "2"), ("GPUs", "a card"), ("GPU memory budget, MB", "5")} <= {
+        *log.groups[""]
+    }
+
+
+def test_records_and_outcomes_are_counted_by_language_and_task():
+    kinds = [("a", "line-end", "python"), ("b", "line-end", "python"), ("c", "line-end", "go"), ("d", "test", "go")]
+    records = [replace(SHOWN, request=name, task=task, language=language) for name, task, language in kinds]
+    outcomes = [
+        replace(USEFUL, request="a", accepted="whole"),
+        replace(USEFUL, request="b", verdict="wrong"),
+        replace(USEFUL, request="d", verdict="wrong"),
+    ]
+    *_, tasks, _ = audit_tables([*records, replace(SHOWN, task="", request="e")], outcomes=outcomes)
+    rows = [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in tasks.groups[""]]
+    assert rows == [
+        ["go", "all", "2", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
+        ["go", "line-end", "1", "100.0 %", "–", "–", "–", "–"],
+        ["go", "test", "1", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
+        ["python", "line-end", "2", "100.0 %", "50.0 %", "50.0 %", "80 ms", "8.0"],
+    ]
 
 
 USEFUL = Outcome(

@@ -4,11 +4,14 @@ import pytest
 
 from dg_lsp.bench.metrics import (
     Attempt,
+    TaskResult,
+    calibrate,
     calibration_table,
     count,
     milliseconds,
     percent,
     summarize,
+    summarize_tasks,
     summary_table,
     wilson_interval,
 )
@@ -140,8 +143,38 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
     table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
     assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.groups[""]] == [
-        ["0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
-        ["0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
-        ["0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
+        ["all", "all", "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
+        ["all", "all", "0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
+        ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
     assert calibration_table(unknown) is None
+
+
+def test_calibration_lists_each_language_and_task_with_enough_fills():
+    python = [attempt((10.0, "x"), confidence=0.4, language="python", task="line-end")] * 20
+    go = [attempt((10.0, "y"), confidence=0.4, language="go", task="line-end")] * 19
+    rows = [(row["language"], row["task"], row["num"], row["right"]) for row in calibrate([*python, *go])]
+    assert rows == [("all", "all", 39, 0.5128), ("python", "line-end", 20, 1.0)]
+
+
+def test_tasks_have_shares_and_costs_for_each_right_edit():
+    attempts = [
+        attempt((10.0, "x"), task="line-end", language="go"),
+        attempt((10.0, "x\ny"), task="line-end", language="go"),
+        attempt((10.0, "y"), task="line-end", language="go"),
+        attempt(task="line-end", language="go"),
+        attempt((10.0, "x"), task="test", language="go", model_ms=None, steps=None),
+    ]
+    total, lines, tests = summarize_tasks(map(TaskResult.of, attempts))
+    assert (total["task"], total["num"], total["right"], total["model_ms_per_right"]) == ("all", 5, 0.4, None)
+    assert lines == {
+        "language": "go",
+        "task": "line-end",
+        "num": 4,
+        "shown": 0.75,
+        "useful": 0.6667,
+        "right": 0.25,
+        "model_ms_per_right": 200.0,
+        "steps_per_right": 8.0,
+    }
+    assert (tests["task"], tests["right"], tests["steps_per_right"]) == ("test", 1.0, None)

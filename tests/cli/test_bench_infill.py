@@ -49,7 +49,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model):
     tree = outcome.json
     assert list(tree) == [
         *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
-        *("steps_mean", "tokens_per_forward", "model", "length_knowledge", "languages"),
+        *("steps_mean", "tokens_per_forward", "model", "length_knowledge", "languages", "tasks", "calibration"),
     ]
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
@@ -65,17 +65,17 @@ def test_a_terminal_gets_tables_and_assumptions(dg_lsp, data, model):
     assert "| exact match | 100.0 %" in out
 
 
-def test_several_languages_are_reported_one_by_one(dg_lsp, data, model):
+def test_languages_and_tasks_are_reported_one_by_one(dg_lsp, data, model):
     rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
     rows[0]["language"], rows[1]["path"] = "go", "src/main.go"
     Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = dg_lsp("bench", "infill", "mixed.jsonl", "--json").json["languages"]
-    assert {language: counts["num"] for language, counts in tree.items()} == {"go": 2, "python": 3}
-    assert tree["go"]["exact_match_by_kind"] == {"line-end": 1.0, "whole-line": 1.0}
+    tree = dg_lsp("bench", "infill", "mixed.jsonl", "--json").json
+    assert {language: counts["num"] for language, counts in tree["languages"].items()} == {"go": 2, "python": 3}
+    assert tree["languages"]["go"]["exact_match_by_kind"] == {"line-end": 1.0, "whole-line": 1.0}
+    assert {(row["language"], row["task"]) for row in tree["tasks"]} >= {("go", "all"), ("go", "line-end")}
     out = dg_lsp("bench", "infill", "mixed.jsonl").out.replace("\N{NO-BREAK SPACE}", " ")
-    assert "By language:" in out
-    assert "| go | 2 | 100.0 % (34–100) |" in out
-    assert "By language:" not in dg_lsp("bench", "infill", data).out
+    assert "By language and task:" in out
+    assert "| go | all | 2 | 100.0 % | 100.0 % | 100.0 % |" in out
 
 
 def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bwrap):

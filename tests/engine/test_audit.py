@@ -6,13 +6,17 @@ import multiprocessing
 import stat
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.edit_task import EditTask
+from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 from dg_lsp.engine import audit
 from dg_lsp.engine.audit import AuditLog, AuditRecord, line_of, parse_line, read_log
-from dg_lsp.engine.request import ChatRequest, FillResult, Timings
+from dg_lsp.engine.request import ChatRequest, FillRequest, FillResult, RewriteRequest, Timings
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 from dg_lsp.settings import PrivacySettings
@@ -34,7 +38,11 @@ def test_line_that_is_no_record_is_refused(line):
         parse_line(line)
 
 
-def recorded(tmp_path, outcome=None, error=None, cancels=False):
+CHAT = ChatRequest((), "", endpoint="/infill", max_tokens=32)
+ON_GPU = Footprint(devices=(DeviceMemory("a card", 1, 2),), gpu_estimate=5_000)
+
+
+def recorded(tmp_path, outcome=None, error=None, cancels=False, request=CHAT, engine=None):
     path = tmp_path / "audit.jsonl"
     future = Future()
     if cancels:
@@ -43,8 +51,7 @@ def recorded(tmp_path, outcome=None, error=None, cancels=False):
         future.set_exception(error)
     else:
         future.set_result(outcome)
-    request = ChatRequest((), "", endpoint="/infill", max_tokens=32)
-    AuditLog.of(PrivacySettings(audit_log=str(path))).finished(request, future, 0.6)
+    AuditLog.of(PrivacySettings(audit_log=str(path))).finished(request, future, 0.6, engine)
     [record], _, num_bad = read_log(path)
     assert num_bad == 0
     assert record.endpoint == "/infill"
@@ -53,18 +60,52 @@ def recorded(tmp_path, outcome=None, error=None, cancels=False):
 
 def result(candidates, *reasons):
     rejections = tuple(Rejection(reason) for reason in reasons)
-    timings = Timings(1.0, 500.0, 1.0, 502.0, 400.0)
-    return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, canvas_tokens=32)
+    timings = Timings(5.0, 500.0, 1.0, 506.0, 400.0, setup=1.0)
+    decoder = DecoderName.DIFFUSION
+    return FillResult(
+        "m", candidates, rejections, 16, 4, 20, 100, 90, timings, decoder, canvas_tokens=32, step_limit=48
+    )
 
 
 def test_fill_leaves_its_numbers_and_no_text(tmp_path):
     record = recorded(tmp_path, result((Candidate("sesame", -0.1),)))
     assert (record.outcome, record.reason) == ("shown", "")
-    assert (record.model, record.decoder, record.steps) == ("m", "diffusion", 4)
+    assert (record.model, record.decoder, record.steps, record.step_limit) == ("m", "diffusion", 4, 48)
     assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
-    assert (record.prefill_seconds, record.generation_seconds) == (0.001, 0.5)
+    assert (record.setup_seconds, record.prefill_seconds, record.generation_seconds) == (0.001, 0.005, 0.5)
+    assert (record.prompt_rate, record.output_rate, record.step_rate) == (2500.0, 40.0, 8.0)
+    assert (record.gpu, record.gpu_budget_bytes, record.task, record.language) == ("", 0, "", "")
     assert record.resident_bytes > 0
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_a_record_names_the_gpu_and_its_budget(tmp_path):
+    record = recorded(tmp_path, result(()), engine=SimpleNamespace(footprint=ON_GPU))
+    assert (record.gpu, record.gpu_budget_bytes) == ("a card", 5_000)
+
+
+CODE = Snapshot("file:///secret/tests/a.py", 1, "x = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "task", "language"),
+    [
+        pytest.param(FillRequest(CODE, 4), EditTask.TEST, "python", id="fill"),
+        pytest.param(RewriteRequest(CODE, 0, 5, "double it"), EditTask.INSTRUCTION, "python", id="instruction"),
+        pytest.param(RewriteRequest(CODE, 0, 5), EditTask.REWRITE, "python", id="rewrite"),
+        pytest.param(
+            FillRequest(dataclasses.replace(CODE, uri="file:///a.x", language="any words"), 4),
+            EditTask.LINE_END,
+            "plaintext",
+            id="a language that only the client knows",
+        ),
+    ],
+)
+def test_a_record_has_the_task_and_the_language_and_no_path(tmp_path, request_, task, language):
+    record = recorded(tmp_path, cancels=True, request=dataclasses.replace(request_, endpoint="/infill"))
+    assert (record.task, record.language) == (task, language)
+    text = (tmp_path / "audit.jsonl").read_text()
+    assert not any(word in text for word in ("secret", "double", "any words"))
 
 
 @pytest.mark.parametrize("path", ["/home/ann/secret/model.gguf", "C:\\ann\\model.gguf"])

@@ -5,6 +5,7 @@ from http_server import GAP, OPERATOR, UNHURRIED, metric, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.audit import parse_line
+from dg_lsp.http.auth import AccessRules
 
 
 def records(path, num):
@@ -23,6 +24,17 @@ def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):
     assert min(first.prompt_tokens, first.output_tokens, first.steps, first.total_seconds) > 0
     for text in ("sesame", "4711", 'total"'):
         assert text not in path.read_text().replace('"total_seconds"', "")
+
+
+def test_refused_requests_are_logged_with_their_status(start, gated, occupy, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    denoiser = gated("total")
+    client = start(denoiser, rules=AccessRules(max_queued=1), privacy={"audit_log": str(path)})
+    with occupy(denoiser, client):
+        assert client.post("/infill", {**GAP, "language": "go"}).status == 503
+        [record] = records(path, 1)
+    assert (record.endpoint, record.outcome, record.reason) == ("/infill", "refused", "503")
+    assert (record.task, record.language, record.steps) == ("line-end", "go", 0)
 
 
 @pytest.mark.parametrize("num_texts", [1, 2], ids=["typed", "requested"])

@@ -177,6 +177,7 @@ class RequestCosts:
             postprocess=1e3 * self.postprocess,
             total=1e3 * total,
             predict=1e3 * self.predict,
+            setup=1e3 * self.prompt,
         )
 
 

@@ -1,0 +1,72 @@
+"""What kind of edit a request is about, so that benchmarks and live records count results by the same tasks."""
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from dg_lsp.context.document import Cursor, Snapshot, indentation_of
+from dg_lsp.context.languages import Language, language_of
+from dg_lsp.context.syntax_tree import Inside, inside
+from dg_lsp.context.window import shown_path
+
+_TEST_FILE = re.compile(
+    r"(?:^|/)(?:tests?|specs?|__tests__)/|(?:^|/)(?:test_[^/]+|conftest\.py)$|[._-](?:test|tests|spec)\.\w+$"
+    r"|[a-z0-9](?:Tests?|Spec)\.\w+$"
+)
+"""Names of test files in the last parts of a path, by the conventions of pytest, Jest, Go, Ruby and JUnit."""
+_UNFINISHED = ("(", "[", "{", ",", "=", "+", "%")
+"""Ends of code that a string continues, so that the string is a value and no docstring."""
+_BRACKETS = ("(", "[", "{")
+
+
+class EditTask(StrEnum):
+    """What a request is for. Where several apply to a place, the one that is listed last counts."""
+
+    LINE_END = "line-end"  # the rest of a line with text
+    WHOLE_LINE = "whole-line"  # a blank line
+    BLOCK = "block"  # a blank line below one that opens a block, which has no line yet
+    TEST = "test"  # any place in a test file
+    DOCSTRING = "docstring"  # in a comment or a docstring
+    STRUCTURED_TEXT = "structured-text"  # any place in a file of data or markup
+    REWRITE = "rewrite"  # of a selection or of gaps, without an instruction
+    INSTRUCTION = "instruction"  # a rewrite that follows an instruction
+    NEXT_EDIT = "next-edit"
+
+    @classmethod
+    def at(cls, snapshot: Snapshot, offset: int) -> Self:
+        """The task of a completion at a code-point offset.
+
+        The text is parsed only where a comment or a docstring is likely. None is recognised without a grammar.
+        """
+        language = language_of(snapshot.language)
+        cursor = Cursor.at(snapshot.text, offset)
+        if language.is_structured:
+            return cls.STRUCTURED_TEXT
+        if _is_documentation(snapshot.text, offset, cursor, language):
+            return cls.DOCSTRING
+        if _TEST_FILE.search(shown_path(snapshot.file_uri)):
+            return cls.TEST
+        if not cursor.is_blank_line:
+            return cls.LINE_END
+        return cls.BLOCK if _is_empty_block(cursor, language) else cls.WHOLE_LINE
+
+
+def _is_documentation(text: str, offset: int, cursor: Cursor, language: Language) -> bool:
+    is_in_comment = bool(language.comment) and language.comment in cursor.line_prefix
+    if language.block_comment:
+        opener, closer = language.block_comment
+        is_in_comment |= text.rfind(opener, 0, offset) > text.rfind(closer, 0, offset)
+    open_quotes = (quote for quote in language.multiline if len(quote) > 1 and text.count(quote, 0, offset) % 2)
+    quote = next(open_quotes, "")
+    kind = inside(text, offset, language.id) if is_in_comment or quote else None
+    if kind is not Inside.STRING or not quote:
+        return kind is Inside.COMMENT
+    above, _, before = text[: text.rfind(quote, 0, offset)].rpartition("\n")
+    return not before.strip(" \trRuUfF") and not above.rstrip().endswith(_UNFINISHED)
+
+
+def _is_empty_block(cursor: Cursor, language: Language) -> bool:
+    above = next((line for line in reversed(cursor.above) if line.strip()), "")
+    below = next((line for line in cursor.below if line.strip()), "")
+    openers = (*_BRACKETS, language.indents) if language.indents else _BRACKETS
+    return above.rstrip().endswith(openers) and len(indentation_of(below)) <= len(indentation_of(above))
