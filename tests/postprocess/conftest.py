@@ -1,4 +1,9 @@
-"""The judgement of a fill at a marked position."""
+"""The judgement of a fill at a marked position, and positions from the files in `cases`."""
+
+from pathlib import Path
+
+import pytest
+from cases import read_cases
 
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.postprocess.validate import judge
@@ -17,3 +22,11 @@ def judged(marked, fill, language="python", *, max_lines=None, check_syntax=True
         check_syntax=check_syntax,
         must_parse=must_parse,
     )
+
+
+def cases(name, *parts):
+    """Parameters from a file in `cases`: the language, the marked text, and these parts; a missing part is None."""
+    return [
+        pytest.param(title.partition(":")[0], marked, *map(texts.get, parts), id=title)
+        for title, marked, texts in read_cases(Path(__file__).with_name("cases") / f"{name}.txt")
+    ]
