@@ -6,7 +6,6 @@ excluded folder can be included again.
 
 import functools
 import re
-import string
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -17,19 +16,20 @@ MAX_FOLDERS = 256
 """A path of more folders is excluded where a pattern that starts with `!` may include it: the time is quadratic."""
 _SLASH = r"/(?!\Z)"  # between two names, not the one that ends a folder's path
 _SPECIAL = re.compile(r"[*?\[\\]")
+_CLASS = re.compile(r"\[:(\w*):\]")
 _CLASSES = {
-    "alnum": string.ascii_letters + string.digits,
-    "alpha": string.ascii_letters,
-    "blank": " \t",
-    "cntrl": "".join(map(chr, (*range(32), 127))),
-    "digit": string.digits,
-    "graph": string.ascii_letters + string.digits + string.punctuation,
-    "lower": string.ascii_lowercase,
-    "print": string.ascii_letters + string.digits + string.punctuation + " ",
-    "punct": string.punctuation,
-    "space": " \t\n\r",
-    "upper": string.ascii_uppercase,
-    "xdigit": string.hexdigits,
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": " \\t",
+    "cntrl": "\\x01-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": " \\t\\n\\r",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
 }
 """Characters of `[[:alnum:]]` and so on: ASCII only."""
 
@@ -125,12 +125,13 @@ def _compiled(line: str) -> Pattern | None:
     special = _SPECIAL.search(text)
     try:
         runs = _runs(text, special.start() if special is not None and is_anchored else -1)
-    except (LookupError, ValueError):  # a backslash at the end, a bracket that is not closed or has no characters
+    except LookupError:  # a backslash at the end, a bracket that is not closed, an unknown class
         return None
     if not text:
         return None
+    flags = re.DOTALL | re.IGNORECASE | re.ASCII if IGNORES_CASE else re.DOTALL
     body = _joined(runs if is_anchored else [[""], *runs])
-    return Pattern(re.compile(body + ("/(.*)" if is_folder else "(?:/(.*))?"), re.DOTALL), is_negative)
+    return Pattern(re.compile(body + ("/(.*)" if is_folder else "(?:/(.*))?"), flags), is_negative)
 
 
 def _runs(text: str, first_special: int) -> list[list[str]]:
@@ -167,36 +168,26 @@ def _runs(text: str, first_special: int) -> list[list[str]]:
 
 
 def _bracket(text: str, at: int) -> tuple[str, int]:
-    """The class of a bracket that opens before `at`, and the place after it. Raises LookupError or ValueError."""
+    """The class of a bracket that opens before `at`, and the place after it. Raises LookupError for an invalid one."""
     is_negated = text[at] in "!^"
     first = at = at + is_negated
-    members = set[str]()
-    before = ""
+    members = ""
+    before = ""  # the character that a range may begin with
     while text[at] != "]" or at == first:
+        if (name := _CLASS.match(text, at)) is not None:
+            members += _CLASSES[name[1]]
+            at = name.end()
+            before = ""
+            continue
+        is_range = text[at] == "-" and before != "" and text[at + 1 : at + 2] != "]"
+        at += is_range
+        at += text[at] == "\\"
         char = text[at]
-        end = text.find("]", at + 2)
-        if char == "\\":
-            at += 1
-            char = text[at]
-            members.add(char)
-        elif char == "-" and before and text[at + 1 : at + 2] != "]":
-            at += 1 + (text[at + 1] == "\\")
-            members.update(map(chr, range(ord(before), ord(text[at]) + 1)))
-            char = ""
-        elif text.startswith("[:", at) and end > at + 2 and text[end - 1] == ":":
-            members.update(_CLASSES[text[at + 2 : end - 1]])
-            at = end
-            char = ""
-        else:
-            members.add(char)
-        before = char
+        if not is_range or before <= char:
+            members += "-" * is_range + re.escape(char)
+        before = "" if is_range else char
         at += 1
-    if IGNORES_CASE:
-        members.update(map(str.lower, members & set(string.ascii_uppercase)))
-    kept = set(map(chr, range(1, 256))).difference(members, "/") if is_negated else members.difference("/")
-    if not kept:
-        raise ValueError(text)
-    return "[" + "".join(map(re.escape, sorted(kept))) + "]", at + 1
+    return f"(?!/)[{'^' * is_negated}{members}]", at + 1
 
 
 def _joined(runs: Sequence[Sequence[str]]) -> str:

@@ -19,31 +19,13 @@ NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
 @pytest.mark.parametrize(
     "token",
     [
-        "ATATT3" + "aB1-" * 46 + "aB",
-        "dp.pt." + "a1B2" * 10 + "a1B",
-        "dop_v1_" + "0a" * 32,
-        "EZAK" + "a1" * 27,
-        "glffct-" + "a1" * 10,
-        "HRKU-AA" + "a1" * 29,
-        "hvb." + "a1" * 70,
-        "lin_api_" + "a1" * 20,
         "NRAK-" + "A1" * 13 + "A",
-        "ntn_" + "1" * 11 + "a1" * 16 + "a1b",
         "nvapi-" + "a1" * 32,
         "oy2" + "a1" * 21 + "a",
         "phx_" + "a1" * 20,
-        "PMAK-" + "a1" * 12 + "-" + "a1" * 17,
-        "pplx-" + "a1" * 24,
-        "pscale_tkn_" + "a1" * 16,
-        "pul-" + "a1" * 20,
-        "rdme_" + "a1" * 35,
-        "rubygems_" + "a1" * 24,
         "sbp_" + "a1" * 20,
-        "shippo_live_" + "a1" * 20,
-        "sntryu_" + "a1" * 32,
         "sq0csp-" + "a1" * 21 + "a",
         "tskey-auth-" + "a1" * 16,
-        "xkeysib-" + "a1" * 32 + "-" + "a1" * 8,
         "ya29." + "a1" * 20,
         "1//0" + "a1" * 20,
         "0a" * 16 + "-us12",
@@ -52,7 +34,7 @@ NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
         "r8_" + "a1" * 19,
     ],
 )
-def test_tokens_of_many_services_are_masked(token):
+def test_tokens_of_rules_of_our_own_are_masked(token):
     assert mask_secrets(f'token = "{token}", 1') == f'token = "{MASK}", 1'
     assert token[12:] not in mask_secrets(f"f({token})")
 
