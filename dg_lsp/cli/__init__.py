@@ -58,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print_error(message: str, code: int) -> int:
     """Prints exactly one line, also for messages with line ends or control characters."""
-    line = " ".join(message.split())
-    print(f"dg-lsp: {''.join(c if c.isprintable() else '?' for c in line)}", file=sys.stderr)  # noqa: T201
+    from dg_lsp.errors import escaped
+
+    print(f"dg-lsp: {escaped(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
     return code

@@ -22,6 +22,7 @@ from dg_lsp.context.document import LINE_END, Snapshot
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import Cell, ChatRequest, FillResult, Frame, RewriteResult, Timings
+from dg_lsp.errors import escaped
 
 MASK, RETURN, END = "·", "↵", "∎"
 _SHOWN_FROM = 0.2
@@ -109,19 +110,13 @@ def highlighted(code: str, language: str) -> Text:
 
 
 def printable(line: str) -> str:
-    """Replaces tabs by spaces and control characters by symbols: a file must not control the terminal."""
-    return "".join(_symbol(character) for character in line.expandtabs(4))
+    """A line with spaces for tabs and escapes for control characters: a file must not control the terminal."""
+    return escaped(line.expandtabs(4))
 
 
 def for_stream(text: str, stream: TextIO) -> str:
     """Text of a file or a model: a terminal gets no control characters, a pipe gets the text as it is."""
     return "\n".join(map(printable, text.split("\n"))) if stream.isatty() else text
-
-
-def _symbol(character: str) -> str:
-    if ord(character) < 0x20:
-        return chr(0x2400 + ord(character))
-    return character if character == " " or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
 
 
 # canvases
