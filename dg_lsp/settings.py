@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import attrs
@@ -126,6 +126,8 @@ SAMPLER_BOUNDS = {
     "stability_threshold": (0, 1024),
     "confidence_threshold": (0.0, 100.0),
     "top_k": (0, 1_048_576),
+    "top_k_start": (0, 1_048_576),
+    "top_k_end": (0, 1_048_576),
 }
 """Least and greatest value of each number in `SamplerOptions`; a model may allow less."""
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request")
@@ -143,7 +145,10 @@ class SamplerOptions:
     stability_threshold: int | None = None
     confidence_threshold: float | None = None  # a probability for mask noise, nats for uniform noise
     top_k: int | None = None
-    """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws, from all or from one."""
+    """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws."""
+    top_k_start: int | None = None
+    top_k_end: int | None = None
+    top_k_tail_correction: bool | None = None
     thinking: bool | None = None
     """The model thinks before it answers a conversation."""
     prompt_attention: str | None = None
@@ -207,8 +212,9 @@ class ModelSettings:
     """Options of models by their names, the tables `model.sampler.NAME` of the user's file; no editor sets them."""
 
     def sampler_of(self, name: str) -> SamplerOptions:
-        """The options of a model."""
-        return dict(self.sampler).get(name, NO_OPTIONS)
+        """The options of a model, with the `prompt_attention` of these settings if they have one."""
+        options = dict(self.sampler).get(name, NO_OPTIONS)
+        return options if self.prompt_attention == "auto" else replace(options, prompt_attention=self.prompt_attention)
 
 
 def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Canvases, Floats, Footprint, Lanes, Prediction, Rng, TopK
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -111,7 +111,7 @@ class ScriptedDenoiser:
         return 0
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         del lanes  # no self-conditioning
@@ -122,6 +122,8 @@ class ScriptedDenoiser:
         self._begin_pass()
         targets = self._slots[slot][1] if slot in self._slots else self._targets(NO_IDS)
         texts = [*targets, *[targets[-1]] * len(checked)]
+        if top_k is not None and top_k.size == 1:
+            temperature = 0.0  # all tokens but the best one are equally probable
         return [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:

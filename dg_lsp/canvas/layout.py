@@ -261,4 +261,5 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
         return sampling
     num_steps = max(1, round(strength * sampling.max_denoising_steps))
     hottest = sampling.t_min + strength * (sampling.t_max - sampling.t_min)
-    return replace(sampling, max_denoising_steps=num_steps, t_max=hottest)
+    widest = round(sampling.top_k_end + strength * (sampling.top_k_start - sampling.top_k_end))
+    return replace(sampling, max_denoising_steps=num_steps, t_max=hottest, top_k_start=widest)

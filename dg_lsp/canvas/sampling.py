@@ -30,9 +30,15 @@ def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
     if sampling is not None:
         known = {name: value for name, value in values.items() if name in {field.name for field in fields(sampling)}}
         sampling = replace(sampling, **known)
-    if isinstance(sampling, UniformSampling) and sampling.t_min > sampling.t_max:
-        problem = f"{sampling.t_min:g} is above the temperature of the first step, {sampling.t_max:g}: set both"
-        raise OptionError("t_min", problem)
+    if isinstance(sampling, UniformSampling):
+        if "top_k" in values and not {"top_k_start", "top_k_end"} & values.keys():
+            sampling = replace(sampling, top_k_start=0, top_k_end=0)
+        if sampling.t_min > sampling.t_max:
+            problem = f"{sampling.t_min:g} is above the temperature of the first step, {sampling.t_max:g}: set both"
+            raise OptionError("t_min", problem)
+        if bool(sampling.top_k_start) != bool(sampling.top_k_end):
+            name = "top_k_end" if sampling.top_k_start else "top_k_start"
+            raise OptionError(name, "is 0, but the number of tokens changes from one step to the next: set both")
     return replace(
         spec,
         sampling=sampling,
@@ -81,7 +87,4 @@ def _problem(name: str, value: Any, spec: ModelSpec) -> str:
         return f"{value} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
     if name == "canvas_length" and spec.block_length not in (0, value):
         return f"does not apply to {spec.name}, which fills blocks of {spec.block_length} tokens: leave it out"
-    if name == "top_k" and isinstance(sampling, UniformSampling) and 1 < value < spec.vocab_size:
-        reason = "whose draws and entropies are of the whole vocabulary, as its entropy bound was chosen"
-        return f"{value} does not apply to {spec.name}, {reason}: choose 1, the best token, or 0, a draw from all"
     return ""

@@ -101,7 +101,12 @@ class UniformSampling:
     confidence_threshold: float = 0.005
     """A stable draft ends the loop when the mean entropy of the free positions, in nats, is below this."""
     top_k: int = 0
-    """1: accepted tokens are the best ones instead of drawn ones."""
+    """Number of the most probable tokens from which accepted tokens are drawn; 0: all."""
+    top_k_start: int = 0
+    """With `top_k_end`, in place of `top_k`: the number at the first step, from which it changes linearly."""
+    top_k_end: int = 0  # the number at the last step
+    top_k_tail_correction: bool = False
+    """The entropies of all tokens, instead of those of the `top_k` tokens, decide what is accepted. Always with 1."""
 
 
 CAUSAL_BLOCK = 64

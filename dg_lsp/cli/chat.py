@@ -12,14 +12,17 @@ from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
 from dg_lsp.cli.output import show_text
-from dg_lsp.cli.printing import note
+from dg_lsp.cli.printing import note, size_text
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.models.selection import instruction_advice
+from dg_lsp.settings import Settings
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
 ]
+IgnoreEos = Annotated[bool, Option("--ignore-eos", help="End tokens of the model do not end the text.")]
 
 
 def chat(
@@ -30,12 +33,13 @@ def chat(
     ] = None,
     system: Annotated[str, Option(metavar="TEXT", help="System message, before the conversation.")] = "",
     max_tokens: MaxTokens = 1024,
+    ignore_eos: IgnoreEos = False,
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     is_interactive = not messages and sys.stdin.isatty()
-    settings = configure(model.tree_of_rewrites).for_rewrites
+    settings = run.with_attention(configure(model.tree_of_rewrites).for_rewrites)
     check_decoder(run.decoder, settings)
-    sampler = sampler_options(run.sampler)
+    sampler = sampler_options(run.sampler, run.top_k)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -43,10 +47,17 @@ def chat(
             problem = "follows no instructions, and dg-lsp generate continues a text with it"
             advice = instruction_advice(loading.this_machine())
             raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")
+        _print_banner(engine, settings, run)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(
-                tuple(turns), name="", max_tokens=max_tokens, seed=run.seed, decoder=run.decoder, sampler=sampler
+                tuple(turns),
+                name="",
+                max_tokens=max_tokens,
+                seed=run.seed,
+                decoder=run.decoder,
+                sampler=sampler,
+                ignores_end=ignore_eos,
             )
             try:
                 code, answer = show_text(engine, request, run, load_ms)
@@ -60,6 +71,23 @@ def chat(
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code
+
+
+def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
+    """Prints which model answers, where it runs and how it generates, if standard error is a terminal."""
+    if run.as_json or not sys.stderr.isatty():
+        return
+    spec, sampling, used = engine.spec, engine.spec.sampling, engine.footprint
+    if settings.is_remote:
+        note(f"{spec.name} at {settings.remote.url}")
+        return
+    where = ", ".join(device.name for device in used.devices) or "the processor"
+    plan = "one token after the other"
+    if sampling is not None:
+        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {sampling.max_denoising_steps} steps"
+    cache_bytes = used.cache_limit * used.cache_bytes / max(1, used.cache_cells)
+    context = f"context of {used.context_size:,} tokens with at most {size_text(cache_bytes)} of cache"
+    note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
 
 
 def _typed() -> Iterator[str]:
@@ -100,9 +128,10 @@ def generate(
         str | None, Argument(metavar="PROMPT", help="The text. Without it standard input is read.")
     ] = None,
     max_tokens: MaxTokens = 256,
+    ignore_eos: IgnoreEos = False,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    settings = configure(model.tree)
+    settings = run.with_attention(configure(model.tree))
     check_decoder(run.decoder, settings)
     text = _read_input() if prompt is None else prompt
     if not text:
@@ -114,8 +143,10 @@ def generate(
         max_tokens=max_tokens,
         seed=run.seed,
         decoder=run.decoder,
-        sampler=sampler_options(run.sampler),
+        sampler=sampler_options(run.sampler, run.top_k),
+        ignores_end=ignore_eos,
     )
     with loading.timed_engine(settings) as (engine, load_ms):
+        _print_banner(engine, settings, run)
         code, _ = show_text(engine, request, run, load_ms)
     return code

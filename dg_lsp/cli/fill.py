@@ -41,7 +41,7 @@ def fill(
     snapshot = source.snapshot()
     if gaps:
         start, end = source.span_of(location)
-        settings = loading.configure_for(source, model.tree, file)
+        settings = run.with_attention(loading.configure_for(source, model.tree, file))
         rewrite = RewriteRequest(
             snapshot,
             start,
@@ -50,13 +50,13 @@ def fill(
             seed=run.seed,
             gaps=find_gaps(snapshot, start, end),
             decoder=run.decoder,
-            sampler=sampler_options(run.sampler),
+            sampler=sampler_options(run.sampler, run.top_k),
         )
         if not rewrite.gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         return run_rewrite(rewrite, source, settings, run, write=file.write)
     offset = source.offset_at(location.first, location.column)
-    settings = loading.configure_for(source, model.tree, file)
+    settings = run.with_attention(loading.configure_for(source, model.tree, file))
     request = FillRequest(
         snapshot,
         offset,
@@ -65,7 +65,7 @@ def fill(
         deadline_ms=run.deadline,
         decoder=run.decoder,
         seed=run.seed,
-        sampler=sampler_options(run.sampler),
+        sampler=sampler_options(run.sampler, run.top_k),
         priority=Priority.INVOKED,
     )
     return _fill_position(request, source, settings, run, write=file.write)

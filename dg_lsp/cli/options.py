@@ -11,8 +11,9 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import attrs
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
@@ -83,8 +84,20 @@ class RunOptions:
     deadline: Deadline = None
     seed: Seed = 0
     sampler: Sampler = None
+    top_k: Annotated[
+        int | None, Option(min=0, metavar="N", help="Draw from the N most probable tokens; 0: from all tokens.")
+    ] = None
+    prompt_attention: Annotated[
+        Literal["auto", "exact", "per_request"], Option(help="How a bidirectional model computes the prompt.")
+    ] = "auto"
     visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False
     as_json: Json = False
+
+    def with_attention(self, settings: Settings) -> Settings:
+        """The settings with `--prompt-attention`; `auto` keeps that of the model's table."""
+        if settings.is_remote and self.prompt_attention != "auto":
+            raise UsageError("a remote server computes the prompt itself: leave --prompt-attention out")
+        return attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=self.prompt_attention))
 
     def end(self) -> float:
         """When a text that begins now has to be there, in `time.monotonic` seconds."""
@@ -119,12 +132,13 @@ def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
 
 
-def sampler_options(texts: Sequence[str] | None) -> SamplerOptions:
+def sampler_options(texts: Sequence[str] | None, top_k: int | None = None) -> SamplerOptions:
     """The values of `--sampler`, which are written as in the settings file. Raises UsageError for other ones."""
+    texts = [*(texts or ()), *([] if top_k is None else [f"top_k={top_k}"])]
     try:
-        table = tomllib.loads("\n".join(texts or ()))
+        table = tomllib.loads("\n".join(texts))
     except tomllib.TOMLDecodeError as error:
-        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts or ())}"
+        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts)}"
         raise UsageError(problem) from error
     if unknown := [name for name in table if name not in SAMPLER_NAMES]:
         raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")

@@ -13,12 +13,23 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import RequestError
 
 Floats = npt.NDArray[np.float32]
+Canvases = Sequence[TokenIds]
+Rng = np.random.Generator
 Lanes = Sequence[int]
 """Numbers of canvases among the canvases of a prompt, ascending; empty means 0, 1, 2, ..."""
 Allowed = Mapping[int, TokenIds]
 """By position of a causal pass: the only tokens that may follow. Any token may follow the other positions."""
 WHOLE_PROMPT = 1 << 30
 """More tokens than any prompt has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The most probable tokens of each position, from which a pass draws."""
+
+    size: int  # 1 or more, and fewer than the vocabulary has
+    counts_tail: bool = False
+    """Entropies are those of the whole vocabulary; otherwise those of the `size` tokens, which are lower."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +39,7 @@ class Prediction:
     argmax_ids: TokenIds  # shape (L,): the most probable token
     sampled_ids: TokenIds  # shape (L,): drawn from the tempered distribution; the argmax at temperature 0
     confidence: Floats  # shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)
-    entropy: Floats  # shape (L,): nats, of the same distribution as `confidence`
+    entropy: Floats  # shape (L,): nats, of the same distribution as `confidence`, or see `TopK`
     sampled_confidence: Floats  # shape (L,): probability of the sampled token, in the same distribution
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
@@ -86,12 +97,13 @@ class Passes(Protocol):
         ...
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """One forward pass over all canvases (shape (L,) each) at once, each alone right after the slot's prompt.
 
         Attention is bidirectional inside a canvas; canvases do not see each other. The cache is unchanged afterwards.
         A self-conditioned model keeps its last prediction of each canvas, by lane, until the slot's next `prefill`.
+        Without `top_k`, tokens are drawn from all; probabilities are always those of the whole vocabulary.
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.

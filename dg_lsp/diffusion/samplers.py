@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, TopK
 
 
 class Stop(StrEnum):
@@ -235,8 +235,7 @@ def renoise(
     entropy = np.where(frozen, np.float32(0), prediction.entropy)
     accepted = frozen | accept(entropy, sampling.entropy_bound)
     noise = rng.integers(0, vocab_size, len(draft), dtype=np.int32)
-    drawn = prediction.argmax_ids if sampling.top_k == 1 else prediction.sampled_ids
-    kept = np.where(frozen, step.canvas_ids, drawn)
+    kept = np.where(frozen, step.canvas_ids, prediction.sampled_ids)
     is_same = (draft == step.draft_ids) & (step.number > 0)
     num_stable = np.where(is_same, step.num_stable + 1, 0).astype(np.int32)
     is_stable = num_stable >= sampling.stability_threshold
@@ -281,6 +280,20 @@ def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> fl
     return sampling.t_min + (sampling.t_max - sampling.t_min) * num_left / sampling.max_denoising_steps
 
 
+def top_k(sampling: Sampling, number: int, vocab_size: int) -> TopK | None:
+    """The tokens from which step `number` (from 1) draws, as in llama.cpp's pull request 24427; None: from all.
+
+    One token alone has no entropy, so that all positions would be accepted: with a size of 1 the tail always counts.
+    """
+    if isinstance(sampling, MaskSampling):
+        return None
+    size = sampling.top_k
+    if sampling.top_k_start and sampling.top_k_end:
+        share_left = (sampling.max_denoising_steps - number) / max(1, sampling.max_denoising_steps - 1)
+        size = int(sampling.top_k_end + (sampling.top_k_start - sampling.top_k_end) * share_left + 0.5)
+    return TopK(size, sampling.top_k_tail_correction or size == 1) if 0 < size < vocab_size else None
+
+
 def denoise(
     denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
@@ -313,7 +326,8 @@ def denoise_together(
         number += 1
         explore = explores and number == 1 and len(canvases) > 1
         heat = temperature(sampling, number, explore=explore)
-        predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running)
+        best = top_k(sampling, number, spec.vocab_size)
+        predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running, best)
         for i, prediction in zip(running, predictions, strict=True):
             if isinstance(sampling, MaskSampling):
                 explored = explore and i > 0

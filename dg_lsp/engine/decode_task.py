@@ -21,7 +21,7 @@ from dg_lsp.canvas.layout import (
     token_ids,
 )
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, Sampling
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Lanes, Prediction, is_whole
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK, is_whole
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
@@ -242,11 +242,11 @@ class RequestDenoiser:
                 slots.hold(slot, prompt_ids[: self.num_there], self.model.client)
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         with self.costs.stage("predict"):
-            predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes)
+            predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
         sampling = self.spec.sampling
         if self.repetition is None or not isinstance(sampling, MaskSampling):
             return predictions

@@ -129,6 +129,12 @@ class GenerationBody(RequestBody):
     """End tokens do not end a text or an answer; not for code."""
     top_k: Annotated[int, Field(ge=-1, le=SAMPLER_BOUNDS["top_k"][1])] | None = None
     """Number of the most probable tokens from which one is drawn; 0 and -1: all. Ignored for code."""
+    top_k_start: Annotated[int, _bounded("top_k_start")] | None = None
+    """With `top_k_end`, in place of `top_k`: the number at the first step, from which it changes linearly."""
+    top_k_end: Annotated[int, _bounded("top_k_end")] | None = None
+    """The number at the last step."""
+    top_k_tail_correction: bool | None = None
+    """The entropies of all tokens decide what is accepted."""
     canvas_length: Annotated[int, _bounded("canvas_length")] | None = None
     n_denoise_steps: Annotated[int, _bounded("max_denoising_steps")] | None = None
     entropy_bound: Annotated[float, _bounded("entropy_bound")] | None = None
@@ -147,7 +153,11 @@ class GenerationBody(RequestBody):
     def sampler(self) -> SamplerOptions:
         """The options of the engine, without `top_k`, which clients send with every request for code."""
         numbers = {name: getattr(self, SAMPLER_FIELDS.get(name, name)) for name in SAMPLER_BOUNDS if name != "top_k"}
-        return SamplerOptions(**numbers, thinking=self.chat_template_kwargs.enable_thinking)
+        return SamplerOptions(
+            **numbers,
+            top_k_tail_correction=self.top_k_tail_correction,
+            thinking=self.chat_template_kwargs.enable_thinking,
+        )
 
 
 class ExtraSnippet(RequestBody):

@@ -51,6 +51,9 @@ def test_uniform_noise_resumes_within_its_schedule():
     left = resume_sampling(UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=48), 0.25)
     assert left.max_denoising_steps == 12
     assert left.t_max == pytest.approx(0.5)
+    assert (left.top_k_start, left.top_k_end) == (0, 0)
+    left = resume_sampling(UniformSampling(top_k_start=900, top_k_end=100), 0.25)
+    assert (left.top_k_start, left.top_k_end) == (300, 100)
     mask = MaskSampling(mask_id=1)
     assert resume_sampling(mask, 0.25) is mask
 

@@ -45,6 +45,8 @@ def test_options_change_how_a_canvas_is_denoised(fill):
     assert fill(UNIFORM_SPEC, "stability_threshold=30", "--json").json["steps"] > usual
     every = ("t_max=1", "t_min=0.5", "confidence_threshold=0.001", "max_denoising_steps=3")
     assert fill(UNIFORM_SPEC, *every, "canvas_length=32", "--json").json["steps"] == 3
+    for top_k in (("--top-k", "64"), ("top_k_start=200", "top_k_end=8", "top_k_tail_correction=true")):
+        assert fill(UNIFORM_SPEC, *top_k, "--json").json["text"] == "first + second"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,10 @@ def test_options_change_how_a_canvas_is_denoised(fill):
         (CAUSAL_SPEC, "max_denoising_steps=1", f"max_denoising_steps does not apply to causal, {CAUSAL}"),
         (CAUSAL_SPEC, "confidence_threshold=1", f"confidence_threshold does not apply to causal, {CAUSAL}"),
         (UNIFORM_SPEC, "t_min=0.9", "t_min 0.9 is above the temperature of the first step, 0.8"),
+        (UNIFORM_SPEC, "top_k_start=64", "top_k_end is 0"),
+        (UNIFORM_SPEC, "top_k_end=64", "top_k_start is 0"),
+        (MASK_SPEC, "top_k_start=64", f"top_k_start does not apply to scripted, {MASKS}"),
+        (MASK_SPEC, "top_k_tail_correction=true", f"top_k_tail_correction does not apply to scripted, {MASKS}"),
     ],
 )
 def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, reason):
@@ -144,3 +150,14 @@ def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
     assert merged == parse_settings({})
     assert ["model.sampler is not used" in error for error in errors] == [True]
+
+
+def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, user_settings, tmp_path):
+    (tmp_path / "a.py").write_text("a = \n")
+    user_settings("[model.sampler.llada]\nprompt_attention = 'exact'\n")
+    for options, wanted in ((), "exact"), (("--prompt-attention", "per_request"), "per_request"):
+        dg_lsp("fill", "a.py:1", *options)
+        assert script.settings.model.sampler_of("llada").prompt_attention == wanted
+    message = dg_lsp("fill", "a.py:1", "--remote", "http://127.0.0.1:1", "--prompt-attention", "exact").error(2)
+    assert "leave --prompt-attention out" in message
+    assert "'exact', 'per_request'" in dg_lsp("fill", "a.py:1", "--prompt-attention", "on").error(2)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.samplers import Stop, accept, renoise, temperature
+from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.diffusion.denoiser import Prediction, TopK
+from dg_lsp.diffusion.samplers import Stop, accept, renoise, temperature, top_k
 
 from .conftest import canvas
 
@@ -103,6 +103,32 @@ def test_the_last_step_ends_with_the_draft():
 def test_temperature_falls_linearly_from_t_max():
     sampling = UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=4)
     assert [temperature(sampling, n) for n in (1, 2, 3, 4)] == pytest.approx([0.8, 0.7, 0.6, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        pytest.param({}, [0, 0, 0, 0], id="off"),
+        pytest.param({"top_k": 64}, [64, 64, 64, 64], id="the same in every step"),
+        pytest.param({"top_k_start": 100, "top_k_end": 10}, [100, 70, 40, 10], id="falls from the first to the last"),
+        pytest.param({"top_k": 5, "top_k_start": 2, "top_k_end": 9}, [2, 4, 7, 9], id="rises, in place of top_k"),
+        pytest.param({"top_k_start": 2, "top_k_end": 6}, [2, 3, 5, 6], id="2.33 + 1.33 n, rounded"),
+        pytest.param({"top_k_start": 1200, "top_k_end": 300}, [0, 900, 600, 300], id="not more than the vocabulary"),
+        pytest.param({"top_k": VOCAB}, [0, 0, 0, 0], id="the whole vocabulary"),
+    ],
+)
+def test_number_of_tokens_changes_linearly_over_the_steps(options, sizes):
+    """As `k_step` in llama.cpp's pull request 24427."""
+    sampling = UniformSampling(max_denoising_steps=4, **options)
+    steps = [top_k(sampling, number, VOCAB) for number in (1, 2, 3, 4)]
+    assert [step.size if step else 0 for step in steps] == sizes
+
+
+def test_tail_counts_if_wanted_and_beside_a_single_token():
+    assert top_k(UniformSampling(top_k=64, top_k_tail_correction=True), 1, VOCAB) == TopK(64, counts_tail=True)
+    assert top_k(UniformSampling(top_k=1), 1, VOCAB) == TopK(1, counts_tail=True)
+    assert top_k(UniformSampling(top_k_start=9, top_k_end=3, max_denoising_steps=1), 1, VOCAB) == TopK(3)
+    assert top_k(MaskSampling(mask_id=1), 1, VOCAB) is None
 
 
 def test_positions_with_a_stable_token_and_little_entropy_are_settled():

@@ -74,8 +74,7 @@ class Reciter:
         self.calls.append(("prefill", len(prompt_ids), ()))
         return len(prompt_ids) - common_prefix_length(held, prompt_ids)
 
-    def predict(self, slot, canvases, temperature, rng, lanes=()):
-        del temperature, rng
+    def predict(self, slot, canvases, _temperature, _rng, lanes=(), *_):
         self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))
         at = len(self._held[slot]) - self._start
         return [self._prediction(at, canvas) for canvas in canvases]

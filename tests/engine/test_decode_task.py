@@ -31,7 +31,7 @@ class Constant:
         confidence = np.full(size, 0.4, np.float32)
         return Prediction(ids, ids, confidence, np.ones(size, np.float32), confidence)
 
-    def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
+    def predict(self, _slot, canvases, *_):
         return [self._prediction(len(canvas)) for canvas in canvases]
 
     def extend(self, _slot, ids, _allowed=None):

@@ -141,9 +141,9 @@ class Clocked(ScriptedDenoiser):
         self.seconds += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
-    def predict(self, slot, canvases, temperature, rng, _lanes=()):
+    def predict(self, slot, canvases, *options):
         self.seconds += 2e-3 * sum(map(len, canvases))
-        return super().predict(slot, canvases, temperature, rng)
+        return super().predict(slot, canvases, *options)
 
 
 def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():

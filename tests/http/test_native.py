@@ -89,15 +89,17 @@ def test_the_context_truncates(start):
     assert tree["choices"][0]["finish_reason"] == "length"
 
 
-def test_top_k_is_honoured_or_refused(start):
+def test_top_k_of_every_model(start):
     masks = start(ScriptedDenoiser(story))
     assert masks.post("/completion", {**BODY, "top_k": 40, "n_predict": 4}).status == 200
-    assert masks.post("/completion", {**BODY, "top_k": -2}).status == 400
+    for field, value in (("top_k", -2), ("top_k_start", 9), ("top_k_end", 9), ("top_k_tail_correction", True)):
+        reply = masks.post("/completion", {**BODY, field: value})
+        assert (reply.status, reply.error["param"]) == (400, field)
     uniform = start(ScriptedDenoiser(story, spec=UNIFORM_SPEC))
-    for top_k in (-1, 0, 1):
-        tree = uniform.post("/completion", {**BODY, "top_k": top_k, "n_predict": 20}).tree
+    annealed = {"top_k_start": 256, "top_k_end": 16, "top_k_tail_correction": True}
+    for options in (*({"top_k": size} for size in (-1, 0, 1, 64, 256, 1_000_000)), annealed):
+        tree = uniform.post("/completion", {**BODY, **options, "n_predict": 20}).tree
         assert tree["content"] == STORY[9:29]
-    reply = uniform.post("/completion", {**BODY, "top_k": 40})
-    assert (reply.status, reply.error["param"]) == (400, "top_k")
-    assert "choose 1" in reply.error["message"]
+    reply = uniform.post("/completion", {**BODY, "top_k_start": 40})
+    assert (reply.status, reply.error["param"]) == (400, "top_k_end")
     assert uniform.post("/infill", {**GAP, "top_k": 40}).status == 200, "clients send it with every fill"

@@ -15,7 +15,16 @@ from typing_extensions import override
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.kv_cache import KvCache
 from dg_lsp.backends.llamacpp.library import gpus
-from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
+from dg_lsp.backends.llamacpp.memory_estimate import (
+    ADVICE,
+    MAX_CANVASES,
+    ContextBudget,
+    MemoryEstimate,
+    check_fits,
+    context_budget,
+    estimate_context,
+    exact_budget,
+)
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduction import Reducer, join, take
 from dg_lsp.backends.threads import threads_for
@@ -24,11 +33,14 @@ from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
+    Canvases,
     DeviceMemory,
     Floats,
     Footprint,
     Lanes,
     Prediction,
+    Rng,
+    TopK,
     check_prompt_length,
     check_slot,
     check_temperature,
@@ -36,7 +48,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
@@ -88,6 +100,24 @@ _FLASH_FROM = 64
 """Canvas length from which llama.cpp's flash attention gains on a CPU; shorter canvases lose 15 to 35 %."""
 
 
+def fitting_budget(
+    model: LlamaModel, spec: ModelSpec, settings: ModelSettings, *, flash: bool, reserved: int = 0
+) -> ContextBudget:
+    """A context whose slots may grow to a conversation; within the soft limit if there is no memory for that.
+
+    All of it must fit beside `reserved` bytes on the GPU.
+    """
+    budget = context_budget(spec, settings, model.sizes, is_limited=False)
+    share = model.gpu_share
+    needed = estimate_context(model.sizes, budget, budget.context_length, gpu_share=share, flash=flash)
+    needed = MemoryEstimate(needed.gpu + reserved if share else 0, needed.host)
+    try:
+        check_fits("a conversation", needed, ADVICE, mapped=model.mapped_bytes, placement=model.placement)
+    except ModelMemoryError:
+        return context_budget(spec, settings, model.sizes)
+    return budget
+
+
 class ContextDenoiser(ABC):
     """The common part of all denoisers over a llama.cpp context.
 
@@ -97,15 +127,21 @@ class ContextDenoiser(ABC):
 
     _is_cached: ClassVar[bool] = True  # whether the prompt stays in the KV cache; otherwise every step computes it
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        """Makes the context and measures the threads; raises `ModelUnsupportedError` or `ModelMemoryError`."""
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings, reserved: int = 0) -> None:
+        """Makes the context and measures the threads; raises `ModelUnsupportedError` or `ModelMemoryError`.
+
+        A context for whole conversations leaves `reserved` bytes on the GPU free.
+        """
         check_compatible(spec, model, needs_cache=self._is_cached)
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
         self._model = model
-        self._budget = (context_budget if self._is_cached else exact_budget)(spec, settings, model.sizes)
         flash = model.on_gpu or (self._is_cached and min(spec.canvas_lengths, default=1) >= _FLASH_FROM)
+        if self._is_cached:
+            self._budget = fitting_budget(model, spec, settings, flash=flash, reserved=reserved)
+        else:
+            self._budget = exact_budget(spec, settings, model.sizes)
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
         self.threads = threads_for(settings.threads, self._run_step, on_gpu=model.on_gpu)
         """CPU threads of a step."""
@@ -140,12 +176,12 @@ class ContextDenoiser(ABC):
         return 0
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
-        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng)
+        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
         return self._predict(slot, checked, lanes, reduce)
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
@@ -206,8 +242,8 @@ _PREFILL_TOKENS = 128
 class LlamaDenoiser(ContextDenoiser):
     """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        super().__init__(model, spec, settings)
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings, reserved: int = 0) -> None:
+        super().__init__(model, spec, settings, reserved)
         capacity = self._context.batch.capacity
         fim = spec.fim
         movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None

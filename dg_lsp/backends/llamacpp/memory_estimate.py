@@ -87,11 +87,11 @@ MAX_LAYERS = 512  # more layers make llama.cpp abort the process
 MAX_CANVASES = 8
 """Canvases of one step."""
 _CACHE_BYTES = 1 << 30
-"""Soft limit of an automatic KV cache: beyond it, slots get fewer tokens of their own."""
+"""Soft limit of an automatic KV cache: beyond it, slots get fewer tokens of their own if memory is short."""
 _LOGITS_BYTES = 256 << 20
 """Soft limit of a step's logits; it limits the canvas tokens of a step."""
 CONVERSATION_TOKENS = 8192
-"""Tokens of a text or conversation with its answer that a slot may grow to, within the soft limit of the cache."""
+"""Tokens of a text or conversation with its answer that a slot may grow to, if there is memory for them."""
 FIRST_TOKENS = 2048
 """Tokens of a slot when the context is made; longer prompts make the context grow."""
 _FIRST_EXACT_TOKENS = 512
@@ -166,14 +166,20 @@ class ContextBudget:
     prompt_limit: int  # tokens of the longest prompt
 
 
-def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
-    """A context that starts with one slot and may grow to all slots. The setting `context_length` fixes its size."""
+def context_budget(
+    spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes, *, is_limited: bool = True
+) -> ContextBudget:
+    """A context that starts with one slot and may grow to all slots. The setting `context_length` fixes its size.
+
+    With `is_limited`, a slot has no more tokens than the soft limit of the cache, except for a fill.
+    """
     longest = spec.longest_block
     canvas_tokens = min(max(256, 4 * longest), max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size)))
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
     of_fills = spec.max_prompt_tokens + 2 * longest
     soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
-    of_texts = 0 if spec.is_bidirectional else min(CONVERSATION_TOKENS + 2 * longest, soft_limit)
+    of_conversation = CONVERSATION_TOKENS + 2 * longest
+    of_texts = 0 if spec.is_bidirectional else min(of_conversation, soft_limit) if is_limited else of_conversation
     slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
     shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))

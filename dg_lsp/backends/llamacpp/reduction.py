@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds
-from dg_lsp.diffusion.denoiser import Allowed, Floats, Prediction
+from dg_lsp.diffusion.denoiser import Allowed, Floats, Prediction, Rng, TopK
 from dg_lsp.errors import BackendError
 
-Uniforms = npt.NDArray[np.float64]
+Uniforms = npt.NDArray[np.floating]
 """Random numbers from 0 to 1, shape (N,)."""
 NEVER = np.float32(-1e9)
 """Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
@@ -40,7 +40,7 @@ class Reducer:
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     def reduce(
-        self, logits: Floats, temperature: float, rng: np.random.Generator, allowed: Allowed | None = None
+        self, logits: Floats, temperature: float, rng: Rng, allowed: Allowed | None = None, top_k: TopK | None = None
     ) -> Prediction:
         """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
         for row, ids in (allowed or {}).items():
@@ -54,14 +54,16 @@ class Reducer:
 
         def reduced(start: int, stop: int) -> Prediction:
             rows = slice(start, stop)
-            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows])
+            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows], top_k)
 
         if num_parts == 1:
             return reduced(0, len(logits))
         # numpy releases the GIL in its loops over numbers
         return join(list(self._pool.map(reduced, stops[:-1], stops[1:])))
 
-    def _reduced(self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms) -> Prediction:
+    def _reduced(
+        self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms, top_k: TopK | None
+    ) -> Prediction:
         if len(self._banned):
             logits[:, self._banned] = NEVER
         argmax = logits.argmax(axis=1)
@@ -74,6 +76,11 @@ class Reducer:
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
+        if top_k is not None:
+            weights[weights < np.partition(weights, -top_k.size, axis=1)[:, -top_k.size, None]] = 0.0
+            mass = weights.sum(axis=1)
+            if not top_k.counts_tail:
+                entropy = np.log(mass) - np.einsum("nv,nv->n", weights, logits) / mass
         sampled = ids if temperature == 0 else draw(weights, argmax, uniforms)
         return Prediction(
             argmax_ids=ids,

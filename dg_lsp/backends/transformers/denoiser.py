@@ -17,10 +17,13 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
+    Canvases,
     DeviceMemory,
     Footprint,
     Lanes,
     Prediction,
+    Rng,
+    TopK,
     check_prompt_length,
     check_slot,
     check_temperature,
@@ -103,7 +106,7 @@ class TransformersDenoiser:
 
     @torch.inference_mode()
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         self._check_slot(slot)
@@ -116,7 +119,7 @@ class TransformersDenoiser:
         lengths = [len(canvas) for canvas in checked]
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
-            rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids)
+            rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids, top_k)
             self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
             rows = self._fetched(rows_on_device)
         if not np.isfinite(rows).all():

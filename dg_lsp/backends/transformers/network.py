@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache
+from dg_lsp.diffusion.denoiser import TopK
 
 _ENCODER_CHUNK = 2048
 """Prompt tokens of one encoder pass: the attention scores of a long prompt would take gigabytes."""
@@ -51,18 +52,28 @@ def soft_cap(raw: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def reduce_logits(
-    raw: torch.Tensor, cap: float, banned_ids: torch.Tensor, temperature: torch.Tensor, uniforms: torch.Tensor
+    raw: torch.Tensor,
+    cap: float,
+    banned_ids: torch.Tensor,
+    temperature: torch.Tensor,
+    uniforms: torch.Tensor,
+    top_k: TopK | None = None,
 ) -> ReducedLogits:
     """Caps, bans and tempers logits of shape (T, vocabulary) in the order of transformers, and samples from the result.
 
     `banned_ids`, shape (B,), are never predicted; `temperature`, shape (), is above 0; `uniforms`, shape (T,), are
-    random numbers in [0, 1) that decide the samples.
+    random numbers in [0, 1) that decide the samples. The `top_k` tokens also are those that are fed back.
     """
     logits = soft_cap(raw, cap).index_fill_(1, banned_ids, float("-inf")) / temperature
     exact = torch.softmax(logits, dim=-1)
     confidence, argmax = exact.max(dim=-1)
-    entropy = torch.special.entr(exact).sum(dim=-1)
-    sampled = draw(exact, uniforms)
+    kept = exact
+    if top_k is not None:
+        best = logits.topk(top_k.size)
+        logits = torch.full_like(logits, float("-inf")).scatter(1, best.indices, best.values)
+        kept = torch.softmax(logits, dim=-1)
+    entropy = torch.special.entr(exact if top_k is not None and top_k.counts_tail else kept).sum(dim=-1)
+    sampled = draw(kept, uniforms)
     sampled_confidence = exact.gather(1, sampled[:, None])[:, 0]
     rows = torch.stack([argmax.float(), sampled.float(), confidence, entropy, sampled_confidence])
     # transformers rounds the logits before the softmax
@@ -112,12 +123,12 @@ class DiffusionGemmaNetwork:
             self._encoder(input_ids=chunk[None], past_key_values=prefix.layers)
 
     def step(
-        self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor
+        self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor, top_k: TopK | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`ReducedLogits.rows` of canvases after a prompt, and the conditioning of the next step, shape (T, hidden)."""
         raw = self._raw_logits(inputs, prefix)
         cap = float(self.config.final_logit_softcapping)
-        rows, probabilities = reduce_logits(raw, cap, banned_ids, inputs.noise[-1], inputs.noise[:-1])
+        rows, probabilities = reduce_logits(raw, cap, banned_ids, inputs.noise[-1], inputs.noise[:-1], top_k)
         scale = self._decoder.embed_tokens.embed_scale.to(self.embedding.dtype)
         return rows, torch.matmul(probabilities, self.embedding) * scale
 

@@ -18,6 +18,7 @@ from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeed
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.canvas.layout import token_ids
+from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.errors import BackendError
 from dg_lsp.models.metadata import describe
 from dg_lsp.runtime import COMMAND
@@ -74,20 +75,48 @@ def test_graph_computes_what_numpy_computes_of_the_logits(open_with, kinds, temp
 
 @needs_runtime
 @on_both
-def test_samples_follow_the_whole_distribution(open_with, kinds):
-    """A sample's place in the cumulative sum is uniform: 20 equal parts of 10,240 draws by the chi-square test."""
+@pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])
+@pytest.mark.parametrize("size", [1, 20, 100])
+def test_best_tokens_leave_the_graph(open_with, kinds, size, counts_tail):
+    """Numpy computes the same of all logits, for more tokens than leave a graph without this option too."""
+    denoiser, top_k = open_with(kinds, banned=(0, 3)), TopK(size, counts_tail)
+    (prediction,) = denoiser.predict(0, [canvas_of(64)], 0.8, np.random.default_rng(1), top_k=top_k)
+    logits = denoiser._reduction.logits(range(64)).copy()
+    whole = Reducer((0, 3)).reduce(logits.copy(), 0.8, np.random.default_rng(1))
+    expected = Reducer((0, 3)).reduce(logits, 0.8, np.random.default_rng(1), top_k=top_k)  # leaves tempered logits
+    np.testing.assert_array_equal(prediction.argmax_ids, whole.argmax_ids)
+    np.testing.assert_allclose(prediction.entropy, expected.entropy, atol=1e-3)
+    np.testing.assert_allclose(prediction.confidence, whole.confidence, atol=1e-5)
+    shares = np.exp(logits) * whole.confidence[:, None]
+    drawn = shares[np.arange(64), prediction.sampled_ids]
+    np.testing.assert_allclose(prediction.sampled_confidence, drawn, atol=1e-5)
+    assert (drawn >= np.sort(shares, axis=1)[:, -size]).all()
+    if counts_tail:
+        np.testing.assert_allclose(prediction.entropy, whole.entropy, atol=1e-3)
+    else:
+        assert (prediction.entropy < whole.entropy).all()
+
+
+@needs_runtime
+@on_both
+@pytest.mark.parametrize(("size", "num_steps"), [(0, 160), (100, 40)], ids=["all tokens", "100 tokens"])
+def test_samples_follow_the_distribution(open_with, kinds, size, num_steps):
+    """A sample's place in the cumulative sum is uniform: 20 equal parts of all draws by the chi-square test."""
     denoiser, rng, places = open_with(kinds, banned=()), np.random.default_rng(2), []
-    for step in range(160):
+    for step in range(num_steps):
         denoiser.prefill(0, denoiser._cache.ids(0))  # no conditioning: the step is the same, the draw is not
-        (prediction,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng)
+        (prediction,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng, top_k=TopK(size) if size else None)
         weights = np.exp(denoiser._reduction.logits(range(64)).astype(np.float64) / 0.8)
+        weights[weights < np.sort(weights, axis=1)[:, -size, None]] = 0.0  # of size 0, the least one
         shares = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)
         rows = np.arange(64)
+        assert (weights[rows, prediction.sampled_ids] > 0).all()
         before = np.where(prediction.sampled_ids > 0, shares[rows, prediction.sampled_ids - 1], 0.0)
         places.append(before + rng.random(64) * (shares[rows, prediction.sampled_ids] - before))
     counts = np.histogram(np.concatenate(places), 20, (0, 1))[0]
-    assert counts.sum() == 10_240
-    assert np.square(counts - 512).sum() / 512 < 43.8  # of 19 degrees of freedom; exceeded by chance once in 1,000
+    assert counts.sum() == 64 * num_steps
+    chi_square = np.square(counts - counts.mean()).sum() / counts.mean()
+    assert chi_square < 43.8  # of 19 degrees of freedom; exceeded by chance once in 1,000
 
 
 @needs_runtime
@@ -133,6 +162,19 @@ def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
         assert np.abs(exact - denoiser._network.condition(embeddings[:32], None)).max() > 0.3
         assert np.sqrt(np.square(conditioned - exact).mean()) < 0.02 * np.sqrt(np.square(exact).mean())
         np.testing.assert_allclose(prediction.confidence, shares.max(axis=1), atol=1e-4)
+
+
+@needs_runtime
+def test_host_feeds_the_best_tokens_back(open_with):
+    denoiser = open_with()
+    denoiser.predict(0, [canvas_of(32)], 0.8, np.random.default_rng(0), top_k=TopK(5))
+    logits = denoiser._reduction.logits(range(32)).astype(np.float64)
+    logits[:, list(denoiser.spec.banned_ids)] = -1e9
+    shares = np.exp((logits - logits.max(axis=1, keepdims=True)) / 0.8)
+    shares[shares < np.sort(shares, axis=1)[:, -5, None]] = 0.0
+    shares /= shares.sum(axis=1, keepdims=True)
+    record = denoiser._records[0][0]
+    np.testing.assert_allclose(record.shares, shares if record.ids is None else shares[:, record.ids], atol=1e-5)
 
 
 @needs_runtime

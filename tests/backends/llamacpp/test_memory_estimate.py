@@ -1,15 +1,18 @@
 """Sizes of contexts, and refusals of what does not fit into memory."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dg_lsp.backends.llamacpp import LlamaModel, library, memory_estimate, model
+from dg_lsp.backends.llamacpp.denoiser import fitting_budget
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ContextBudget,
     MemoryEstimate,
     ModelSizes,
+    Placement,
     check_fits,
     context_budget,
     estimate_context,
@@ -18,6 +21,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     weight_bytes,
 )
 from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.gguf import read_header
 from dg_lsp.settings import ModelSettings
@@ -86,6 +90,38 @@ def machine(monkeypatch):
         monkeypatch.setattr(library, "devices", lambda: (HOST, *devices))
 
     return has
+
+
+FLAGSHIP = ModelSizes(
+    layers=30, heads=16, width=2816, inner=5632, vocab_size=262_144, trained_length=262_144, kv_bytes_per_token=225_280
+)
+BLOCKS = replace(MASK_SPEC, sampling=UniformSampling(), max_prompt_tokens=2048, canvas_lengths=(16, 256))
+
+
+@pytest.mark.parametrize(
+    ("host_free", "gpu_free", "reserved", "slot_limit"),
+    [
+        pytest.param(2 * GB, None, 0, 4766, id="processor"),
+        pytest.param(4 * GB, None, 0, 8192 + 512, id="processor with more memory"),
+        pytest.param(32 * GB, 2 * GB, 0, 4766, id="GPU"),
+        pytest.param(32 * GB, 4 * GB, 0, 8192 + 512, id="GPU with more memory"),
+        pytest.param(32 * GB, 4 * GB, 3 * GB, 4766, id="GPU that holds embeddings too"),
+        pytest.param(32 * GB, 6 * GB, 3 * GB, 8192 + 512, id="24 GB less the weights in Q4_K_M"),
+        pytest.param(100 * MIB, 6 * GB, 0, 4766, id="GPU in a machine without memory for logits"),
+    ],
+)
+def test_slot_of_the_flagship_holds_a_conversation_where_memory_allows(
+    machine, host_free, gpu_free, reserved, slot_limit
+):
+    cards = [] if gpu_free is None else [replace(CARD, memory_free=gpu_free)]
+    machine(host_free, *cards)
+    placement = Placement((0,) if cards else ())
+    weights = SimpleNamespace(sizes=FLAGSHIP, gpu_share=float(bool(cards)), mapped_bytes=0, placement=placement)
+    made = fitting_budget(weights, BLOCKS, ModelSettings(), flash=True, reserved=reserved)
+    assert made.slot_limit == slot_limit
+    assert made.context_length >= max(slot_limit, 2 * 2048) + made.canvas_tokens
+    fixed = ModelSettings(context_length=1024)
+    assert fitting_budget(weights, BLOCKS, fixed, flash=True, reserved=reserved).slot_limit == 1024
 
 
 @pytest.mark.parametrize("size", [100 * MIB, 20 * GB])

@@ -34,9 +34,9 @@ class RecordLogits:
 
     logits = None
 
-    def __call__(self, raw, cap, banned_ids, temperature, uniforms):
+    def __call__(self, raw, cap, *options):
         self.logits = soft_cap(raw, cap)
-        return reduce_logits(raw, cap, banned_ids, temperature, uniforms)
+        return reduce_logits(raw, cap, *options)
 
 
 def _damp(model):

@@ -9,6 +9,7 @@ import torch
 
 from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
 from dg_lsp.backends.transformers.network import draw, reduce_logits
+from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.errors import BackendError
 
 BANNED_IDS = torch.tensor([3, 7])
@@ -85,3 +86,19 @@ def test_nan_logits_are_an_error(open_denoiser, draw_ids):
     denoiser.prefill(0, draw_ids(4))
     with pytest.raises(BackendError, match="NaN"):
         predict(denoiser, draw_ids(8))
+
+
+@pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])
+def test_best_tokens_are_drawn_and_fed_back(counts_tail):
+    raw = raw_logits()
+    uniforms = torch.linspace(0, 0.99, 6)
+    whole = reduce_logits(raw, 30.0, BANNED_IDS, torch.tensor(0.6), uniforms)
+    best = reduce_logits(raw, 30.0, BANNED_IDS, torch.tensor(0.6), uniforms, TopK(9, counts_tail))
+    kept = whole.probabilities.topk(9)
+    expected = torch.zeros_like(raw).scatter(1, kept.indices, kept.values / kept.values.sum(dim=-1, keepdim=True))
+    torch.testing.assert_close(best.probabilities, expected)
+    assert torch.equal(best.rows[1].long(), draw(expected, uniforms))
+    assert torch.equal(best.rows[2], whole.rows[2])
+    entropy = whole.rows[3] if counts_tail else torch.special.entr(expected).sum(dim=-1)
+    torch.testing.assert_close(best.rows[3], entropy)
+    torch.testing.assert_close(best.rows[4], whole.probabilities.gather(1, best.rows[1].long()[:, None])[:, 0])

@@ -100,7 +100,7 @@ class TorchRng:
         return torch.randint(low, high, (1, count))[0].numpy().astype(dtype)
 
 
-def multinomial(raw, cap, banned_ids, temperature, uniforms):
+def multinomial(raw, cap, banned_ids, temperature, uniforms, _top_k):
     """`reduce_logits` with the sampling of transformers."""
     reduced = reduce_logits(raw, cap, banned_ids, temperature, uniforms)
     probabilities = torch.softmax(soft_cap(raw, cap) / temperature, dim=-1, dtype=torch.float32)

@@ -1,7 +1,6 @@
 """The denoiser of DiffusionGemma, which reads embeddings that include its last prediction of the canvas."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +24,18 @@ from dg_lsp.backends.llamacpp.reduction import take
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Footprint, Lanes, Prediction, check_temperature
+from dg_lsp.diffusion.denoiser import (
+    WHOLE_PROMPT,
+    Allowed,
+    Canvases,
+    Floats,
+    Footprint,
+    Lanes,
+    Prediction,
+    Rng,
+    TopK,
+    check_temperature,
+)
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import ModelSettings
 
@@ -61,7 +71,9 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         width = model.embedding_length
         epsilon = float(model.metadata[f"{model.metadata['general.architecture']}.attention.layer_norm_rms_epsilon"])
         self._network = SelfConditioning.open(model.path, spec.self_conditioning, width, epsilon)
-        super().__init__(model, spec, settings)
+        # embeddings in half precision, and the arrays of a reduction of the longest canvas
+        reserved = spec.vocab_size * (2 * width + 4 * REDUCTION_ARRAYS * spec.longest_block)
+        super().__init__(model, spec, settings, reserved)
         decoders = min(physical_cores(), _MAX_DECODERS) if model.on_gpu else self.threads
         self._table = EmbeddingTable(gguf.read_header(model.path), spec.vocab_size, width, threads=decoders)
         self._records: dict[int, dict[int, Any]] = {}
@@ -123,7 +135,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
 
     @override
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """Predicts all positions; the lanes must be one for each canvas."""
         check_temperature(temperature)
@@ -138,7 +150,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         if not np.isfinite(content).all():
             raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
         decode = partial(self._decode_canvases, slot, content, lengths)
-        reduced = self._reduction.reduce(decode, len(content), temperature, rng)
+        reduced = self._reduction.reduce(decode, len(content), temperature, rng, top_k)
         parts = [slice(stop - size, stop) for size, stop in zip(lengths, np.cumsum(lengths).tolist(), strict=True)]
         records = map(self._reduction.record, parts)
         self._records[slot] = {**last, **dict(zip(chosen, records, strict=True))}

@@ -1,6 +1,7 @@
 """The reduction of a step's logits in llama.cpp's graph, and what the next step needs of them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,15 @@ import numpy.typing as npt
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import functions
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, mixture
-from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature
+from dg_lsp.backends.llamacpp.reduction import (
+    NEVER,
+    NO_NUMBERS,
+    Reducer,
+    inverse_temperature,
+)
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Prediction, Rng, TopK
 from dg_lsp.errors import BackendError
 from dg_lsp.runtime import COMMAND
 
@@ -32,9 +39,10 @@ Decode = Callable[[], None]
 class GraphReduction:
     """Predictions of a decode, from a few numbers of each position instead of its logits.
 
-    Tokens are drawn from the whole vocabulary in the graph. With a feedback on a device, the graph also sums the
-    embeddings of all tokens, and one embedding of each position is read. Otherwise the host sums those of the `NUM_TOP`
-    best tokens where they hold enough of the probability, and reads the logits of the other positions.
+    Tokens are drawn from the whole vocabulary in the graph, or by the host from the best ones, which leave the graph
+    with their logits. With a feedback on a device, the graph also sums the embeddings of all tokens, and one embedding
+    of each position is read. Otherwise the host sums those of the `NUM_TOP` best tokens where they hold enough of the
+    probability, and reads the logits of the other positions; with a `TopK` it sums those of its tokens only.
     """
 
     def __init__(
@@ -51,53 +59,82 @@ class GraphReduction:
         self._bias: Floats = np.zeros(spec.vocab_size if len(self._banned) else 0, dtype=np.float32)
         self._bias[self._banned] = NEVER
         self._packed: Floats = np.empty((0, 0), dtype=np.float32)
-        """Of the last reduction, shape (N, `_NUM_FACTS` + 2 `NUM_TOP`)."""
+        """Of the last reduction, shape (N, `_NUM_FACTS`)."""
+        self._best = self._packed, token_ids([])
+        """Of the last reduction, shape (N, K): probabilities of the best tokens, the highest first, and their ids."""
+        self._is_limited = False  # the last reduction drew from these tokens only
         self._temperature = 0.0
         self._logits: Floats = np.empty((0, spec.vocab_size), dtype=np.float32)
         """Memory for rows."""
 
-    def reduce(self, decode: Decode, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
+    def reduce(
+        self, decode: Decode, num_rows: int, temperature: float, rng: Rng, top_k: TopK | None = None
+    ) -> Prediction:
         """Decodes, and reduces the logits of all `num_rows` tokens. Raises `BackendError`."""
         mode = _BY_ROWS if self._table is None else _BY_OPERATIONS
+        num_top = self._num_top
+        if top_k is not None and top_k.size > num_top:  # a power of two: llama.cpp builds a graph for each number
+            num_top = min(1 << (top_k.size - 1).bit_length(), self._vocab_size)
         scale = inverse_temperature(temperature)
         uniforms = rng.random(num_rows if temperature else 0).astype(np.float32)
         arrays = (_address(uniforms), len(uniforms), _address(self._bias), _address(self._banned), len(self._banned))
-        self._native.dg_reduction_set(mode, self._num_top, self._table, scale, *arrays)
+        self._native.dg_reduction_set(mode, num_top, self._table, scale, *arrays)
         try:
             decode()
         finally:  # other decodes need logits or nothing
             self._native.dg_reduction_set(_OFF, 0, None, 1.0, None, 0, None, None, 0)
-        self._packed = self._read(_PACKED, slice(0, num_rows), _NUM_FACTS + 2 * self._num_top)
+        packed = self._read(_PACKED, slice(0, num_rows), _NUM_FACTS + 2 * num_top)
+        self._packed, top_logits, top_ids = np.split(packed, (_NUM_FACTS, _NUM_FACTS + num_top), axis=1)
         self._temperature = temperature
-        log_z, entropy, best_ids, drawn_ids, best, drawn = self._packed[:, :_NUM_FACTS].T
-        if not np.isfinite(self._packed[:, :_NUM_FACTS]).all():
+        self._is_limited = top_k is not None
+        log_z, entropy, best_ids, drawn_ids, best, drawn = self._packed.T
+        if not np.isfinite(self._packed).all():
             raise BackendError(NO_NUMBERS)
+        if top_k is not None:
+            if self._table is not None:  # a device returns them in no order
+                order = np.argsort(-top_logits, axis=1)
+                top_logits, top_ids = (np.take_along_axis(columns, order, axis=1) for columns in (top_logits, top_ids))
+            top_logits, top_ids = top_logits[:, : top_k.size], top_ids[:, : top_k.size]
+        top_shares = np.exp((top_logits - best[:, None]) * scale - log_z[:, None])
+        self._best = top_shares, top_ids.astype(np.int32)
         argmax_ids = best_ids.astype(np.int32)
         confidence = np.exp(-log_z)
         sampled_confidence = np.exp((drawn - best) * scale - log_z)
         # rounding can put the draw on a token without probability
         is_drawn = (sampled_confidence > 0) & (temperature > 0)
-        return Prediction(
+        prediction = Prediction(
             argmax_ids=argmax_ids,
             sampled_ids=np.where(is_drawn, drawn_ids.astype(np.int32), argmax_ids),
             confidence=confidence,
             entropy=np.maximum(entropy, 0.0, dtype=np.float32),
             sampled_confidence=np.where(is_drawn, sampled_confidence, confidence),
         )
+        return prediction if top_k is None else self._limited(prediction, uniforms, top_k)
+
+    def _limited(self, prediction: Prediction, uniforms: Floats, top_k: TopK) -> Prediction:
+        """The prediction with tokens drawn from the best ones, whose probabilities are 1 without the tail."""
+        shares, ids = self._best
+        sums = shares.cumsum(axis=1, dtype=np.float64)
+        wanted = uniforms[:, None] * sums[:, -1:] if len(uniforms) else 0.0
+        # rounding can put the number beyond the last token
+        places = np.minimum((sums <= wanted).sum(axis=1), (shares > 0).sum(axis=1) - 1)
+        rows = np.arange(len(ids))
+        entropy = prediction.entropy
+        if not top_k.counts_tail:
+            renormed = (shares / sums[:, -1:]).astype(np.float32)
+            entropy = -(renormed * np.log(np.maximum(renormed, np.finfo(np.float32).tiny))).sum(axis=1)
+        confidence = shares[rows, places]
+        return replace(prediction, sampled_ids=ids[rows, places], sampled_confidence=confidence, entropy=entropy)
 
     def record(self, rows: slice) -> Any:
         """What `feedback.condition` needs of a canvas at these rows of the last reduction."""
         if isinstance(self.feedback, DeviceFeedback):
             return self._read(_FEEDBACK, rows, self.feedback.width)
-        packed = self._packed[rows]
-        count = self._num_top
-        log_z, best = packed[:, :1], packed[:, 4:5]
-        scale = inverse_temperature(self._temperature)
-        top_ids = packed[:, _NUM_FACTS + count :].astype(np.int32)
-        top_shares = np.exp((packed[:, _NUM_FACTS : _NUM_FACTS + count] - best) * scale - log_z)
-        short = np.flatnonzero(top_shares.sum(axis=1) < self.feedback.mass)
+        top_shares, top_ids = self._best[0][rows], self._best[1][rows]
+        short = np.flatnonzero((top_shares.sum(axis=1) < self.feedback.mass) & (not self._is_limited))
         weights = self._weights(rows.start + short)
-        return mixture(top_ids, top_shares, short, weights, packed[short, 1], self.feedback.mass, self._vocab_size)
+        entropy = self._packed[rows][short, 1]
+        return mixture(top_ids, top_shares, short, weights, entropy, self.feedback.mass, self._vocab_size)
 
     def logits(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Floats:
         """Logits of rows of the last reduction, shape (R, V), until the next call; banned tokens have any value."""
