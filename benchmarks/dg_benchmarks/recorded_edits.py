@@ -16,7 +16,7 @@ import re
 import subprocess
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -28,8 +28,9 @@ from unittest.mock import patch
 
 from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, EditFormat
-from dg_lsp.context.document import Snapshot
+from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
+from dg_lsp.context.window import shown_path
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -223,7 +224,7 @@ def outcome_of(server: Replay, model: str, scenario: Scenario, recordings: Seque
             sent, written = format_as_sent(form, model, scenario, recording.prompt)
             server.recording, server.written = recording, written
             snapshot = Snapshot(f"file:///{scenario.path}", 1, scenario.text, scenario.language)
-            request = NextEditRequest(snapshot, scenario.offset, scenario.edits)
+            request = NextEditRequest(snapshot, LineIndex.of(scenario.text), scenario.edits, scenario.offset)
             with patch.dict(EDIT_FORMATS, {form.name: sent}, clear=True):
                 result = drain(request.run(engine, float("inf")))
             prompt = prompt or server.prompt
@@ -257,10 +258,6 @@ def chrf(candidate: str, reference: str) -> float:
     return sum(scores) / len(scores) if scores else 1.0
 
 
-def _sequences(text: str, length: int) -> Counter[str]:
-    return Counter(text[at : at + length] for at in range(len(text) - length + 1))
-
-
 def delta_chrf(before: str, candidate: str, reference: str) -> float:
     """The F-score of the changed lines, from the first change to the last."""
     return chrf(_changed(before, candidate), _changed(before, reference))
@@ -291,32 +288,79 @@ def scores(outcomes: Sequence[tuple[Scenario, Outcome]]) -> dict[str, float]:
 
 # prompts
 
-KINDS = {
-    r"@@ .* @@": "line numbers of a hunk",
-    r"<\|file_sep\|>[^\n]*\.diff|<\|file_sep\|>[\w./-]+:\d+:\d+": "heading of an edit",
-    r"User edited .*": "heading of an edit",
-    r"original:|updated:": "heading of an edit",
-    r" .*|": "unchanged or blank lines around an edit",
+_HUNK = re.compile(r"^@@ .* @@\n((?:(?!--- |\+\+\+ )[ +-].*\n)*)", re.MULTILINE)
+_PAIR = re.compile(r"^original:\n(.*?)\n?^updated:\n(.*?)(?=\n<\|file_sep\|>)", re.MULTILINE | re.DOTALL)
+_ORIGINAL = re.compile(r"(<\|file_sep\|>original/.*\n)(?:(?!<\|file_sep\|>).*\n)*")
+_PREFILL = re.compile(r"(<\|file_sep\|>updated/.*\n)[^\0]*")
+_HEADING = re.compile(r"^(<\|file_sep\|>[\w./-]+)(?:\.diff|:\d+:\d+)$(?=\noriginal:)", re.MULTILINE)
+_CURSOR = re.compile(r"<\|cursor\|>")
+_EDIT = re.compile(
+    r"^(?:--- .*\n\+\+\+ .*\n|User edited .*\n```diff\n|<\|file_sep\|>.*\n)?~edit\n(?:(?!--- |\+\+\+ )[-+].*\n)*",
+    re.MULTILINE,
+)
+
+
+def _without_lines_around(prompt: str) -> str:
+    """The prompt with its edits as removed and added lines only, without the lines that are in both."""
+
+    def of_hunk(hunk: re.Match[str]) -> str:
+        rows = hunk[1].splitlines()
+        old, new = ([row[1:] for row in rows if row[0] in marks] for marks in (" -", " +"))
+        return _edited_lines(old, new)
+
+    prompt = _HUNK.sub(of_hunk, prompt)
+    return _PAIR.sub(lambda pair: _edited_lines(pair[1].split("\n"), pair[2].split("\n")), prompt)
+
+
+def _edited_lines(old: list[str], new: list[str]) -> str:
+    while old and new and old[0] == new[0]:
+        del old[0], new[0]
+    while old and new and old[-1] == new[-1]:
+        del old[-1], new[-1]
+    return "".join(["~edit\n", *(f"-{line}\n" for line in old), *(f"+{line}\n" for line in new)])
+
+
+def _with_sorted_edits(prompt: str) -> str:
+    edits = iter(sorted(edit[0] for edit in _EDIT.finditer(prompt)))
+    return _EDIT.sub(lambda _: next(edits), prompt)
+
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "column of the cursor": lambda prompt: _CURSOR.sub("", prompt),
+    "heading of an edit": lambda prompt: _HEADING.sub(r"\1", prompt),
+    "lines of an edit": _without_lines_around,
+    "blank lines": lambda prompt: re.sub(r"(?:\n[+-]?)+(?=\n)", "", prompt),
+    "order of the edits": _with_sorted_edits,
+    "lines before the last edit": lambda prompt: _ORIGINAL.sub(r"\1", prompt),
+    "beginning of the answer": lambda prompt: _PREFILL.sub(r"\1", prompt),
 }
-"""What a line is that only one of two prompts has; any other one is code."""
+"""Rewrites that make two prompts equal in one respect, by the name of the difference."""
 
 
-def differences(ours: str, sent: str) -> Counter[str]:
-    """Lines that only one of two prompts has, by kind."""
-    found = Counter[str]()
-    old, new = sent.split("\n"), ours.split("\n")
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for line in (*old[i:j], *new[k:m]) if tag != "equal" else ():
-            kinds = (kind for pattern, kind in KINDS.items() if re.fullmatch(pattern, line))
-            found[next(kinds, "other lines")] += 1
-    return found
+def differences(ours: str, sent: str, path: str) -> list[str]:
+    """The kinds of differences between two prompts for a file; `other` where these do not explain all of them."""
+    kinds = ["path"] if path != shown_path(path) else []
+    sent = sent.replace(path, shown_path(path))
+    for kind, rewrite in KINDS.items():
+        num_different = _num_different(ours, sent)
+        ours, sent = rewrite(ours), rewrite(sent)
+        if _num_different(ours, sent) < num_different:
+            kinds.append(kind)
+    return kinds if ours == sent else [*kinds, "other"]
+
+
+def _num_different(ours: str, sent: str) -> int:
+    """Number of lines that only one of two texts has."""
+    old, new = ours.split("\n"), sent.split("\n")
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return len(old) + len(new) - 2 * sum(block.size for block in blocks)
 
 
 def main() -> None:
     """Prints a table of scores beside their baselines, and one of the differences of the prompts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone", type=Path)
-    parser.add_argument("--details", action="store_true", help="one line for each scenario and model")
+    parser.add_argument("--details", action="store_true", help="lines for each scenario and model")
     options = parser.parse_args()
     files = files_of(options.clone)
     baseline = json.loads(files[f"{FOLDER}/baseline.json"])
@@ -324,7 +368,7 @@ def main() -> None:
         "| model | score | deltaChrF | shown | silent | baseline: score | deltaChrF | shown | silent |",
         "|---|" + 8 * "---|",
     ]
-    prompts = ["| model | equal prompts | differing lines by kind |", "|---|---|---|"]
+    prompts = ["| model | equal prompts | prompts with a difference of each kind |", "|---|---|---|"]
     with replay_server() as server:
         for model in MODELS:
             outcomes = list[tuple[Scenario, Outcome]]()
@@ -332,7 +376,7 @@ def main() -> None:
             num_equal = num_prompts = 0
             for name in sorted(name for name in files if name.endswith(".txtar")):
                 recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
-                found = list[Counter[str]]()
+                compared = list[list[str]]()
                 for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
                     recordings = recordings_of(recorded or "")
                     outcome, prompt = outcome_of(server, model, scenario, recordings)
@@ -340,12 +384,14 @@ def main() -> None:
                     if options.details:
                         delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
                         print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
-                    found.append(differences(prompt, recordings[0].prompt))
-                if found:  # the request was recorded at one of the positions of the cursor
-                    nearest = min(found, key=Counter.total)
-                    kinds += nearest
+                    compared.append(differences(prompt, recordings[0].prompt, scenario.path))
+                if compared:  # the request was recorded at one of the positions of the cursor
+                    nearest = min(compared, key=len)
+                    kinds.update(nearest)
                     num_equal += not nearest
                     num_prompts += 1
+                    if options.details:
+                        print(f"{model} {Path(name).stem}: {', '.join(nearest) or 'equal prompts'}")
             cells = [_cells(scores(outcomes)), _cells(baseline[model])]
             table.append(f"| {model} | {' | '.join(cells)} |")
             listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())

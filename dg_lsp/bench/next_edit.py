@@ -1,29 +1,39 @@
 """`dg-lsp bench next-edit`: next edits are cut out of the history of a repository, and proposals compared with them.
 
-The edits that a commit makes in one file are taken from top to bottom: the first ones are the history, any of the
-remaining ones is right. The proposal is that of the first place after the last edit, as an editor shows it. The method
-is that of `docs/benchmarks.md`.
+The edits that a commit makes in one file are taken from top to bottom: the first ones are typed key by key, as a user
+types them, and any of the remaining ones is right. The proposal is that of the first place after the last edit, as an
+editor shows it. The method is that of `docs/benchmarks.md`.
 """
 
 import random
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
 from dg_lsp.context.document import LineIndex, Snapshot
-from dg_lsp.context.edit_history import LINES_AROUND, Edit
-from dg_lsp.context.languages import grammar_of, language_id_of, language_of
-from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.context.edit_history import Edit, EditHistory
+from dg_lsp.context.languages import language_id_of, language_of
+from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.next_edit import Proposal, TokenChange, changes_of, from_last_edit, next_edits
-from dg_lsp.engine.ttfue import quantile, share
+from dg_lsp.engine.next_edit import (
+    PAUSE_SECONDS,
+    Proposal,
+    TokenChange,
+    changes_of,
+    from_newest_edit,
+    next_edits,
+    takes_back,
+)
+from dg_lsp.engine.ttfue import quantile, share, summarize_times
 from dg_lsp.errors import InputFileError, RequestError
+from dg_lsp.postprocess.text_edits import shared_ends
 
 MAX_EDITS = 12
 """Edits of one commit in a file; a file with more was moved or reformatted."""
@@ -44,10 +54,20 @@ class LineEdit:
     end: int
     text: str
 
-    @property
-    def growth(self) -> int:
-        """Lines that the file has more afterwards."""
-        return self.text.count("\n") - (self.end - self.start)
+    def after(self, made: Iterable["LineEdit"]) -> "LineEdit":
+        """The edit in the text after other edits."""
+        growth = sum(edit.text.count("\n") - (edit.end - edit.start) for edit in made if edit.start < self.start)
+        return LineEdit(self.start + growth, self.end + growth, self.text)
+
+    def span(self, lines: LineIndex) -> tuple[int, int]:
+        """Offsets of the replaced lines, their line ends included."""
+        start, end = ([*lines.starts, len(lines.text)][min(at, lines.num_lines)] for at in (self.start, self.end))
+        return int(start), int(end)
+
+    def applied(self, lines: LineIndex) -> str:
+        """The text with the edit."""
+        start, end = self.span(lines)
+        return lines.text[:start] + self.text + lines.text[end:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +84,14 @@ class FileChange:
 class NextEditCase:
     """A file after the first edits of a commit; the remaining edits are in lines of this text."""
 
-    lines: tuple[str, ...]
-    history: tuple[Edit, ...]  # newest first
+    lines: LineIndex
+    history: tuple[Edit, ...]  # newest first; empty after an edit that is too large
     remaining: tuple[LineEdit, ...]
 
     def is_right(self, proposal: Proposal) -> bool:
-        """Whether a proposal makes one of the remaining edits; blanks inside a line do not count."""
-        text = "".join(self.lines)
-        lines = LineIndex.of(text)
-        if "\n" in proposal.text + text[proposal.start : proposal.end]:
-            words = proposal.applied(text).split()
-            changed = ([*self.lines[: edit.start], edit.text, *self.lines[edit.end :]] for edit in self.remaining)
-            return any("".join(pieces).split() == words for pieces in changed)
-        line = lines.line_at(proposal.start)
-        _, proposed = proposal.changed_line(lines)
-        return any(
-            edit.start == line and edit.end == line + 1 and proposed.split() == edit.text.split()
-            for edit in self.remaining
-        )
+        """Whether a proposal makes one of the remaining edits; blanks and line ends do not count."""
+        words = proposal.applied(self.lines.text).split()
+        return any(edit.applied(self.lines).split() == words for edit in self.remaining)
 
     def changes(self, line: int, change: TokenChange) -> bool:
         """Whether a remaining edit replaces the same tokens in a line."""
@@ -89,13 +99,19 @@ class NextEditCase:
             (same.old, same.new) == (change.old, change.new)
             for edit in self.remaining
             if edit.start <= line < edit.end
-            for same in changes_of(Edit(edit.start, "", "".join(self.lines[edit.start : edit.end]), edit.text, ""))
+            for same in changes_of(Edit(edit.start, "", self.lines.text[slice(*edit.span(self.lines))], edit.text, ""))
         )
 
-    def is_in_place(self, proposal: Proposal) -> bool:
-        """Whether a remaining edit changes the line of a proposal."""
-        line = LineIndex.of("".join(self.lines)).line_at(proposal.start)
-        return any(edit.start <= line < edit.end for edit in self.remaining)
+    def edits_in_place(self, proposal: Proposal) -> list[LineEdit]:
+        """The remaining edits that change the line of a proposal."""
+        line = self.lines.line_at(proposal.start)
+        return [edit for edit in self.remaining if edit.start <= line < edit.end]
+
+    def kept_text(self, proposal: Proposal) -> float:
+        """The similarity of the changed line, from 0 to 1, with the lines of a remaining edit in its place."""
+        _, line = proposal.changed_line(self.lines)
+        texts = [edit.text.removesuffix("\n") for edit in self.edits_in_place(proposal)]
+        return max((SequenceMatcher(None, line, text, autojunk=False).ratio() for text in texts), default=0.0)
 
 
 def cut_history(repository: Path, num: int, seed: int = 0) -> Iterator[FileChange]:
@@ -121,38 +137,27 @@ def cut_history(repository: Path, num: int, seed: int = 0) -> Iterator[FileChang
 
 def cases_of(change: FileChange) -> Iterator[NextEditCase]:
     """The states of a file after its first edit, its first two edits, and so on."""
-    lines = change.text.splitlines(keepends=True)
+    lines = LineIndex.of(change.text)
+    history = EditHistory()
     for num in range(1, len(change.edits)):
-        current = list[str]()
-        firsts = dict[LineEdit, int]()
-        position = 0
-        made = sorted(change.edits[:num], key=attrgetter("start"))
-        for edit in made:
-            current += lines[position : edit.start]
-            firsts[edit] = len(current)
-            current += edit.text.splitlines(keepends=True)
-            position = edit.end
-        current += lines[position:]
-        history = [
-            _history_edit(current, firsts[edit], "".join(lines[edit.start : edit.end]), edit.text)
-            for edit in reversed(change.edits[:num])
-        ]
-        remaining = list[LineEdit]()
-        for edit in sorted(change.edits[num:], key=attrgetter("start")):
-            growth = sum(earlier.growth for earlier in made if earlier.start < edit.start)
-            remaining.append(LineEdit(edit.start + growth, edit.end + growth, edit.text))
-        yield NextEditCase(tuple(current), tuple(history), tuple(remaining))
+        made, edit, remaining = change.edits[: num - 1], change.edits[num - 1], change.edits[num:]
+        lines = typed(history, lines, edit.after(made))
+        edits = tuple(history.edits(lines, 0.0))
+        yield NextEditCase(lines, edits, tuple(edit.after(change.edits[:num]) for edit in remaining))
 
 
-def _history_edit(current: Sequence[str], first: int, old: str, new: str) -> Edit:
-    last = first + new.count("\n")
-    return Edit(
-        line=first,
-        before="".join(current[max(0, first - LINES_AROUND) : first]),
-        old=old,
-        new=new,
-        after="".join(current[last : last + LINES_AROUND]),
-    )
+def typed(history: EditHistory, lines: LineIndex, edit: LineEdit) -> LineIndex:
+    """The lines after an edit: what it replaces is selected, and its text is typed key by key."""
+    start, end = edit.span(lines)
+    old = lines.text[start:end]
+    head, tail = shared_ends(old, edit.text)
+    start, end = start + head, end - tail
+    for key in edit.text[head : len(edit.text) - tail] or [""]:
+        history.change(lines, start, end, key, 0.0)
+        lines = lines.replaced(start, end, key)
+        start += len(key)
+        end = start
+    return lines
 
 
 def _git(repository: Path, *arguments: str) -> str | None:
@@ -184,7 +189,7 @@ def _file_change(repository: Path, commit: str, path: str, language: str) -> Fil
     old, new = (_git(repository, "show", f"{revision}:{path}") for revision in (f"{commit}^", commit))
     if not old or not new or "\r" in old or "\r" in new:
         return None
-    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    old_lines, new_lines = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
     if len(old_lines) > MAX_LINES:
         return None
     edits = tuple(_line_edits(old_lines, new_lines))
@@ -217,8 +222,14 @@ class Outcome:
     is_shown: bool = False
     is_in_place: bool = False
     is_right: bool = False
+    kept_text: float = 0.0  # from 0 to 1
     is_reversal: bool = False  # it takes an edit of the history back
     breaks_syntax: bool = False  # the file has a syntax error only with it
+
+    @property
+    def ttfue_ms(self) -> float:
+        """Time to the first useful edit, from the last key on, if the proposal is right."""
+        return 1e3 * PAUSE_SECONDS + self.milliseconds
 
 
 def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> Outcome:
@@ -227,29 +238,28 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
     Raises:
         ModelUnsupportedError: the model proposes no edits.
     """
-    text = "".join(case.lines)
+    lines = case.lines
     began = time.perf_counter()
-    lines = LineIndex.of(text)
+    proposals: Sequence[Proposal] = ()
     if engine is None:
-        proposals: Sequence[Proposal] = next_edits(lines, case.history, language)
-    else:
-        newest = case.history[0]
-        last = min(lines.num_lines - 1, newest.line + max(0, newest.new.count("\n") - 1))
-        request = NextEditRequest(Snapshot("file:///code", 1, text, language), lines.span(last)[1], case.history)
-        proposals = _proposals(request, engine)
-    proposal = next(iter(from_last_edit(proposals, lines, case.history[0])), None)
+        proposals = next_edits(lines, case.history, language)
+    elif case.history:
+        request = NextEditRequest(Snapshot("file:///code", 1, lines.text, language), lines, case.history)
+        proposals = from_newest_edit(_proposals(request, engine), lines, case.history)
     spent = 1e3 * (time.perf_counter() - began)
-    if proposal is None:
+    if not proposals:
         return Outcome(language, spent)
-    _, proposed = proposal.changed_line(lines)
+    proposal = proposals[0]
+    syntax = SyntaxCheck(lines.text, language)
     return Outcome(
         language,
         spent,
         is_shown=True,
-        is_in_place=case.is_in_place(proposal),
+        is_in_place=bool(case.edits_in_place(proposal)),
         is_right=case.is_right(proposal),
-        is_reversal=any(proposed == edit.old.rstrip("\n") for edit in case.history),
-        breaks_syntax=_breaks_syntax(text, proposal.applied(text), language),
+        kept_text=case.kept_text(proposal),
+        is_reversal=takes_back(proposal, lines, case.history, syntax),
+        breaks_syntax=syntax.is_broken_in(proposal.applied(lines.text)),
     )
 
 
@@ -261,36 +271,35 @@ def _proposals(request: NextEditRequest, engine: Engine) -> Sequence[Proposal]:
         return ()
 
 
-def _breaks_syntax(before: str, after: str, language: str) -> bool:
-    grammar = grammar_of(language_of(language).grammar)
-    if grammar is None:
-        return False
-    parser = LimitedParser(grammar)
-    return not parser.has_error(before) and parser.has_error(after)
-
-
-def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Shares of all cases, or of the shown proposals, from 0 to 1, and milliseconds."""
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Shares of all cases, or of the shown proposals, from 0 to 1, milliseconds, and the numbers of `docs/ttfue.md`."""
+    num = len(outcomes)
     shown = [outcome for outcome in outcomes if outcome.is_shown]
-    times = sorted(outcome.milliseconds for outcome in outcomes)
+    right = [outcome for outcome in shown if outcome.is_right]
+    times = [outcome.milliseconds for outcome in outcomes]
     return {
-        "num": len(outcomes),
-        "shown": share(len(shown), len(outcomes)),
-        "right": share(sum(outcome.is_right for outcome in shown), len(outcomes)),
-        "right_of_shown": share(sum(outcome.is_right for outcome in shown), len(shown)),
+        "num": num,
+        "right": share(len(right), num),
+        "shown": share(len(shown), num),
+        "wrong_shown": share(len(shown) - len(right), num),
+        "right_of_shown": share(len(right), len(shown)),
         "in_place_of_shown": share(sum(outcome.is_in_place for outcome in shown), len(shown)),
+        "kept_text_of_shown": share(sum(outcome.kept_text for outcome in shown), len(shown)),
         "reversals_of_shown": share(sum(outcome.is_reversal for outcome in shown), len(shown)),
         "syntax_errors_of_shown": share(sum(outcome.breaks_syntax for outcome in shown), len(shown)),
         "ms_p50": quantile(times, 0.5),
         "ms_p90": quantile(times, 0.9),
+        **summarize_times(num, [outcome.ttfue_ms for outcome in right]),
     }
 
 
 _COLUMNS = {
     "right": "right",
     "shown": "shown",
+    "wrong_shown": "wrong shown",
     "right_of_shown": "right of shown",
     "in_place_of_shown": "place right",
+    "kept_text_of_shown": "kept text",
     "reversals_of_shown": "reversals",
     "syntax_errors_of_shown": "new syntax errors",
 }
@@ -304,8 +313,11 @@ def table(outcomes: Iterable[Outcome]) -> Table:
     for language, members in groups.items():
         numbers = summary(members)
         shares = [percent(numbers[name]) for name in _COLUMNS]
-        times = [milliseconds(numbers[name]) for name in ("ms_p50", "ms_p90")]
-        rows.append((language, number(len(members)), *shares, *times))
-    columns = ("language", "cases", *_COLUMNS.values(), "median", "90th percentile")
-    note = "Right: the proposal is one of the remaining edits. The last four shares are of what is shown."
+        times = (numbers["ms_p50"], numbers["ms_p90"], numbers["ttfue_ms"]["p50"])
+        rows.append((language, number(len(members)), *shares, *map(milliseconds, times)))
+    columns = ("language", "cases", *_COLUMNS.values(), "median", "90th percentile", "TTFUE")
+    note = (
+        "Right: the proposal is one of the remaining edits. The last five shares are of what is shown. "
+        f"TTFUE: median of the right ones, with the pause of {1e3 * PAUSE_SECONDS:.0f} ms."
+    )
     return Table("Next edits", columns, {"": rows}, note)

@@ -117,13 +117,13 @@ class _Window:
 
     def __init__(self, form: EditFormat, lines: LineIndex, offset: int) -> None:
         self._lines = lines
+        self._num_marks = len(_BOM) if lines.text.startswith(_BOM) else 0
         self.line = lines.line_at(offset)
-        self.num_lines = lines.num_lines
-        self.has_last_end = self.num_lines > 1 and not self.shown(self.num_lines - 1)
-        if self.has_last_end and self.line < self.num_lines - 1:
-            self.num_lines -= 1  # nothing follows the last line end
-        else:
-            self.has_last_end = False
+        self._texts = LINE_END.split(lines.text[self._num_marks :])
+        self._last_end = ""
+        if self.line < lines.num_lines - 1 and not self._texts[-1]:  # nothing follows the last line end
+            self._texts.pop()
+            self._last_end = "\n"
         if form.editable_tokens:
             size = form.editable_tokens - self._cost(self.line)
             self.region = self._grown(range(self.line, self.line + 1), size)
@@ -132,35 +132,28 @@ class _Window:
         context = self._around(form.context_lines_around, form.context_lines_around)
         context = range(min(context.start, self.region.start), max(context.stop, self.region.stop))
         self.context = self._grown(context, form.context_tokens)
-        start, end = lines.span(self.line)
-        self.column = min(offset, end) - start - (len(_BOM) if self.line == 0 and lines.text.startswith(_BOM) else 0)
-
-    def shown(self, line: int) -> str:
-        """The text of a line."""
-        start, end = self._lines.span(line)
-        text = self._lines.text[start:end]
-        return text if line else text.removeprefix(_BOM)
+        self.start, self.end = lines.span(self.region[0])[0], lines.span(self.region[-1])[1]
+        """Offsets of the lines to rewrite in the document."""
+        if not self.start:
+            self.start = self._num_marks
+        line_start, line_end = lines.span(self.line)
+        column = min(offset, line_end) - max(line_start, self._num_marks)
+        above = range(self.region.start, self.line)
+        self.cursor = sum(len(self._texts[line]) + 1 for line in above) + max(0, column)
+        """Offset of the cursor in the lines to rewrite."""
 
     def text(self, lines: range) -> str:
         """The text of several lines without the last line end."""
-        return "\n".join(map(self.shown, lines))
+        return "\n".join(self.texts(lines))
+
+    def texts(self, lines: range) -> list[str]:
+        """Several lines."""
+        return self._texts[lines.start : lines.stop]
 
     def around(self, num: int) -> str:
         """Whole lines on each side of the cursor's."""
         lines = self._around(num, num)
-        return self.text(lines) + ("\n" if lines.stop < self.num_lines or self.has_last_end else "")
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Offsets of the lines to rewrite in the document."""
-        start, end = self._lines.span(self.region[0])[0], self._lines.span(self.region[-1])[1]
-        return start + (len(_BOM) if not start and self._lines.text.startswith(_BOM) else 0), end
-
-    @property
-    def cursor(self) -> int:
-        """Offset of the cursor in the lines to rewrite."""
-        above = range(self.region.start, self.line)
-        return sum(len(self.shown(line)) + 1 for line in above) + max(0, self.column)
+        return self.text(lines) + ("\n" if lines.stop < len(self._texts) else self._last_end)
 
     @property
     def before(self) -> str:
@@ -172,14 +165,14 @@ class _Window:
     def after(self) -> str:
         """What follows the lines to rewrite, from their line end on."""
         below = range(self.region.stop, self.context.stop)
-        is_whole = self.context.stop == self.num_lines
-        return ("\n" + self.text(below) if below else "") + ("\n" if is_whole and self.has_last_end else "")
+        is_whole = self.context.stop == len(self._texts)
+        return ("\n" + self.text(below) if below else "") + (self._last_end if is_whole else "")
 
     def _around(self, above: int, below: int) -> range:
-        return range(max(0, self.line - above), min(self.num_lines, self.line + below + 1))
+        return range(max(0, self.line - above), min(len(self._texts), self.line + below + 1))
 
     def _cost(self, line: int) -> int:
-        return max(1, len(self.shown(line).encode()) // BYTES_PER_TOKEN)
+        return max(1, len(self._texts[line].encode()) // BYTES_PER_TOKEN)
 
     def _grown(self, lines: range, num_tokens: int) -> range:
         """The lines, and as many below and above them, in turns, as have so many tokens."""
@@ -188,7 +181,7 @@ class _Window:
         while has_grown:
             has_grown = False
             for line in (stop, start - 1):
-                if 0 <= line < self.num_lines and self._cost(line) <= num_tokens:
+                if 0 <= line < len(self._texts) and self._cost(line) <= num_tokens:
                     num_tokens -= self._cost(line)
                     start, stop = min(start, line), max(stop, line + 1)
                     has_grown = True
@@ -202,12 +195,12 @@ def edit_prompt(
     edits: Sequence[Edit],
     path: str,
     files: Sequence[Snippet] = (),
-    max_tokens: int = 0,
+    context_size: int = 0,
 ) -> EditPrompt:
     """The prompt at a cursor after the last edits, the newest of which comes first.
 
-    Other files, and then the oldest edits, are left out where the prompt would be longer than the model allows, or than
-    `max_tokens`.
+    Other files, and then the oldest edits, are left out where the prompt would be longer than the model allows, or with
+    the longest answer longer than `context_size` tokens; 0 is no limit.
 
     Raises:
         RequestError: the code contains a mark of the format.
@@ -239,17 +232,17 @@ def edit_prompt(
     fields["region"] = _marked(form, region, window.cursor)
     fields["after_lines"] = window.after if window.after.endswith("\n") else window.after + "\n"
     fields["line_end"] = "\n" if window.after else ""
-    limit = min(form.max_prompt_tokens, max_tokens or form.max_prompt_tokens)
+    num_tokens = len(region.removeprefix(prefill).encode()) // BYTES_PER_TOKEN
+    max_tokens = GROWTH * num_tokens + SPARE_TOKENS
+    limit = min(form.max_prompt_tokens, context_size - max_tokens) if context_size else form.max_prompt_tokens
     text = _filled(form, fields, shown_edits, shown_files)
     while len(text.encode()) > limit * BYTES_PER_TOKEN and (shown_files or shown_edits):
         (shown_files or shown_edits).pop()
         text = _filled(form, fields, shown_edits, shown_files)
     if len(text.encode()) > limit * BYTES_PER_TOKEN and form.lines_around:
         smaller = replace(form, lines_around=form.lines_around // 2)
-        return edit_prompt(smaller, lines, offset, edits, path, files, max_tokens)
-    start, end = window.span
-    num_tokens = len(region.removeprefix(prefill).encode()) // BYTES_PER_TOKEN
-    return EditPrompt(text, start, end, region, prefill, GROWTH * num_tokens + SPARE_TOKENS)
+        return edit_prompt(smaller, lines, offset, edits, path, files, context_size)
+    return EditPrompt(text, window.start, window.end, region, prefill, max_tokens)
 
 
 def _filled(
@@ -305,7 +298,7 @@ def _lines(text: str) -> list[str]:
 
 def _undone(window: _Window, edits: Sequence[Edit]) -> str:
     """The lines to rewrite as they were before the newest edit, if it is in them."""
-    texts = [window.shown(line) for line in window.region]
+    texts = window.texts(window.region)
     if not edits:
         return "\n".join(texts)
     first = edits[0].line - window.region.start

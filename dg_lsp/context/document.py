@@ -1,15 +1,17 @@
 """An immutable document: snapshot, lines, text style and cursor. Offsets are code points."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import AnyStr, Self
+from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
 Starts = npt.NDArray[np.int64]
+SequenceT = TypeVar("SequenceT", bound=Sequence[object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +277,8 @@ def allowed_lines(cursor: Cursor) -> int | None:
     return None if cursor.is_blank_line else 1
 
 
-def num_shared(a: AnyStr, b: AnyStr) -> int:
-    """Length of the common beginning of two texts, by bisection, because whole documents are compared too."""
+def num_shared(a: SequenceT, b: SequenceT) -> int:
+    """Length of the common beginning of two sequences, by bisection, because whole documents are compared too."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

@@ -14,8 +14,8 @@ MAX_SECONDS = 900.0
 """An edit that is older is forgotten."""
 MAX_CHARS = 4000
 """Of an edit, before and after it. A change of more characters, such as a reload, forgets all edits."""
-LINES_AROUND = 2
-"""Lines before and after an edit that belong to it."""
+LINES_AROUND = 3
+"""Lines before and after an edit that belong to it: those of a unified diff, which edit models were trained on."""
 
 
 class Author(Enum):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
 
 from tree_sitter import Language as Grammar
@@ -184,6 +185,29 @@ class LimitedParser:
             if (ended - began) * (following / length) ** 2 > end - ended:
                 return True
             length = following
+
+
+class SyntaxCheck:
+    """Syntax errors of a text, which is parsed once, and of its variants. Without a grammar there are none."""
+
+    def __init__(self, text: str, language_id: str) -> None:
+        grammar = grammar_of(language_of(language_id).grammar)
+        self._parser = LimitedParser(grammar) if grammar else None
+        self._text = text
+
+    @cached_property
+    def has_error(self) -> bool:
+        """Whether the text has an error: the user is in the middle of a change."""
+        root = self._parser.root(self._text) if self._parser else None
+        return root is not None and root.has_error
+
+    def has_error_in(self, variant: str) -> bool:
+        """Whether a variant of the text has an error."""
+        return self._parser is not None and self._parser.has_error(variant)
+
+    def is_broken_in(self, variant: str) -> bool:
+        """Whether a variant has an error and the text has none."""
+        return not self.has_error and self.has_error_in(variant)
 
 
 def _free_chunks() -> dict[int, bytearray]:

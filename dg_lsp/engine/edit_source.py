@@ -1,11 +1,11 @@
-"""Next edits that a model proposes, where the last edits are not repeated: the one interface of all such models.
+"""Next edits: the last edits repeated, else those that a model proposes; the one interface of all such models.
 
-`source_of` chooses how a model is used. An edit model rewrites the lines around the cursor in its own prompt format. A
-diffusion model that follows instructions denoises a part of their tokens again, so that several places change together.
+An edit model rewrites the lines around the cursor in its own prompt format. A diffusion model that follows instructions
+denoises a part of their tokens again, so that several places change together.
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,12 +26,12 @@ from dg_lsp.canvas.edit_prompt import (
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LineIndex, Snapshot, TextStyle
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.languages import language_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.context.window import shown_path
 from dg_lsp.engine.decoders.base import Progress, RequestCosts
-from dg_lsp.engine.next_edit import Proposal
+from dg_lsp.engine.next_edit import Proposal, from_newest_edit, next_edits, takes_back
 from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, RewriteRequest, Timings
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.brackets import balance
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
 DEADLINE_MS = 5000.0
-PROMPT_SHARE = 0.75
-"""Largest fraction of a model's context that a prompt takes."""
 MIN_PROBABILITY = 0.7
 """Mean probability of a token of an answer, most of which are copies; a server reports none."""
 STRENGTH = 0.5
@@ -53,6 +51,8 @@ REGION_LINES = (8, 4, 2, 1, 0)
 NUM_SHOWN_EDITS = 3
 MAX_SEPARATE = 6
 """An answer with more changes is one edit."""
+NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
+DISMISSED = "the user has gone on without this edit before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,9 @@ class NextEditRequest(EngineRequest[NextEditResult]):
 
     priority: ClassVar = Priority.REWRITE
     snapshot: Snapshot  # without other cells
-    offset: int  # of the cursor
+    lines: LineIndex  # of the snapshot's text
     edits: tuple[Edit, ...]  # of this document, newest first
+    offset: int | None = None  # of the cursor; None where it is not known
     snippets: Snippets = NO_SNIPPETS
     deadline_ms: float = DEADLINE_MS
 
@@ -88,24 +89,59 @@ class NextEditRequest(EngineRequest[NextEditResult]):
     def subject(self) -> str:
         return self.snapshot.uri
 
+    @property
+    def cursor(self) -> int:
+        """Offset of the cursor; without one, the end of the last line of the newest edit."""
+        if self.offset is not None:
+            return self.offset
+        newest = self.edits[0]
+        last = newest.line + max(0, newest.new.count("\n") - 1)
+        return self.lines.span(min(last, self.lines.num_lines - 1))[1]
+
     @override
     def run(self, engine: "Engine", deadline: float) -> Generator[Progress, None, NextEditResult]:
         """The engine's work for the request; raises `ModelUnsupportedError` if the model proposes no edits."""
-        source = source_of(engine.spec)
-        if source is None:
+        if form := _format_of(engine.spec):
+            return _from_edit_model(engine, self, form, deadline)
+        if not proposes_edits(engine.spec):
             raise ModelUnsupportedError(f"{engine.spec.name} proposes no edits: use an edit model")
-        return source(engine, self, deadline)
+        return _from_diffusion(engine, self, deadline)
 
 
-Source = Callable[["Engine", NextEditRequest, float], Generator[Progress, None, NextEditResult]]
-"""How a kind of model proposes edits: one value for each forward pass, then the result."""
+@dataclass(frozen=True, slots=True)
+class NextEdits:
+    """The proposals for a document, or the reason why there is none: a sentence without a full stop."""
+
+    proposals: Sequence[Proposal] = ()
+    reason: str = ""
 
 
-def source_of(spec: ModelSpec) -> Source | None:
-    """The source that a model is; None if it is none."""
-    if _format_of(spec):
-        return from_edit_model
-    return from_diffusion if spec.has_free_canvas and has_template(spec) else None
+AskModel = Callable[[NextEditRequest], Awaitable[NextEditResult | None]]
+"""The edits that a model proposes; None where no loaded model proposes any."""
+
+
+async def propose(
+    request: NextEditRequest, ask_model: AskModel, select: Callable[[Sequence[Proposal]], Sequence[Proposal]]
+) -> NextEdits:
+    """The repetitions that `select` returns, else those of a model's edits, in the order of `from_newest_edit`.
+
+    Raises as `ask_model` does, which is called only where no repetition is selected.
+    """
+    repeated = next_edits(request.lines, request.edits, request.snapshot.language)
+    if selected := select(repeated):
+        return NextEdits(selected)
+    result = await ask_model(request)
+    if result is None:
+        return NextEdits(reason=DISMISSED if repeated else NOT_REPEATED)
+    if result.reason is not None:
+        return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model} {result.reason.problem}")
+    selected = select(from_newest_edit(result.proposals, request.lines, request.edits))
+    return NextEdits(selected, "" if selected else DISMISSED)
+
+
+def proposes_edits(spec: ModelSpec) -> bool:
+    """Whether a model proposes edits: an edit model, or a diffusion model that follows instructions."""
+    return _format_of(spec) is not None or (spec.has_free_canvas and has_template(spec))
 
 
 def _format_of(spec: ModelSpec) -> EditFormat | None:
@@ -113,12 +149,12 @@ def _format_of(spec: ModelSpec) -> EditFormat | None:
     return edit_format_of(f"{spec.name} {dict(spec.metadata).get('general.name', '')}")
 
 
-def from_diffusion(
+def _from_diffusion(
     engine: "Engine", request: NextEditRequest, deadline: float
 ) -> Generator[Progress, None, NextEditResult]:
     """The changes of the lines around the cursor by a rewrite that keeps a part of their tokens."""
-    lines = LineIndex.of(request.snapshot.text)
-    line = lines.line_at(request.offset)
+    lines = request.lines
+    line = lines.line_at(request.cursor)
     last_edits = "\n".join(
         f"{edit.old.rstrip()}\nbecame\n{edit.new.rstrip()}" for edit in request.edits[:NUM_SHOWN_EDITS]
     )
@@ -140,13 +176,13 @@ def from_diffusion(
                 raise
     judged: tuple[Proposal, ...] | Reason = rewritten.reason or Reason.LOW_CONFIDENCE
     if (probability := math.exp(rewritten.score)) >= MIN_PROBABILITY and rewritten.rejection is None:
-        judged = _proposals(rewritten.text, probability, request, rewritten.start, rewritten.end)
+        judged = _Judge(request).proposals(rewritten.text, probability, rewritten.start, rewritten.end)
     result = NextEditResult((), rewritten.model, steps=rewritten.steps, timings=rewritten.timings)
     return replace(result, reason=judged) if isinstance(judged, Reason) else replace(result, proposals=judged)
 
 
-def from_edit_model(
-    engine: "Engine", request: NextEditRequest, deadline: float
+def _from_edit_model(
+    engine: "Engine", request: NextEditRequest, form: EditFormat, deadline: float
 ) -> Generator[Progress, None, NextEditResult]:
     """The edits in the answer of an edit model.
 
@@ -155,17 +191,14 @@ def from_edit_model(
     Raises:
         RequestError: the code contains a mark of the model's prompt, or the prompt is too long.
     """
-    form = _format_of(engine.spec)
-    assert form is not None
     costs = RequestCosts()
     with costs.stage("prompt"):
-        lines = LineIndex.of(request.snapshot.text)
         path, files = shown_path(request.snapshot.uri), request.snippets.chunks
-        room = int(PROMPT_SHARE * engine.footprint.context_size)  # 0 for a server
-        prompt = edit_prompt(form, lines, request.offset, request.edits, path, files, room)
+        num_tokens = engine.footprint.context_size  # 0 for a server
+        prompt = edit_prompt(form, request.lines, request.cursor, request.edits, path, files, num_tokens)
     answer = yield from costs.relay(_answer(engine, request, form, prompt, deadline))
     with costs.stage("postprocess"):
-        judged = Reason.UNFINISHED if answer is None else _judged(answer, request, prompt)
+        judged = Reason.UNFINISHED if answer is None else _Judge(request).judge(answer, prompt)
     num_passes = 0 if answer is None else answer.num_passes
     result = NextEditResult((), engine.spec.name, steps=num_passes, timings=costs.timings())
     return replace(result, reason=judged) if isinstance(judged, Reason) else replace(result, proposals=judged)
@@ -214,59 +247,49 @@ def _answer(
     return _Answer(region, result.candidates[0].score, result.steps)
 
 
-def _judged(answer: _Answer, request: NextEditRequest, prompt: EditPrompt) -> tuple[Proposal, ...] | Reason:
-    """The proposals of an answer, or why there is none."""
-    snapshot = request.snapshot
-    old = snapshot.text[prompt.start : prompt.end]
-    if answer.region is None:
-        return Reason.UNCHANGED
-    if (probability := math.exp(answer.score)) < MIN_PROBABILITY:
-        return Reason.LOW_CONFIDENCE
-    if to_text(answer.region.encode()) is None and to_text(old.encode()) is not None:
-        return Reason.NOT_TEXT
-    if is_repetitive(answer.region) and not is_repetitive(old):
-        return Reason.REPEATS_ITSELF
-    new = with_line_ends_of(old, answer.region, TextStyle.of(snapshot.text, prompt.start).line_end)
-    if fault := _fault(snapshot, prompt.start, prompt.end, new):
-        return fault
-    return _proposals(new, probability, request, prompt.start, prompt.end)
+class _Judge:
+    """Decides which of the edits of one answer are proposed."""
 
+    def __init__(self, request: NextEditRequest) -> None:
+        self._request = request
+        self._syntax = SyntaxCheck(request.snapshot.text, request.snapshot.language)
 
-def _proposals(
-    new: str, probability: float, request: NextEditRequest, start: int, end: int
-) -> tuple[Proposal, ...] | Reason:
-    """The changes that turn `[start, end)` of the text into `new`, without those that take back an edit."""
-    snapshot = request.snapshot
-    changes = minimal_changes(snapshot.text[start:end], new, start)
-    is_sound_alone = len(changes) <= MAX_SEPARATE and not any(
-        _fault(snapshot, change.start, change.end, change.text) for change in changes if len(changes) > 1
-    )
-    if not is_sound_alone:  # one edit from the first change to the last
-        first, last = changes[0].start, changes[-1].end
-        changes = (Change(first, last, new[first - start : len(new) - (end - last)]),)
-    proposals = [Proposal(change.start, change.end, change.text, probability) for change in changes]
-    lines = LineIndex.of(snapshot.text)
-    kept = tuple(proposal for proposal in proposals if not _is_reversal(proposal, lines, request))
-    return kept or Reason.REVERSAL
+    def judge(self, answer: _Answer, prompt: EditPrompt) -> tuple[Proposal, ...] | Reason:
+        """The proposals of an answer, or why there is none."""
+        text = self._request.snapshot.text
+        old = text[prompt.start : prompt.end]
+        if answer.region is None:
+            return Reason.UNCHANGED
+        if (probability := math.exp(answer.score)) < MIN_PROBABILITY:
+            return Reason.LOW_CONFIDENCE
+        if to_text(answer.region.encode()) is None and to_text(old.encode()) is not None:
+            return Reason.NOT_TEXT
+        if is_repetitive(answer.region) and not is_repetitive(old):
+            return Reason.REPEATS_ITSELF
+        new = with_line_ends_of(old, answer.region, TextStyle.of(text, prompt.start).line_end)
+        fault = self._fault(Change(prompt.start, prompt.end, new))
+        return fault or self.proposals(new, probability, prompt.start, prompt.end)
 
+    def proposals(self, new: str, probability: float, start: int, end: int) -> tuple[Proposal, ...] | Reason:
+        """The changes that turn `[start, end)` of the text into `new`, without those that take back an edit."""
+        lines, edits = self._request.lines, self._request.edits
+        changes = minimal_changes(lines.text[start:end], new, start)
+        is_sound_alone = len(changes) == 1 or (len(changes) <= MAX_SEPARATE and not any(map(self._fault, changes)))
+        if not is_sound_alone:  # one edit from the first change to the last
+            first, last = changes[0].start, changes[-1].end
+            changes = (Change(first, last, new[first - start : len(new) - (end - last)]),)
+        proposals = (Proposal(change.start, change.end, change.text, probability) for change in changes)
+        kept = tuple(proposal for proposal in proposals if not takes_back(proposal, lines, edits, self._syntax))
+        return kept or Reason.REVERSAL
 
-def _fault(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | None:
-    """What a new text would break. In a text with syntax errors, balanced brackets are enough."""
-    reason = breakage(snapshot, start, end, new)
-    language = language_of(snapshot.language)
-    grammar = grammar_of(language.grammar)
-    if reason is Reason.SYNTAX_ERROR and grammar is not None and LimitedParser(grammar).has_error(snapshot.text):
-        before, after = (balance(text, language) for text in (snapshot.text[start:end], new))
+    def _fault(self, change: Change) -> Reason | None:
+        """What a change would break. In a text with syntax errors, balanced brackets are enough."""
+        snapshot = self._request.snapshot
+        reason = breakage(snapshot, change.start, change.end, change.text)
+        if reason is not Reason.SYNTAX_ERROR or not self._syntax.has_error:
+            return reason
+        language = language_of(snapshot.language)
+        texts = (snapshot.text[change.start : change.end], change.text)
+        before, after = (balance(text, language) for text in texts)
         is_balanced = (before.strays, before.closers, before.quote) == (after.strays, after.closers, after.quote)
         return None if is_balanced else reason
-    return reason
-
-
-def _is_reversal(proposal: Proposal, lines: LineIndex, request: NextEditRequest) -> bool:
-    """Whether a proposal takes back one of the last edits, unless that edit made a syntax error."""
-    before, after = (text.strip() for text in proposal.changed_line(lines))
-    if not any((edit.new.strip(), edit.old.strip()) == (before, after) for edit in request.edits):
-        return False
-    grammar = grammar_of(language_of(request.snapshot.language).grammar)
-    parser = LimitedParser(grammar) if grammar else None
-    return parser is None or not parser.has_error(lines.text) or parser.has_error(proposal.applied(lines.text))

@@ -14,11 +14,13 @@ from functools import cache
 from importlib import resources
 from itertools import islice
 
-from dg_lsp.context.document import LineIndex, is_word
+from dg_lsp.context.document import LINE_END, LineIndex, is_word, num_shared
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.context.languages import grammar_of, language_of
-from dg_lsp.context.syntax_tree import LimitedParser
+from dg_lsp.context.syntax_tree import SyntaxCheck
+from dg_lsp.postprocess.text_edits import Change
 
+PAUSE_SECONDS = 0.3
+"""Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
 NUM_EDITS = 4
 """The number of newest edits that are repeated."""
 CONTEXT = 6
@@ -49,17 +51,10 @@ _BLANKS = r"[ \t]*"
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """One edit: `[start, end)` of the text becomes `text`. A repetition is inside one line."""
+class Proposal(Change):
+    """One edit, and the probability that it is right. A repetition is inside one line."""
 
-    start: int
-    end: int
-    text: str
     confidence: float
-
-    def applied(self, text: str) -> str:
-        """The text with the edit."""
-        return text[: self.start] + self.text + text[self.end :]
 
     def changed_line(self, lines: LineIndex) -> tuple[str, str]:
         """The lines that the edit is in, and what they become, both without the last line end."""
@@ -144,22 +139,44 @@ def _weights() -> Mapping[str, float]:
     return dict(tomllib.loads(table)["weights"])
 
 
-def from_last_edit(proposals: Iterable[Proposal], lines: LineIndex, last: Edit) -> list[Proposal]:
-    """Those behind the start of the last edit first, then those before it, in the order of the text."""
-    return sorted(proposals, key=lambda proposal: (lines.line_at(proposal.start) < last.line, proposal.start))
+def takes_back(proposal: Proposal, lines: LineIndex, edits: Iterable[Edit], syntax: SyntaxCheck) -> bool:
+    """Whether a proposal replaces the lines of one of the edits by those that it replaced, wherever they are.
+
+    Blanks at line ends do not count. Allowed if it mends a syntax error, which the edit has made then.
+    """
+    change = _changed_lines(*proposal.changed_line(lines))
+    is_reversal = any(_changed_lines(edit.new, edit.old) == change for edit in edits)
+    return is_reversal and not (syntax.has_error and not syntax.has_error_in(proposal.applied(lines.text)))
+
+
+def _changed_lines(old: str, new: str) -> tuple[list[str], list[str]]:
+    """The lines of both texts without those that they have in common at their beginnings and ends."""
+    before, after = ([line.rstrip() for line in LINE_END.split(text)] for text in (old, new))
+    while before and after and before[-1] == after[-1]:
+        del before[-1], after[-1]
+    while before and after and before[0] == after[0]:
+        del before[0], after[0]
+    return before, after
 
 
 def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> list[Proposal]:
-    """The first repetitions of the last edits that add no syntax error, see `repetitions`."""
-    proposals = repetitions(lines, edits)[:MAX_PROPOSALS]
-    grammar = grammar_of(language_of(language_id).grammar) if proposals else None
-    if grammar is None:
-        return proposals
-    parser = LimitedParser(grammar)
-    root = parser.root(lines.text)
-    if root is None or root.has_error:  # the user is in the middle of a change
-        return proposals
-    return [proposal for proposal in proposals if not parser.has_error(proposal.applied(lines.text))]
+    """The first repetitions of the last edits that add no syntax error and take none of them back, see `repetitions`.
+
+    Those behind the start of the newest edit come first, then those before it, in the order of the text.
+    """
+    syntax = SyntaxCheck(lines.text, language_id)
+    proposals = [
+        proposal
+        for proposal in repetitions(lines, edits)[:MAX_PROPOSALS]
+        if not (syntax.is_broken_in(proposal.applied(lines.text)) or takes_back(proposal, lines, edits, syntax))
+    ]
+    return from_newest_edit(proposals, lines, edits)
+
+
+def from_newest_edit(proposals: Iterable[Proposal], lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:
+    """The proposals in the order in which the user comes to them: below the start of the newest edit, then above it."""
+    first = edits[0].line if edits else 0
+    return sorted(proposals, key=lambda proposal: (lines.line_at(proposal.start) < first, proposal.start))
 
 
 def repetitions(lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:
@@ -257,16 +274,16 @@ def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> It
     num_new = text.count(change.new[0]) if change.new else 0
     for match in matches:
         start, end = match.span()
-        before = _TOKEN.findall(text, max(0, start - MAX_NEARBY), start)[-CONTEXT:]
-        after = [token[0] for token in islice(_TOKEN.finditer(text, end), CONTEXT)]
-        if not change.old and tuple(before[-len(change.new) :]) == change.new:
+        before = tuple(_TOKEN.findall(text, max(0, start - MAX_NEARBY), start)[-CONTEXT:])
+        after = tuple(token[0] for token in islice(_TOKEN.finditer(text, end), CONTEXT))
+        if not change.old and before[-len(change.new) :] == change.new:
             continue  # the tokens are there already
         yield Site(
             start=start,
             end=end,
             change=change,
-            left=max(_num_common(same.left[::-1], before[::-1]) for same in changes),
-            right=max(_num_common(same.right, after) for same in changes),
+            left=max(num_shared(same.left[::-1], before[::-1]) for same in changes),
+            right=max(num_shared(same.right, after) for same in changes),
             age=min(ages),
             num_edits=len(ages),
             num_sites=len(matches),
@@ -298,13 +315,3 @@ def _spelled(tokens: Sequence[str]) -> str:
     """An expression for tokens with any blanks between them."""
     end = r"\b" if tokens and _NAME.fullmatch(tokens[-1]) else ""
     return _BLANKS.join(map(re.escape, tokens)) + end
-
-
-def _num_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Number of equal tokens at the beginning of two sequences."""
-    num = 0
-    for token, same in zip(first, second, strict=False):
-        if token != same:
-            break
-        num += 1
-    return num

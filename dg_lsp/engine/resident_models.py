@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
-from dg_lsp.engine.edit_source import NextEditRequest, source_of
+from dg_lsp.engine.edit_source import NextEditRequest, proposes_edits
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, Scheduler, SchedulerListener, ready_engine
 from dg_lsp.settings import CompletionSettings, Settings
@@ -108,7 +108,7 @@ class ResidentModels(Generic[SchedulerT]):
     def edit_source(self) -> SchedulerT | None:
         """The one whose model proposes next edits, that of rewrites first; None while none is loaded that does."""
         engines = ((scheduler, ready_engine(scheduler.ready)) for scheduler in (self.rewrite, self.completion))
-        return next((scheduler for scheduler, engine in engines if engine and source_of(engine.spec)), None)
+        return next((scheduler for scheduler, engine in engines if engine and proposes_edits(engine.spec)), None)
 
     def listen(self, *listeners: SchedulerListener | None) -> None:
         """Reports the events of requests from the next one on to these listeners, in place of earlier ones."""

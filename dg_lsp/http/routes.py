@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
-from dg_lsp.context.document import TextStyle
+from dg_lsp.context.document import LineIndex, TextStyle
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
@@ -38,6 +38,7 @@ from dg_lsp.http.schemas import (
     NativeBody,
 )
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
+from dg_lsp.postprocess.text_edits import all_applied
 from dg_lsp.postprocess.validate import Candidate
 
 MAX_TOKENS = 4096
@@ -163,15 +164,14 @@ async def _edited_region(
     text = gap.prefix + gap.suffix
     region = range(len(gap.prefix) - len(before), len(gap.prefix) + len(after))
     snapshot = service.snapshot(text, gap.language or PLAIN_TEXT, gap.path, gap.client)
-    request = NextEditRequest(snapshot, len(gap.prefix), parse_edit_history(body.messages[-1].text, text, gap.path))
+    edits = parse_edit_history(body.messages[-1].text, text, gap.path)
+    request = NextEditRequest(snapshot, LineIndex.of(text), edits, len(gap.prefix))
     proposals = await service.next_edits(request, region, http)
     if not proposals and service.models.edit_source is None:
         return None
-    end = region.stop
-    for proposal in sorted(proposals, key=lambda proposal: -proposal.start):
-        text = proposal.applied(text)
-        end += len(proposal.text) - (proposal.end - proposal.start)
-    content = f"```\n{text[region.start : end]}\n```" if proposals else _NO_EDIT
+    edited = all_applied(proposals, text)
+    end = region.stop + len(edited) - len(text)
+    content = f"```\n{edited[region.start : end]}\n```" if proposals else _NO_EDIT
     result = replace(FillResult.unfinished(), candidates=(Candidate(content, 0.0),), rejections=())
 
     async def stream() -> Stream:

@@ -22,16 +22,16 @@ from starlette.requests import Request
 
 from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.context.document import LineIndex, Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.audit import AuditLog
-from dg_lsp.engine.edit_source import NextEditRequest
+from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult, propose
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.next_edit import Proposal, next_edits
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import OnFrame, Scheduler
@@ -234,19 +234,22 @@ class Service:
 
         Raises as `stream` does.
         """
-        snapshot = request.snapshot
-        repeated = next_edits(LineIndex.of(snapshot.text), request.edits, snapshot.language)
-        inside = [edit for edit in repeated if region.start <= edit.start and edit.end <= region.stop]
-        if inside or self.models.edit_source is None:
-            return inside
-        outcome = self._start(request, http)
-        try:
-            proposals = (await outcome).proposals
-        except DgLspError as error:
-            raise ApiError.of(error) from error
-        finally:
-            self._cancel(outcome)
-        return [edit for edit in proposals if region.start <= edit.start and edit.end <= region.stop]
+
+        async def ask_model(request: NextEditRequest) -> NextEditResult | None:
+            if self.models.edit_source is None:
+                return None
+            outcome = self._start(request, http)
+            try:
+                return await outcome
+            except DgLspError as error:
+                raise ApiError.of(error) from error
+            finally:
+                self._cancel(outcome)
+
+        def inside(proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+            return [edit for edit in proposals if region.start <= edit.start and edit.end <= region.stop]
+
+        return (await propose(request, ask_model, inside)).proposals
 
     def _start(
         self, request: EngineRequest[Result], http: Request, on_frame: OnFrame | None = None

@@ -8,7 +8,7 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -394,6 +394,17 @@ class Change:
     start: int
     end: int
     text: str
+
+    def applied(self, text: str) -> str:
+        """The text with the change."""
+        return text[: self.start] + self.text + text[self.end :]
+
+
+def all_applied(changes: Iterable[Change], text: str) -> str:
+    """The text with changes that do not overlap and are in its offsets."""
+    for change in sorted(changes, key=lambda change: -change.start):
+        text = change.applied(text)
+    return text
 
 
 def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:

@@ -105,10 +105,7 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
     if is_integer(version) and version < document.version:
         return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
-    position = _position(ls, params)
-    offset = (
-        None if position is None else document.lines.offset_at(position.line, position.character, ls.documents.encoding)
-    )
+    offset = _offset(ls, document, params)
     proposals, reason = await ls.propose_edits(document, offset, is_requested=is_requested)
     return {
         "edits": [

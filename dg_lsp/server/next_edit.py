@@ -6,37 +6,25 @@ The histories hold text of open documents in memory only. A document that is exc
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from dg_lsp.context.document import LineIndex
-from dg_lsp.context.edit_history import Author, Edit, EditHistory
+from dg_lsp.context.edit_history import Author, EditHistory
 from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
-from dg_lsp.engine.next_edit import Proposal, from_last_edit, next_edits
+from dg_lsp.engine.edit_source import NOT_REPEATED, AskModel, NextEditRequest, NextEdits, propose
+from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.errors import DgLspError
-from dg_lsp.postprocess.text_edits import Change, shared_ends
+from dg_lsp.postprocess.text_edits import Change, all_applied, shared_ends
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.settings import NextEditSettings
 
-PAUSE_SECONDS = 0.3
-"""Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
 MAX_KEPT = 100
 """Edits of a document that may still be accepted, and edits that the user did not want."""
 HAS_CHANGED = "the document has changed"
-NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
 LineChange = tuple[str, str]
 """A line, and what it would become."""
-AskModel = Callable[[NextEditRequest], Awaitable[NextEditResult | None]]
-"""The edits that a model proposes; None where no loaded model proposes any."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextEdits:
-    """The proposals for a document in the order of the text from the last edit on, or the reason why there is none."""
-
-    proposals: Sequence[Proposal] = ()
-    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -50,8 +38,8 @@ class _Past:
     """Those that the client displayed."""
     dismissed: deque[LineChange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     """What the user saw and did not want, or took back."""
-    running: asyncio.Future[NextEditResult | None] | None = None
-    """The model at work on the present text."""
+    running: asyncio.Future[NextEdits] | None = None
+    """The work on the present text."""
 
 
 class NextEditProvider:
@@ -69,16 +57,18 @@ class NextEditProvider:
         self._pasts: dict[str, _Past] = {}
 
     def change(self, uri: str, lines: LineIndex, changes: Sequence[Change], *, is_accepted: bool = False) -> None:
-        """Records the changes of a document with these lines; `is_accepted` if they inserted a completion."""
+        """Records changes that a document with these lines had; `is_accepted` if they inserted a completion."""
+        document = self._documents.get(uri)
+        assert document is not None
         past = self._pasts.setdefault(uri, _Past())
         moment = self._clock()
         states = [lines]
-        for change in changes:
+        for change in changes[:-1]:
             states.append(states[-1].replaced(change.start, change.end, change.text))
-        if is_accepted or _is_proposed(lines.text, states[-1].text, past.offered.values()):
+        if is_accepted or _is_proposed(lines.text, document.lines.text, past.offered.values()):
             author = Author.ASSISTANT
         else:
-            author = Author.PROGRAM if _is_by_program(states, changes) else Author.USER
+            author = Author.PROGRAM if _is_by_program(states, document.lines, changes) else Author.USER
             past.dismissed.extend(past.shown)
         self._opens_at = moment if author is Author.ASSISTANT else moment + PAUSE_SECONDS
         for state, change in zip(states, changes, strict=False):
@@ -137,33 +127,17 @@ class NextEditProvider:
         edits = past.history.edits(document.lines, self._clock()) if past is not None else []
         if past is None or not edits:
             return NextEdits(reason="the document was not edited lately")
-        proposals = next_edits(document.lines, edits, document.language)
-        answer = _accepted_by_gate(document, edits, past.dismissed, proposals, is_requested=is_requested)
-        if answer.proposals:
-            return answer
-        if offset is None:
-            offset = document.lines.span(edits[0].line + max(0, edits[0].new.count("\n") - 1))[1]
-        request = NextEditRequest(document.snapshot(), offset, tuple(edits))
-        return await self._from_model(document, request, past, is_requested=is_requested) or answer
-
-    async def _from_model(
-        self, document: Document, request: NextEditRequest, past: _Past, *, is_requested: bool
-    ) -> NextEdits | None:
-        """What a model proposes; None where no loaded model proposes edits. A change of the document ends its work."""
-        past.running = asyncio.ensure_future(self._ask_model(request))
+        select = partial(_undismissed, document.lines, past.dismissed, is_requested=is_requested)
+        request = NextEditRequest(document.snapshot(), document.lines, tuple(edits), offset)
+        past.running = asyncio.ensure_future(propose(request, self._ask_model, select))
         try:
-            result = await past.running
+            return await past.running
         except DgLspError as error:
             return NextEdits(reason=f"{NOT_REPEATED}; {error}")
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # a change of the document ends the work of the model
             if self._documents.get(document.uri) is document:
                 raise
             return NextEdits(reason=HAS_CHANGED)
-        if result is None:
-            return None
-        if result.reason is not None:
-            return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model} {result.reason.problem}")
-        return _accepted_by_gate(document, request.edits, past.dismissed, result.proposals, is_requested=is_requested)
 
 
 def _off_reason(settings: NextEditSettings, *, is_requested: bool) -> str:
@@ -174,49 +148,24 @@ def _off_reason(settings: NextEditSettings, *, is_requested: bool) -> str:
     return "next edits come only on request (next_edit.trigger is request)" if is_off else ""
 
 
-def _accepted_by_gate(
-    document: Document,
-    edits: Sequence[Edit],
-    dismissed: Collection[LineChange],
-    proposals: Sequence[Proposal],
-    *,
-    is_requested: bool,
-) -> NextEdits:
-    """What is left of the proposals. Those that the user dismissed remain only on request, and only if no others do."""
-    forward = list[Proposal]()
-    for proposal in proposals:
-        is_free = all(proposal.end < taken.start or proposal.start > taken.end for taken in forward)
-        if is_free and not any(_reverses(proposal, edit, document) for edit in edits):
-            forward.append(proposal)
-    fresh = [proposal for proposal in forward if proposal.changed_line(document.lines) not in dismissed]
-    if is_requested and not fresh:
-        fresh = forward
-    if not proposals:
-        return NextEdits(reason=NOT_REPEATED)
-    if not forward:
-        return NextEdits(reason="the edit would take back what the user has just done")
-    fresh = from_last_edit(fresh, document.lines, edits[0])
-    return NextEdits(fresh, "" if fresh else "the user has gone on without this edit before")
-
-
-def _reverses(proposal: Proposal, edit: Edit, document: Document) -> bool:
-    """Whether a proposal restores what was there before an edit."""
-    return proposal.changed_line(document.lines) == (_stripped(edit.new), _stripped(edit.old))
+def _undismissed(
+    lines: LineIndex, dismissed: Collection[LineChange], proposals: Sequence[Proposal], *, is_requested: bool
+) -> Sequence[Proposal]:
+    """The proposals that the user has not dismissed; on request all of them, if no others are left."""
+    fresh = [proposal for proposal in proposals if proposal.changed_line(lines) not in dismissed]
+    return proposals if is_requested and not fresh else fresh
 
 
 def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> bool:
     """Whether the new text is the old one with one of the proposals, or with all of them."""
-    return new_text in (_applied(text, chosen) for chosen in ({*proposals}, *({proposal} for proposal in proposals)))
+    return new_text in (all_applied(proposals, text), *(proposal.applied(text) for proposal in proposals))
 
 
-def _applied(text: str, proposals: Iterable[Proposal]) -> str:
-    for proposal in sorted(proposals, key=lambda proposal: -proposal.start):
-        text = proposal.applied(text)
-    return text
+def _is_by_program(states: Sequence[LineIndex], result: LineIndex, changes: Sequence[Change]) -> bool:
+    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors.
 
-
-def _is_by_program(states: Sequence[LineIndex], changes: Sequence[Change]) -> bool:
-    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors."""
+    `states` are the lines before each change.
+    """
     replaced = {
         (state.text[change.start : change.end], change.text) for state, change in zip(states, changes, strict=False)
     }
@@ -226,7 +175,7 @@ def _is_by_program(states: Sequence[LineIndex], changes: Sequence[Change]) -> bo
     for state, change in zip(states, changes, strict=False):
         together.change(state, change.start, change.end, change.text, 0.0)
     pieces = set[tuple[str, str]]()
-    for edit in together.edits(states[-1], 0.0):
+    for edit in together.edits(result, 0.0):
         old, new = edit.old.splitlines(), edit.new.splitlines()
         if len(old) != len(new) and min(len(old), len(new)) > 1:
             return True

@@ -151,8 +151,7 @@ async def _apply_next_edits(ls: Server, argument: Any) -> None:
     proposals, reason = await ls.propose_edits(document, is_requested=True)
     if not proposals:
         raise Refusal(f"there is no next edit: {reason}")
-    ordered = sorted(proposals.values(), key=lambda proposal: proposal.start)
-    changes = tuple(Change(proposal.start, proposal.end, proposal.text) for proposal in ordered)
+    changes = tuple(sorted(proposals.values(), key=lambda proposal: proposal.start))
     await _apply(ls, document, changes, f"dg-lsp: repeat the last edit in {len(changes)} lines")
     for name in proposals:
         ls.acceptance.record_accepted(name)

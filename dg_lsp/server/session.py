@@ -255,7 +255,7 @@ class Server(LanguageServer):
         scheduler = self._models.edit_source if self._models is not None else None
         if scheduler is None or not self.eligibility(request.snapshot).is_served:
             return None
-        snippets = self.snippets(request.snapshot, request.offset)
+        snippets = self.snippets(request.snapshot, request.cursor)
         request = replace(request, snippets=snippets, endpoint="dg-lsp.nextEdit")
         return await asyncio.wrap_future(scheduler.submit(request))
 

@@ -4,8 +4,9 @@ import subprocess
 
 import pytest
 
-from dg_lsp.bench.next_edit import LineEdit, cases_of, cut_history, measure, summary, table
-from dg_lsp.engine.next_edit import Proposal
+from dg_lsp.bench import next_edit
+from dg_lsp.bench.next_edit import FileChange, LineEdit, Outcome, cases_of, cut_history, measure, summary, table
+from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.errors import InputFileError
 
 BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
@@ -33,29 +34,60 @@ def test_the_edits_of_a_commit_become_history_and_what_remains(repository):
     assert (change.path, change.language) == ("code.py", "python")
     first, *_ = cases = list(cases_of(change))
     assert len(cases) == len(change.edits) - 1 == 2
-    assert first.history[0].old == "x = load(1)\n"
-    assert "".join(first.lines).startswith("import a\n\nx = read(1)\n")
-    text = list(first.lines)
+    assert [(edit.old, edit.new) for edit in first.history] == [("x = load(1)\n", "x = read(1)\n")]
+    assert first.lines.text.startswith("import a\n\nx = read(1)\n")
+    text = first.lines.text.splitlines(keepends=True)
     for edit in sorted(first.remaining, key=lambda edit: -edit.start):
         text[edit.start : edit.end] = [edit.text]
     assert "".join(text) == AFTER
 
 
-def test_a_proposal_is_right_if_it_makes_one_of_the_remaining_edits(repository):
+def test_edits_are_typed_key_by_key_into_a_history_that_merges_them():
+    """The first two edits are in the same line for a user, because no line end is between them."""
+    edits = (LineEdit(0, 1, "aa = 1\n"), LineEdit(1, 1, "new\nline\n"), LineEdit(2, 3, "cc = 3\n"), LineEdit(3, 4, ""))
+    first, second, third = cases_of(FileChange("a.py", "python", "a = 1\nb = 2\nc = 3\nd = 4\n", edits))
+    assert [(edit.old, edit.new) for edit in first.history] == [("a = 1\n", "aa = 1\n")]
+    assert second.lines.text == "aa = 1\nnew\nline\nb = 2\nc = 3\nd = 4\n"
+    assert [(edit.line, edit.old, edit.new) for edit in second.history] == [
+        (1, "b = 2\n", "new\nline\nb = 2\n"),
+        (0, "a = 1\n", "aa = 1\n"),
+    ]
+    assert second.remaining == (LineEdit(4, 5, "cc = 3\n"), LineEdit(5, 6, ""))
+    assert third.history[0].new == "cc = 3\n"
+    assert third.remaining[0].applied(third.lines) == "aa = 1\nnew\nline\nb = 2\ncc = 3\n"
+
+
+def test_an_edit_that_is_too_large_leaves_a_case_without_a_history():
+    edits = (LineEdit(0, 1, ""), LineEdit(1, 2, "b\n"))
+    [case] = cases_of(FileChange("a.py", "python", "a" * 5000 + "\nc\n", edits))
+    assert case.history == ()
+    assert not measure(case, "python").is_shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_right", "is_in_place", "kept_text"),
+    [
+        ("load", "read", True, True, 1.0),
+        ("z = load(3)", "z  =  read(3)", True, True, None),
+        ("load", "rest", False, True, None),
+        ("import", "from", False, False, 0.0),
+    ],
+    ids=["the edit of the commit", "other blanks", "another text", "another place"],
+)
+def test_a_proposal_is_compared_with_the_remaining_edits(repository, old, new, is_right, is_in_place, kept_text):
     [change] = cut_history(repository, 10)
     case = next(iter(cases_of(change)))
-    text = "".join(case.lines)
-    start = text.index("load")
-    assert case.is_right(Proposal(start, start + 4, "read", 1.0))
-    wrong = Proposal(start, start + 4, "write", 1.0)
-    assert case.is_in_place(wrong)
-    assert not case.is_right(wrong)
-    elsewhere = Proposal(0, 6, "from", 1.0)
-    assert not case.is_in_place(elsewhere)
+    start = case.lines.text.index(old)
+    proposal = Proposal(start, start + len(old), new, 1.0)
+    assert (case.is_right(proposal), bool(case.edits_in_place(proposal))) == (is_right, is_in_place)
+    assert case.kept_text(proposal) == kept_text or (kept_text is None and 0 < case.kept_text(proposal) < 1)
 
 
-def test_growth_is_counted_in_lines():
-    assert LineEdit(3, 5, "one\n").growth == -1
+def test_a_proposal_of_several_lines_is_right_if_it_makes_one_edit():
+    edits = (LineEdit(0, 1, "a\n"), LineEdit(2, 2, "x\ny\n"))
+    [case] = cases_of(FileChange("a.py", "python", "b\nc\nd\n", edits))
+    assert case.is_right(Proposal(4, 4, "x\ny\n", 1.0))
+    assert not case.is_right(Proposal(4, 4, "x\n", 1.0))
 
 
 def test_a_folder_without_a_history_is_reported(tmp_path):
@@ -66,10 +98,34 @@ def test_a_folder_without_a_history_is_reported(tmp_path):
 def test_the_first_proposal_of_a_case_is_measured(repository):
     [change] = cut_history(repository, 10)
     outcome, last = [measure(case, change.language) for case in cases_of(change)]
-    assert (outcome.is_shown, outcome.is_right, outcome.is_in_place) == (True, True, True)
+    assert (outcome.is_shown, outcome.is_right, outcome.is_in_place, outcome.kept_text) == (True, True, True, 1.0)
     assert not (outcome.is_reversal or outcome.breaks_syntax)
     assert not last.is_shown
-    numbers = summary([outcome, last])
-    assert (numbers["shown"], numbers["right"], numbers["right_of_shown"]) == (0.5, 0.5, 1.0)
-    listed = table([outcome, last])
-    assert [row[:2] for row in listed.groups[""]] == [("all", "2"), ("python", "2")]
+
+
+def test_a_proposal_that_takes_an_edit_back_or_breaks_the_file_is_counted(repository, monkeypatch):
+    [change] = cut_history(repository, 10)
+    case = next(iter(cases_of(change)))
+    for old, new, is_reversal, breaks_syntax in (("read(1)", "load(1)", True, False), ("load", "(", False, True)):
+        start = case.lines.text.index(old)
+        proposal = Proposal(start, start + len(old), new, 1.0)
+        monkeypatch.setattr(next_edit, "next_edits", lambda *_, proposal=proposal: [proposal])
+        outcome = measure(case, change.language)
+        assert (outcome.is_reversal, outcome.breaks_syntax) == (is_reversal, breaks_syntax)
+
+
+def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():
+    right = Outcome("python", 1.0, is_shown=True, is_in_place=True, is_right=True, kept_text=1.0)
+    wrong = Outcome("go", 3.0, is_shown=True, kept_text=0.5, is_reversal=True, breaks_syntax=True)
+    outcomes = [right, wrong, Outcome("go", 2.0), Outcome("go", 2.0)]
+    numbers = summary(outcomes)
+    assert (numbers["num"], numbers["shown"], numbers["right"], numbers["wrong_shown"]) == (4, 0.5, 0.25, 0.25)
+    of_shown = ("right", "in_place", "kept_text", "reversals", "syntax_errors")
+    assert [numbers[f"{name}_of_shown"] for name in of_shown] == [0.5, 0.5, 0.75, 0.5, 0.5]
+    assert numbers["ms_p50"] == 2.0
+    ttfue_ms = 1e3 * PAUSE_SECONDS + 1.0
+    assert (numbers["ttfue_ms"]["p50"], numbers["miss_rate"]) == (ttfue_ms, 0.75)
+    assert (numbers["useful_by"]["250"], numbers["useful_by"]["500"]) == (0.0, 0.25)
+    rows = table(outcomes).groups[""]
+    assert [row[:2] for row in rows] == [("all", "4"), ("python", "1"), ("go", "3")]
+    assert {len(row) for row in rows} == {len(table(outcomes).columns)}

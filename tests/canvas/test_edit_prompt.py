@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, JOINED_LINES, edit_format_of, edit_prompt, edited_region
+from dg_lsp.canvas.edit_prompt import (
+    BYTES_PER_TOKEN,
+    EDIT_FORMATS,
+    JOINED_LINES,
+    edit_format_of,
+    edit_prompt,
+    edited_region,
+)
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.snippets import Snippet, SnippetSource
@@ -150,11 +157,11 @@ def test_the_oldest_edits_are_left_out_of_a_long_prompt(form):
     assert f"new_{form.num_edits - 1}" not in prompt.text
 
 
-def test_fewer_lines_of_the_file_are_shown_around_the_cursor_of_a_long_prompt():
+def test_fewer_lines_are_shown_around_the_cursor_where_prompt_and_answer_would_not_fit_the_context():
     document = "".join(f"x{number} = {number}\n" for number in range(400))
     form = EDIT_FORMATS["sweep-v2"]
     whole, short = (edit_prompt(form, LineIndex.of(document), 2000, [], "a.py", (), limit) for limit in (0, 600))
-    assert len(short.text) <= 1800 < len(whole.text)
+    assert len(short.text) / BYTES_PER_TOKEN + short.max_tokens <= 600 < len(whole.text) / BYTES_PER_TOKEN
     assert short.region == whole.region
 
 

@@ -49,7 +49,7 @@ def test_typing_a_word_is_one_edit_with_the_lines_around_it():
             before="import os\n\n",
             old="def area(width, height):\n",
             new="def area(length, height):\n",
-            after="    return width * height\n\n",
+            after="    return width * height\n\nprint(area(2, 3))\n",
         )
     ]
 

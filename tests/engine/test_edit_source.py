@@ -1,5 +1,6 @@
 """Next edits of an edit model, end to end over a model without weights."""
 
+import asyncio
 import math
 from dataclasses import replace
 
@@ -8,10 +9,11 @@ from chatty import chatty
 from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
-from dg_lsp.context.document import Snapshot
+from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.engine.edit_source import NextEditRequest, source_of
+from dg_lsp.engine.edit_source import DISMISSED, NOT_REPEATED, NextEditRequest, NextEditResult, propose, proposes_edits
 from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -36,7 +38,8 @@ def denoiser_of(answer, spec=SPEC, **script):
 
 
 def request_of(code=CODE, at="return", edits=(EDIT,), **options):
-    return NextEditRequest(Snapshot("file:///a.py", 1, code), code.index(at), tuple(edits), **options)
+    snapshot = Snapshot("file:///a.py", 1, code)
+    return NextEditRequest(snapshot, LineIndex.of(code), tuple(edits), code.index(at), **options)
 
 
 def proposed(answer, request=None, deadline=math.inf, **script):
@@ -114,7 +117,7 @@ def test_mixed_line_ends_of_unchanged_lines_stay():
 
 
 def test_an_empty_file_gets_the_answer():
-    result, _ = proposed("x = 1\n", NextEditRequest(Snapshot("file:///a.py", 1, ""), 0, ()))
+    result, _ = proposed("x = 1\n", request_of("", "", []))
     assert applied(result, "") == "x = 1"
 
 
@@ -142,10 +145,77 @@ def test_an_unlikely_answer_is_not_proposed(monkeypatch):
 
 
 def test_only_an_edit_model_is_a_source():
-    assert source_of(SPEC) is not None
-    assert source_of(MASK_SPEC) is None
+    assert proposes_edits(SPEC)
+    assert not proposes_edits(MASK_SPEC)
     with pytest.raises(ModelUnsupportedError, match="use an edit model"):
         proposed(ANSWER, spec=MASK_SPEC)
+
+
+REPEATED = "first = load(a, mode, strict=True)\nsecond = load(a, mode)\n"
+REPEATED_EDIT = Edit(
+    0, "", "first = load(a, mode)\n", "first = load(a, mode, strict=True)\n", "second = load(a, mode)\n"
+)
+
+
+def proposed_by(result, *, code=REPEATED, edits=(REPEATED_EDIT,), select=list):
+    """The next edits, and the requests to a model that answers with a result."""
+    requests = []
+
+    async def ask_model(request):
+        requests.append(request)
+        return result
+
+    return asyncio.run(propose(request_of(code, "second", edits), ask_model, select)), requests
+
+
+def test_a_repetition_comes_before_the_edits_of_a_model():
+    edits, requests = proposed_by(None)
+    assert applied(edits, REPEATED) == REPEATED.replace("mode)", "mode, strict=True)")
+    assert requests == []
+
+
+UNREPEATED = "a = 1\nsecond = 2\nc = 3\n"
+PLACES = tuple(Proposal(start, start + 1, "x", 0.9) for start in (0, 17))
+
+
+@pytest.mark.parametrize(
+    ("result", "select", "starts", "reason"),
+    [
+        (None, list, [], NOT_REPEATED),
+        (NextEditResult(PLACES, "zeta"), list, [17, 0], ""),
+        (NextEditResult(PLACES, "zeta"), lambda _: [], [], DISMISSED),
+        (
+            NextEditResult((), "zeta", reason=Reason.UNFINISHED),
+            list,
+            [],
+            f"{NOT_REPEATED}; the edit of zeta was not stable at the deadline",
+        ),
+    ],
+    ids=["no model", "the next place first", "none is wanted", "no edit of the model"],
+)
+def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, reason):
+    edit = Edit(1, "", "second = 1\n", "second = 2\n", "")
+    edits, [request] = proposed_by(result, code=UNREPEATED, edits=(edit,), select=select)
+    assert ([proposal.start for proposal in edits.proposals], edits.reason) == (starts, reason)
+    assert request.snapshot.text == UNREPEATED
+
+
+def test_a_model_is_asked_where_no_repetition_is_wanted():
+    edits, requests = proposed_by(None, select=lambda _: [])
+    assert (edits.proposals, edits.reason, len(requests)) == ((), DISMISSED, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "edit", "line_end"),
+    [
+        ("a\nbc\nd\n", Edit(1, "", "b\n", "bc\n", ""), 4),
+        ("a\nd\n", Edit(1, "", "b\n", "", ""), 3),
+        ("a", Edit(1, "", "b\n", "", ""), 1),
+    ],
+    ids=["the edited line", "after a deletion", "after a deletion at the end"],
+)
+def test_without_a_cursor_the_last_edited_line_ends_there(code, edit, line_end):
+    assert NextEditRequest(Snapshot("file:///a.py", 1, code), LineIndex.of(code), (edit,)).cursor == line_end
 
 
 CALLS = "a = g(1)  # 😀\r\nb = f(2)\r\nx = 0\r\nc = f(3)\r\n"

@@ -3,9 +3,10 @@
 import pytest
 
 from dg_lsp.context.document import LineIndex
-from dg_lsp.context.edit_history import EditHistory
+from dg_lsp.context.edit_history import Edit, EditHistory
+from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.engine import next_edit
-from dg_lsp.engine.next_edit import repetitions
+from dg_lsp.engine.next_edit import Proposal, from_newest_edit, repetitions, takes_back
 
 
 def proposals(text, *edits):
@@ -91,3 +92,70 @@ def test_an_edit_that_would_add_a_syntax_error_is_not_proposed(monkeypatch):
     [proposal] = next_edit.next_edits(lines, edits, "plaintext")
     assert proposal.applied(text).splitlines()[1] == "use(size: int = load(path))"
     assert next_edit.next_edits(lines, edits, "python") == []
+
+
+CALL = "first = load(path)\nsecond = load(path)\n"
+
+
+def edit_of(text, old, new):
+    """The text after one edit, and that edit."""
+    start = text.index(old)
+    history = EditHistory()
+    history.change(LineIndex.of(text), start, start + len(old), new, 0.0)
+    lines = LineIndex.of(text[:start] + new + text[start + len(old) :])
+    return lines, history.edits(lines, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "edit", "proposed", "is_reversal"),
+    [
+        (CALL, ("path)", "path, mode)"), ("path, mode)", "path)"), True),
+        (CALL.replace("\n", "\r\n"), ("path)", "path, mode)"), (", mode", ""), True),
+        ("# 😀\n" + CALL, ("path)", "path, mode)"), (", mode", ""), True),
+        (CALL, ("first", "import os\nfirst"), ("import os\n", ""), True),
+        (CALL, ("first = load(path)\n", ""), ("second", "first = load(path)\nsecond"), True),
+        (CALL, ("path)", "path, mode)"), (", mode)\n", ")  \n"), True),
+        (CALL, ("first", "    first"), ("    first", "        first"), False),
+        (CALL, ("path)", "path, mode)"), (", mode", ", kind"), False),
+        (CALL, ("load(path)", "load(path"), ("load(path", "load(path)"), False),
+        (CALL, ("load(path)", "load(path))"), ("load(path)", "load((path)"), False),
+    ],
+    ids=[
+        "a changed line",
+        "CRLF",
+        "emoji",
+        "an inserted line",
+        "a deleted line",
+        "with other blanks at the line end",
+        "the same change of indentation again",
+        "another change of the line",
+        "what mends the syntax error that the edit made",
+        "another way to mend it",
+    ],
+)
+def test_what_takes_an_edit_back(text, edit, proposed, is_reversal):
+    lines, edits = edit_of(text, *edit)
+    old, new = proposed
+    start = lines.text.index(old)
+    proposal = Proposal(start, start + len(old), new, 1.0)
+    assert takes_back(proposal, lines, edits, SyntaxCheck(lines.text, "python")) == is_reversal
+
+
+def test_the_reverse_of_an_edit_in_another_place_takes_it_back():
+    lines = LineIndex.of("a = 1\nb = 3\na = 1\n")
+    proposal = Proposal(16, 17, "2", 1.0)
+    syntax = SyntaxCheck(lines.text, "python")
+    assert takes_back(proposal, lines, [Edit(0, "", "a = 2\n", "a = 1\n", "")], syntax)
+
+
+def test_no_repetition_takes_an_edit_back(monkeypatch):
+    lines, edits = edit_of(CALL, "path)", "path, mode)")
+    start = lines.text.index(", mode")
+    monkeypatch.setattr(next_edit, "repetitions", lambda *_: [Proposal(start, start + len(", mode"), "", 0.9)])
+    assert next_edit.next_edits(lines, edits, "python") == []
+
+
+def test_places_come_in_the_order_of_the_text_from_the_newest_edit_on():
+    lines, edits = edit_of("a\nb\nc\nd\ne\n", "c", "x")
+    places = [Proposal(start, start + 1, "y", 0.9) for start in (8, 0, 6, 2)]
+    assert [proposal.start for proposal in from_newest_edit(places, lines, edits)] == [6, 8, 0, 2]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from dg_lsp.bench.next_edit import FileChange, NextEditCase, cases_of, cut_history
-from dg_lsp.context.document import LineIndex
 from dg_lsp.engine.next_edit import sites_of
 
 PENALTY = 1.0
@@ -22,8 +21,7 @@ def examples(cases: Iterable[NextEditCase]) -> tuple[list[list[str]], list[bool]
     features = list[list[str]]()
     labels = list[bool]()
     for case in cases:
-        lines = LineIndex.of("".join(case.lines))
-        for line, site in sites_of(lines, case.history):
+        for line, site in sites_of(case.lines, case.history):
             features.append(["bias", *site.features(line - case.history[0].line)])
             labels.append(case.changes(line, site.change))
     return features, labels
