@@ -63,13 +63,13 @@ class RemoteEngine(Engine):
 
     def __init__(self, model: "RemoteModel", settings: CompletionSettings) -> None:
         self.settings = settings
-        self.follows_instructions = model.follows_instructions
+        self.follows_instructions = model.dialect.follows_instructions
         self.spec = ModelSpec(
             model.name,
             vocab_size=1,
             sampling=None,
             end_ids=(),
-            prompt_format=PromptFormat.INSTRUCT if model.follows_instructions else PromptFormat.PREFIX,
+            prompt_format=PromptFormat.INSTRUCT if self.follows_instructions else PromptFormat.PREFIX,
             canvas_lengths=(),
             max_prompt_tokens=model.max_prompt_tokens,
             languages=model.languages,
@@ -83,7 +83,6 @@ class RemoteEngine(Engine):
 
     @override
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        _check_sampler(request)
         if request.priority is Priority.WARM_UP:  # no API of a server has a request that only reads a prompt
             return FillResult.unfinished()
         watch = RequestCosts()
@@ -118,9 +117,8 @@ class RemoteEngine(Engine):
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        _check_sampler(request)
         is_raw = request.text is not None
-        if is_raw and not self._model.continues_text:
+        if is_raw and not self._model.dialect.continues_text:
             raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
         if not is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
@@ -141,7 +139,6 @@ class RemoteEngine(Engine):
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        _check_sampler(request)
         watch = RequestCosts()
         if deadline is None:
             deadline = request.deadline_from(time.monotonic(), self.settings)
@@ -253,14 +250,14 @@ def _is_cut(text: str, answer: RemoteAnswer, limits: Limits) -> bool:
     return not answer.is_finished or bool(limits.max_lines and text.rstrip("\n").count("\n") >= limits.max_lines)
 
 
-def _check_sampler(request: FillRequest | RewriteRequest | ChatRequest) -> None:
-    for name in request.sampler.values:
-        raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
-
-
 def _query(
     request: FillRequest | RewriteRequest | ChatRequest, task: RemoteTask, prompt: Prompt, max_tokens: int
 ) -> RemoteQuery:
-    """The session distinguishes one client's document or conversation from others, for the server."""
+    """The session distinguishes one client's document or conversation from others, for the server.
+
+    Raises `OptionError` for options of a sampler, which the server has.
+    """
+    for name in request.sampler.values:
+        raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
     session = f"{request.subject}?client={request.client}"
     return RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=session)

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from http_server import UNHURRIED, Starter
 from lying_server import LyingServer, events, reply
 
 from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runner import Run
-from dg_lsp.cli import loading
 
 REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")}
 
@@ -27,15 +25,6 @@ def oracle():
     server = LyingServer(answer)
     yield server
     server.close()
-
-
-@pytest.fixture(scope="module")
-def served():
-    """Our own server with the bundled model."""
-    starter = Starter()
-    client = starter(open_engine=loading.open_engine, **UNHURRIED)
-    yield f"http://127.0.0.1:{client.port}"
-    starter.close()
 
 
 def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
@@ -68,17 +57,6 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monke
     written = outcome.out + Path("run.jsonl").read_text()
     assert "sesame" not in written
     assert "treasure" not in written
-
-
-def test_replay_of_our_own_server(dg_lsp, served):
-    Path("a.py").write_text("import os\n\n\ndef name(self):\n    return self.name\n")
-    command = ("bench", "replay", "a.py", "--limit", "4", "--remote", served)
-    tree = dg_lsp(*command, "--json").json
-    assert tree["num"] == 4
-    assert tree["model_ms"] > 0
-    assert tree["remote"]["url"] == served
-    outcome = dg_lsp(*command)
-    assert "its model time is the time until its answers" in outcome.out
 
 
 def replies_of(api):

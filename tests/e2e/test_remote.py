@@ -104,18 +104,6 @@ def test_an_http_server_forwards_to_another_one(served, start):
     assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
 
 
-def test_requests_that_warm_the_cache_send_nothing_and_are_not_failures(start):
-    """Plugins send one about each second; `/v1/completions` cannot warm the cache of the server behind."""
-    server = LyingServer(reply(choice("total")))
-    client = start(open_engine=loading.open_engine, **remote_to(server.url))
-    body = {"input_prefix": "", "input_suffix": "", "input_extra": [{"text": "x = 1\n", "filename": "a.py"}]}
-    for _ in range(4):
-        assert client.post("/infill", {**body, "prompt": "", "n_predict": 0}).status == 200
-    assert server.requests == []
-    assert client.post("/infill", {**body, "prompt": "y = ", "n_predict": 8}).tree["content"] == "total"
-    server.close()
-
-
 def choice(text):
     return json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]})
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteTask
+from dg_lsp.backends.remote.dialects import DIALECTS, RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
@@ -33,8 +33,7 @@ class FakeModel:
         self._answers = [
             RemoteAnswer((answer,), is_finished=True) if isinstance(answer, str) else answer for answer in answers
         ]
-        self.follows_instructions = is_chat
-        self.continues_text = not is_chat
+        self.dialect = DIALECTS["chat" if is_chat else "completions"]
         self.queries = []
         self.deadline = None
         self.num_yielded = 0
@@ -131,6 +130,12 @@ def test_several_answers_are_several_candidates():
     result = fill(model, num_candidates=3)
     assert [candidate.text for candidate in result.candidates] == ["width * height", "height"]
     assert model.queries[0].num_answers == 3
+
+
+def test_a_request_that_only_warms_the_cache_sends_nothing():
+    model = FakeModel()
+    assert fill(model, priority=Priority.WARM_UP).is_unfinished
+    assert model.queries == []
 
 
 TEXT = "a = 1\nb = 2\nc = 3\n"

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from dg_lsp.backends.remote.dialects import Dialect, RemoteAnswer, RemoteQuery, dialect_of, usage_of
+from dg_lsp.backends.remote.dialects import DIALECTS, Dialect, RemoteAnswer, RemoteQuery, usage_of
 from dg_lsp.errors import RemoteError, SettingsError, escaped
 from dg_lsp.settings import RemoteSettings
 from dg_lsp.system import LOOPBACK
@@ -52,7 +52,7 @@ EVENT_STREAM = "text/event-stream"
 LANGUAGES = "dg-lsp-languages"
 """Header in which `dg-lsp serve` names the only languages of its model."""
 _LANGUAGES = re.compile(r"[\w.+#-]{1,40}(?:,[\w.+#-]{1,40}){0,99}", re.ASCII)
-_TOO_LONG = re.compile(rb"exceed_context|context_length|context (length|size|window)|too (long|large)", re.IGNORECASE)
+_TOO_LONG = re.compile(r"exceed_context|context_length|context (length|size|window)|too (long|large)", re.IGNORECASE)
 """How llama-server, vLLM, SGLang and OpenAI report a prompt that is longer than the context."""
 _KEY = "requires a key, or rejects this one (status {status}); set the environment variable of remote.key_source"
 _REJECTED = "rejects the request (status {status}); try another remote.api, remote.fim or remote.model"
@@ -87,6 +87,16 @@ def connection_error(error: Exception) -> RemoteError:
     return RemoteError(f"broke the connection ({type(error).__name__}); try again, and read the log of the server")
 
 
+def _reported_error(status: Any, text: str, path: str) -> RemoteError:
+    """The error that a server reports. Its text only decides whether the prompt is too long."""
+    if _TOO_LONG.search(text):
+        status = 413
+    if not isinstance(status, int):
+        return RemoteError("reports an error instead of an answer")
+    message = _MESSAGES.get(status) or _MESSAGES.get(status // 100, "fails with status {status}")
+    return RemoteError(message.format(status=status, path=path))
+
+
 class AnswerBuilder:
     """Collects the pieces of all answers to one query, and publishes the answer so far."""
 
@@ -104,9 +114,13 @@ class AnswerBuilder:
         try:
             tree = json.loads(data)
         except (ValueError, RecursionError) as error:
+            if data.startswith('{"error"'):  # some servers do not escape its text
+                raise _reported_error(None, data, self._dialect.path) from error
             raise RemoteError("sends a response that is not JSON") from error
         if isinstance(tree, dict) and "error" in tree:
-            raise RemoteError("reports an error instead of an answer")
+            report = tree["error"]  # in a stream of status 200 vLLM and SGLang send the status as its code
+            code = report.get("code") if isinstance(report, dict) else None
+            raise _reported_error(code, data, self._dialect.path)
         try:
             pieces = list(self._dialect.pieces(tree))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -157,7 +171,7 @@ class RemoteModel:
             raise SettingsError("the key of the remote server contains invalid characters; set it again")
         self._authorization = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = _client(settings)
-        self._dialect = dialect_of(settings.api, settings.fim)
+        self.dialect = DIALECTS[settings.api]
         self._extra: dict[str, Any] = json.loads(settings.extra) if settings.extra else {}
         self._salt = secrets.token_bytes(16)
         self._host = address.netloc
@@ -165,10 +179,6 @@ class RemoteModel:
         """The model and the host, for people."""
         self.max_prompt_tokens = settings.max_prompt_tokens
         """About how many tokens of a file a query may contain."""
-        self.follows_instructions = self._dialect.follows_instructions
-        """Whether the server accepts rewrites by instruction, and chats."""
-        self.continues_text = self._dialect.continues_text
-        """Whether the server continues a text as it is."""
         self.languages: tuple[str, ...] = ()
         """LSP ids of the languages that the model knows, as far as the server has named them; empty: any language."""
         self._pause_seconds = pause_seconds
@@ -187,7 +197,7 @@ class RemoteModel:
             async with asyncio.timeout(CONNECT_SECONDS), stream as response:
                 self._read_languages(response)
 
-        if self.follows_instructions:  # one of two models: the first answer names them
+        if self.dialect.follows_instructions:  # one of two models: the first answer names them
             return
         with suppress(httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError, OSError):  # the first query reports it
             asyncio.run_coroutine_threadsafe(request(), self._loop).result()
@@ -205,7 +215,7 @@ class RemoteModel:
         if (seconds := self._blocked_until - time.monotonic()) > 0:  # the first request after the pause is the test
             raise RemoteError(f"{self._host} {self._last_failure}; the next request is possible in {seconds:.0f} s")
         updates: queue.SimpleQueue[RemoteAnswer | None] = queue.SimpleQueue()
-        builder = AnswerBuilder(self._dialect, query.num_answers, updates.put)
+        builder = AnswerBuilder(self.dialect, query.num_answers, updates.put)
         job = asyncio.run_coroutine_threadsafe(self._run(query, deadline, builder), self._loop)
         job.add_done_callback(lambda _: updates.put(None))
         answer: RemoteAnswer | None = RemoteAnswer()
@@ -214,7 +224,7 @@ class RemoteModel:
                 with suppress(queue.Empty):
                     answer = updates.get(timeout=HEARTBEAT)
                 if answer is not None:
-                    yield self._dialect.extract(answer, query)
+                    yield self.dialect.extract(answer, query)
             if not job.cancelled():
                 job.result()
         finally:
@@ -272,7 +282,7 @@ class RemoteModel:
 
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         try:
-            url = self._url(self._dialect.path)
+            url = self._url(self.dialect.path)
             body = self._body(query, deadline)
             headers = self._headers(query)
             async with self._client.stream("POST", url, content=body, headers=headers) as response:
@@ -298,13 +308,10 @@ class RemoteModel:
                 async with asyncio.timeout(REJECTION_SECONDS):
                     async for chunk in _checked_chunks(response.aiter_raw(), REJECTION_BYTES):
                         start += chunk
-        if _TOO_LONG.search(start):
-            status = 413
         seconds = response.headers.get("retry-after", "")
         if seconds.isascii() and seconds.isdigit():
             self._block(min(float(seconds), MAX_RETRY_AFTER))
-        message = _MESSAGES.get(status) or _MESSAGES.get(status // 100, "fails with status {status}")
-        return RemoteError(message.format(status=status, path=self._dialect.path))
+        return _reported_error(status, start.decode(errors="replace"), self.dialect.path)
 
     async def _events(self, response: httpx2.Response, query: RemoteQuery) -> AsyncGenerator[str, None]:
         """The JSON texts of a stream of events, or the one of a whole response."""
@@ -320,8 +327,6 @@ class RemoteModel:
             async with aclosing(aiter(httpx2.EventSource(checked, max_event_size=None))) as events:
                 async for event in events:
                     data = event.data.strip()
-                    if event.event == "error" or data.startswith('{"error"'):  # some servers do not escape its text
-                        raise RemoteError("reports an error in the middle of its answer")
                     if data == "[DONE]":
                         return
                     if data:
@@ -348,7 +353,7 @@ class RemoteModel:
 
     def _body(self, query: RemoteQuery, deadline: float) -> bytes:
         temperature = 0.0 if query.num_answers == 1 else SEVERAL_TEMPERATURE
-        tree = self._dialect.body(query, temperature, 1e3 * (deadline - time.monotonic()))
+        tree = self.dialect.body(query, self._settings.fim, temperature, 1e3 * (deadline - time.monotonic()))
         if self._settings.model:
             tree["model"] = self._settings.model
         # JSON escapes a lone surrogate, which UTF-8 cannot encode

@@ -1,12 +1,10 @@
 """The APIs of remote servers: what a request contains, and what a response means. Pure: no network, no clock."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
-
-from typing_extensions import override
+from typing import Any
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import (
@@ -22,7 +20,17 @@ from dg_lsp.canvas.prompt_format import (
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
-_FINISHES = {None: "", "": "", "length": "length"}
+_CUT_REASONS = (
+    "length",
+    "abort",
+    "error",
+    "repetition",
+    "content_filter",
+    "model_length",
+    "insufficient_system_resource",
+)
+"""`finish_reason` of an answer that the model did not end: of OpenAI, vLLM, SGLang, Mistral and DeepSeek."""
+_FINISHES: dict[str | None, str] = {None: "", "": "", **dict.fromkeys(_CUT_REASONS, "length")}
 """`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
 _MAX_STOPS = 4
 """As many as OpenAI's API accepts."""
@@ -88,108 +96,90 @@ class TextPiece:
 
     index: int
     text: str
-    finish: str = ""  # `stop` where the model ended the answer, `length` where the answer has its maximal length
+    finish: str = ""  # `stop` where the model ended the answer, `length` where something else did
 
 
+def _completion_body(query: RemoteQuery, fim: str, temperature: float, _deadline_ms: float) -> Json:
+    prompt = query.prompt
+    # vLLM and SGLang refuse an empty prompt
+    tree = {"prompt": prompt.prefix or "\n", **_sampling(query, query.max_tokens, temperature)}
+    if query.task is RemoteTask.TEXT:
+        return {**tree, "stop": list(query.stops[:_MAX_STOPS])} if query.stops else tree
+    if fim == "suffix":
+        tree["suffix"] = prompt.suffix
+    elif family := FIM_FAMILIES.get(fim):
+        tree["prompt"] = family.text(prompt.prefix, prompt.suffix)
+        if family.end:  # some servers return these tokens as text
+            tree["stop"] = list(family.end[:_MAX_STOPS])
+    return tree
+
+
+def _completion_pieces(tree: Any) -> Iterator[TextPiece]:
+    for choice in tree["choices"]:
+        yield _piece(choice, choice["text"], _FINISHES.get(choice.get("finish_reason"), "stop"))
+
+
+def _infill_body(query: RemoteQuery, _fim: str, temperature: float, deadline_ms: float) -> Json:
+    prompt = query.prompt
+    line_start = prompt.prefix.rfind("\n") + 1
+    tree: Json = {
+        "input_prefix": prompt.prefix[:line_start],
+        "prompt": prompt.prefix[line_start:],
+        "input_suffix": prompt.suffix,
+        "input_extra": [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.snippets.chunks],
+        "n_predict": query.max_tokens,
+        "temperature": temperature,
+        "seed": query.seed,
+        "stream": True,
+        "cache_prompt": True,
+        "t_max_predict_ms": max(1, int(deadline_ms)),
+    }
+    return {**tree, "n_cmpl": query.num_answers} if query.num_answers > 1 else tree
+
+
+def _infill_pieces(tree: Any) -> Iterator[TextPiece]:
+    for choice in tree if isinstance(tree, list) else [tree]:
+        finish = "length" if choice.get("stop_type") == "limit" else "stop"
+        is_last = choice.get("stop", True) is True
+        yield _piece(choice, choice["content"], finish if is_last else "")
+
+
+def _chat_body(query: RemoteQuery, _fim: str, temperature: float, _deadline_ms: float) -> Json:
+    messages = query.messages
+    max_tokens = query.max_tokens
+    if query.task is not RemoteTask.CHAT:
+        question = _question(_FILL if query.task is RemoteTask.FILL else REWRITE, query.prompt)
+        messages = (("user", question),)
+        max_tokens += _FENCE_TOKENS
+    tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
+    return {**tree, **_sampling(query, max_tokens, temperature)}
+
+
+def _chat_pieces(tree: Any) -> Iterator[TextPiece]:
+    for choice in tree["choices"]:
+        message = choice["delta"] if "delta" in choice else choice["message"]
+        finish = _FINISHES.get(choice.get("finish_reason"), "stop")
+        yield _piece(choice, message.get("content") or "", finish)
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
-    """`/v1/completions` of OpenAI, vLLM, SGLang, llama-server and `dg-lsp serve`; the base of the other APIs."""
+    """The API of a server."""
 
-    path: ClassVar[str] = "/v1/completions"  # below the address of the server
-    follows_instructions: ClassVar[bool] = False
-    continues_text: ClassVar[bool] = True
+    path: str  # below the address of the server
+    body: Callable[[RemoteQuery, str, float, float], Json]
+    """The fields of a request: of a query, `remote.fim`, a temperature, and the milliseconds to the deadline."""
+    pieces: Callable[[Any], Iterator[TextPiece]]
+    """The pieces in one event of a stream, or in a whole response.
 
-    def __init__(self, fim: str = "suffix") -> None:
-        """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
-        self._fim = fim
+    Raises KeyError, TypeError, AttributeError or ValueError where the response has another shape.
+    """
+    follows_instructions: bool = False
+    continues_text: bool = False
 
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
-        """The fields of the request."""
-        prompt = query.prompt
-        tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
-        if query.task is RemoteTask.TEXT:
-            return {**tree, "stop": list(query.stops[:_MAX_STOPS])} if query.stops else tree
-        if self._fim == "suffix":
-            tree["suffix"] = prompt.suffix
-        elif family := FIM_FAMILIES.get(self._fim):
-            tree["prompt"] = family.text(prompt.prefix, prompt.suffix)
-            if family.end:  # some servers return these tokens as text
-                tree["stop"] = list(family.end[:_MAX_STOPS])
-        return tree
-
-    def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        """The pieces in one event of a stream, or in a whole response.
-
-        Raises:
-            KeyError, TypeError, AttributeError, ValueError: the response has another shape.
-        """
-        for choice in tree["choices"]:
-            yield _piece(choice, choice["text"], _FINISHES.get(choice.get("finish_reason"), "stop"))
-
-    def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:  # noqa: ARG002
-        """The part of the texts that answers the query."""
-        return answer
-
-
-class InfillDialect(Dialect):
-    """`/infill` of llama-server and `dg-lsp serve`."""
-
-    path: ClassVar[str] = "/infill"
-    continues_text: ClassVar[bool] = False
-
-    @override
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
-        prompt = query.prompt
-        line_start = prompt.prefix.rfind("\n") + 1
-        tree: Json = {
-            "input_prefix": prompt.prefix[:line_start],
-            "prompt": prompt.prefix[line_start:],
-            "input_suffix": prompt.suffix,
-            "input_extra": [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.snippets.chunks],
-            "n_predict": query.max_tokens,
-            "temperature": temperature,
-            "seed": query.seed,
-            "stream": True,
-            "cache_prompt": True,
-            "t_max_predict_ms": max(1, int(deadline_ms)),
-        }
-        return {**tree, "n_cmpl": query.num_answers} if query.num_answers > 1 else tree
-
-    @override
-    def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        for choice in tree if isinstance(tree, list) else [tree]:
-            finish = "length" if choice.get("stop_type") == "limit" else "stop"
-            is_last = choice.get("stop", True) is True
-            yield _piece(choice, choice["content"], finish if is_last else "")
-
-
-class ChatDialect(Dialect):
-    """`/v1/chat/completions` of a model that follows instructions."""
-
-    path: ClassVar[str] = "/v1/chat/completions"
-    follows_instructions: ClassVar[bool] = True
-    continues_text: ClassVar[bool] = False
-
-    @override
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
-        messages = query.messages
-        max_tokens = query.max_tokens
-        if query.task is not RemoteTask.CHAT:
-            question = _question(_FILL if query.task is RemoteTask.FILL else REWRITE, query.prompt)
-            messages = (("user", question),)
-            max_tokens += _FENCE_TOKENS
-        tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
-        return {**tree, **_sampling(query, max_tokens, temperature)}
-
-    @override
-    def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        for choice in tree["choices"]:
-            message = choice["delta"] if "delta" in choice else choice["message"]
-            finish = _FINISHES.get(choice.get("finish_reason"), "stop")
-            yield _piece(choice, message.get("content") or "", finish)
-
-    @override
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:
-        if query.task is RemoteTask.CHAT:
+        """The part of the texts that answers the query: of a chat about code its first block."""
+        if not self.follows_instructions or query.task is RemoteTask.CHAT:
             return answer
         blocks = [fenced_code(text) for text in answer.texts]
         line = query.prompt.prefix.rpartition("\n")[2] if query.task is RemoteTask.FILL else ""
@@ -198,9 +188,12 @@ class ChatDialect(Dialect):
         return replace(answer, texts=codes, is_finished=answer.is_finished or is_closed)
 
 
-def dialect_of(api: str, fim: str) -> Dialect:
-    """The dialect of the settings `remote.api` and `remote.fim`."""
-    return {"infill": InfillDialect, "chat": ChatDialect}.get(api, Dialect)(fim)
+DIALECTS = {
+    "completions": Dialect("/v1/completions", _completion_body, _completion_pieces, continues_text=True),
+    "infill": Dialect("/infill", _infill_body, _infill_pieces),
+    "chat": Dialect("/v1/chat/completions", _chat_body, _chat_pieces, follows_instructions=True),
+}
+"""By the setting `remote.api`: OpenAI's, also of vLLM, SGLang and `dg-lsp serve`; llama-server's; and OpenAI's chat."""
 
 
 def _question(template: PromptTemplate, prompt: Prompt) -> str:

@@ -21,7 +21,6 @@ PROMPT = Prompt("def area(w, h):\n    return ", "\n", path="shapes.py", language
 QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
 SECRET = "sk-sesame-4711"
 TRUSTED = str(CERTIFICATES / "localhost.pem")
-TOO_LONG = "lower remote.max_prompt_tokens"
 
 
 @pytest.fixture
@@ -117,22 +116,13 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (reply('{"error":{"message":"return secrets"}}'), "reports an error"),
         (reply('{"choices":[]}'), "without an answer"),
         (events('{"error":"return secrets"}'), "reports an error"),
-        (chunked(event("w"), b'data: {"error": "Expected "secrets\x06" here"}\n\n'), "in the middle of its answer"),
-        (chunked(event("w"), b"event: error\ndata: secrets\n\n"), "in the middle of its answer"),
+        (chunked(event("w"), b'data: {"error": "Expected "secrets\x06" here"}\n\n'), "reports an error"),
+        (chunked(event("w"), b"event: error\ndata: secrets\n\n"), "not JSON"),
         (chunked(event("w"), b"data: \xff\n\n"), "not UTF-8"),
         (reply(b"\x1f\x8b\x08", Content_Encoding="gzip"), "not UTF-8"),
-        (reply("return secrets", "400 Bad Request"), "status 400"),
-        # llama-server, vLLM, SGLang, OpenAI
-        (reply('{"error":{"type":"exceed_context_size_error"}}', "400 Bad Request"), TOO_LONG),
-        (reply("This model's maximum context length is 8192 tokens.", "400 Bad Request"), TOO_LONG),
-        (reply("The input is longer than the model's context length", "400 Bad Request"), TOO_LONG),
-        (reply('{"error":{"code":"context_length_exceeded"}}', "400 Bad Request"), TOO_LONG),
         (reply("", "401 Unauthorized"), "remote.key_source"),
-        (reply("", "404 Not Found"), "/v1/completions"),
         (reply("", "422 Unprocessable"), "try another remote.api"),
         (reply("", "500 Oops"), "status 500"),
-        (reply("", "501 Not Implemented"), "try another remote.api"),
-        (reply("", "503 Busy"), "not ready"),
         (b"", "broke the connection"),
         (chunked(event("w * "), end=b""), "broke the connection"),
     ],
@@ -156,11 +146,9 @@ def test_server_that_does_not_run_is_an_error(model_of):
         last_answer(model_of(f"http://127.0.0.1:{port}"), QUERY)
 
 
-@pytest.mark.parametrize("status", ["301 Moved", "307 Temporary"])
-def test_redirect_is_not_followed(serve, model_of, monkeypatch, status):
-    monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
+def test_a_redirect_is_not_followed(serve, model_of):
     target = serve(GOOD)
-    server = serve(reply("", status, Location=f"{target.url}/v1/completions"))
+    server = serve(reply("", "307 Temporary", Location=f"{target.url}/v1/completions"))
     with pytest.raises(RemoteError, match="redirects to another address"):
         last_answer(model_of(server.url), QUERY)
     assert (len(server.requests), target.requests) == (1, [])
@@ -171,25 +159,19 @@ def test_redirect_is_not_followed(serve, model_of, monkeypatch, status):
     [("python", ("python",)), ("python,c++", ("python", "c++")), ("", ()), ("<b>, \u00fc", ()), ("x" * 5000, ())],
     ids=["one", "two", "none", "no ids", "too long"],
 )
-def test_the_languages_of_the_model_are_read_from_the_response(serve, model_of, named, languages):
-    model = model_of(serve(reply(choice("w", "stop"), dg_lsp_languages=named)).url)
-    assert model.languages == ()
-    last_answer(model, QUERY)
-    assert model.languages == languages
-
-
-def test_the_languages_of_the_model_are_asked_for_with_the_key(serve, model_of, monkeypatch):
+def test_the_languages_of_the_model_are_read_from_each_response(serve, model_of, monkeypatch, named, languages):
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
-    server = serve(GOOD, models=reply("{}", dg_lsp_languages="python"))
-    model = model_of(server.url + "/llm/v1/")
-    model.learn_languages()
-    assert (model.languages, server.requests) == (("python",), [])
+    server = serve(reply(choice("w", "stop"), dg_lsp_languages=named), models=reply("{}", dg_lsp_languages=named))
+    for learn_from in (RemoteModel.learn_languages, lambda model: last_answer(model, QUERY)):
+        model = model_of(server.url + "/llm/v1/")
+        assert model.languages == ()
+        learn_from(model)
+        assert model.languages == languages
     [request] = server.asked
     assert request.startswith(b"GET /llm/v1/models HTTP/1.1\r\n")
     assert f"authorization: bearer {SECRET}".encode() in request.lower()
-    model = model_of(server.url, api="chat")  # of two models another one may chat
-    model.learn_languages()
-    assert (model.languages, len(server.asked)) == ((), 1)
+    model_of(server.url, api="chat").learn_languages()  # of two models another one may chat
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -296,15 +278,16 @@ def test_silence_is_a_failure_only_with_enough_time_for_an_answer(serve, model_o
 
 
 @pytest.mark.parametrize("tls", [None, "localhost.pem"])
-def test_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
+def test_the_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
     monkeypatch.setenv("MY_KEY", SECRET)
-    server = serve(GOOD, reply("", "403 Forbidden"), tls=tls)
-    model = model_of(server.url, key_source="MY_KEY", ca_file=TRUSTED)
-    assert last_answer(model, QUERY).texts == ("w * h",)
-    assert f"Authorization: Bearer {SECRET}".lower().encode() in server.requests[0].lower()
+    server = serve(reply("", "403 Forbidden"), tls=tls)
     with pytest.raises(RemoteError) as caught:
-        last_answer(model, QUERY)
+        last_answer(model_of(server.url, key_source="MY_KEY", ca_file=TRUSTED), QUERY)
+    assert f"Authorization: Bearer {SECRET}".lower().encode() in server.requests[0].lower()
     assert SECRET not in str(caught.value)
+
+
+UNENCRYPTED = r"without encryption: use an https address, or set remote\.allow_http"
 
 
 @pytest.mark.parametrize(
@@ -314,12 +297,20 @@ def test_key_is_sent_and_never_quoted(serve, model_of, monkeypatch, tls):
         pytest.param({}, "a\nb", "key", id="invalid key"),
         pytest.param({"ca_file": str(CERTIFICATES / "gone.pem")}, "", "no readable certificates", id="missing file"),
         pytest.param({"ca_file": __file__}, "", "no readable certificates", id="no certificates"),
+        pytest.param({"url": "http://gpu-1.example:8000"}, "", UNENCRYPTED, id="another machine"),
+        pytest.param({"url": "http://127.0.0.1.example"}, "", UNENCRYPTED, id="a name like this machine's"),
     ],
 )
 def test_wrong_settings_are_refused(monkeypatch, settings, key, message):
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", key)
     with pytest.raises(SettingsError, match=message):
         RemoteModel(RemoteSettings(**{"url": "https://localhost:1", **settings}))
+
+
+@pytest.mark.parametrize("url", ["https://gpu-1.example", "http://localhost:1", "http://[::1]:1", "http://127.0.0.1:1"])
+def test_encrypted_and_local_addresses_and_those_that_the_user_allows_are_used(url):
+    RemoteModel(RemoteSettings(url)).close()
+    RemoteModel(RemoteSettings("http://192.0.2.1", allow_http=True)).close()
 
 
 def test_requests_of_a_document_have_one_session_that_does_not_name_it(serve, model_of):
@@ -348,17 +339,3 @@ def test_no_request_is_sent_to_an_untrusted_server(serve, model_of, certificate,
     with pytest.raises(RemoteError, match=message):
         last_answer(model_of(f"{address}:{server.port}", ca_file=ca_file), QUERY)
     assert not any(b"HTTP/1.1" in request for request in server.requests)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://gpu-1.example:8000", "http://192.0.2.1", "http://GPU-1.EXAMPLE", "http://127.0.0.1.example"]
-)
-def test_an_address_without_encryption_on_another_machine_needs_the_users_consent(url):
-    with pytest.raises(SettingsError, match=r"without encryption: use an https address, or set remote\.allow_http"):
-        RemoteModel(RemoteSettings(url))
-    RemoteModel(RemoteSettings(url, allow_http=True)).close()
-
-
-@pytest.mark.parametrize("url", ["https://gpu-1.example", "http://localhost:1", "http://[::1]:1", "http://127.0.0.1:1"])
-def test_encrypted_and_local_addresses_are_allowed(url):
-    RemoteModel(RemoteSettings(url)).close()

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.remote.dialects import (
+    DIALECTS,
     RemoteAnswer,
     RemoteQuery,
     RemoteTask,
-    TextPiece,
-    dialect_of,
     fenced_code,
     usage_of,
     without_line_start,
@@ -19,32 +18,22 @@ from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
-CHAT, INFILL = dialect_of("chat", "none"), dialect_of("infill", "none")
+CHAT, INFILL = DIALECTS["chat"], DIALECTS["infill"]
 QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
 
 
 def test_infill_sends_the_line_of_the_cursor_apart():
     extra = Snippets((Snippet(SnippetSource.OPEN_FILES, "other.py", "x = 1\n"),))
     query = RemoteQuery(RemoteTask.FILL, Prompt("a\n  b = ", "\nc\n", snippets=extra), 32, num_answers=3, seed=5)
-    body = INFILL.body(query, 0.5, 249.7)
+    body = INFILL.body(query, "none", 0.5, 249.7)
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
     assert body["input_extra"] == [{"text": "x = 1\n", "filename": "other.py"}]
     assert (body["n_predict"], body["n_cmpl"], body["seed"], body["t_max_predict_ms"]) == (32, 3, 5, 249)
 
 
-def test_infill_reads_events_objects_and_arrays():
-    pieces = INFILL.pieces
-    assert list(pieces({"index": 0, "content": "x", "stop": False})) == [TextPiece(0, "x")]
-    assert list(pieces({"content": "", "stop": True, "stop_type": "limit"})) == [TextPiece(0, "", "length")]
-    assert list(pieces([{"content": "x"}, {"index": 1, "content": "y"}])) == [
-        TextPiece(0, "x", "stop"),
-        TextPiece(1, "y", "stop"),
-    ]
-
-
 @pytest.mark.parametrize("family", ["none", *FIM_FAMILIES])
 def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
-    body = dialect_of("completions", family).body(QUERY, 0.0, 100.0)
+    body = DIALECTS["completions"].body(QUERY, family, 0.0, 100.0)
     assert PROMPT.prefix in body["prompt"]
     assert (PROMPT.suffix in body["prompt"]) == (family != "none")
     assert "suffix" not in body
@@ -57,7 +46,9 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
-    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks))), 0.0, 1.0)["messages"]
+    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks))), "none", 0.0, 1.0)[
+        "messages"
+    ]
     content = message["content"]
     assert message["role"] == "user"
     assert "other.py\n````python\nx = {1}\n```\n````" in content
@@ -69,7 +60,7 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
 
 def test_chat_rewrite_sends_a_marked_selection():
     prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
-    [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
+    [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), "none", 0.0, 1.0)["messages"]
     assert "double it" in message["content"]
     assert "x = 1\n<PART>\ny = 2\n</PART>\nz = 3\n" in message["content"]
 
@@ -77,21 +68,8 @@ def test_chat_rewrite_sends_a_marked_selection():
 def test_chat_messages_and_their_answer_are_not_changed():
     messages = (("system", "be brief"), ("user", "hello"))
     query = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 64, messages=messages)
-    assert [tuple(message.values()) for message in CHAT.body(query, 0.0, 1.0)["messages"]] == list(messages)
+    assert [tuple(message.values()) for message in CHAT.body(query, "none", 0.0, 1.0)["messages"]] == list(messages)
     assert CHAT.extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
-
-
-@pytest.mark.parametrize(
-    ("choice", "piece"),
-    [
-        ({"delta": {"role": "assistant", "content": None}}, TextPiece(0, "")),
-        ({"delta": {"content": "x"}, "finish_reason": "stop"}, TextPiece(0, "x", "stop")),
-        ({"message": {"content": "x"}, "finish_reason": "length"}, TextPiece(0, "x", "length")),
-    ],
-    ids=["delta without text", "last delta", "message"],
-)
-def test_chat_reads_deltas_and_messages(choice, piece):
-    assert list(CHAT.pieces({"choices": [choice]})) == [piece]
 
 
 @pytest.mark.parametrize(
