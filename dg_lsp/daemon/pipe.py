@@ -1,4 +1,4 @@
-"""The process that an editor talks to where a daemon runs: copies bytes between standard input and output and a socket.
+"""The process that an editor starts where a daemon runs: it copies bytes between standard input, output and a socket.
 
 `python -I -S pipe.py FD`, with an authenticated connection as FD. It imports nothing of dg_lsp, because every editor
 window has one. It parses nothing, and ends when the daemon closes the connection; the editor then starts a new one.

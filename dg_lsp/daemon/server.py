@@ -10,9 +10,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,8 +45,7 @@ class _Model:
     name: str
     scheduler: Scheduler
     num_sessions: int = 0
-    timer: threading.Timer = field(default_factory=lambda: threading.Timer(0.0, lambda: None))
-    """Closes the model; started when the last session leaves, and cancelled when the next one joins."""
+    last_used: float = 0.0  # `time.monotonic` when its last session left
 
     @property
     def state(self) -> str:
@@ -60,11 +59,9 @@ class _Model:
 class Pool:
     """One scheduler for each model and its runtime settings. Any thread may call."""
 
-    def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float) -> None:
-        """A model is closed `idle_seconds` after its last session has left."""
+    def __init__(self, open_engine: Callable[[Settings], Engine]) -> None:
         self._open_engine = open_engine
-        self._idle_seconds = idle_seconds
-        self._models: dict[Hashable, _Model] = {}
+        self._models: list[_Model] = []
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         """Held while models are closed. A thread that gets it finds their memory free."""
@@ -74,11 +71,11 @@ class Pool:
         """A session's share of the model of these settings, which is opened if it is not open."""
         key = settings.model_key
         with self._lock:
-            model = self._models.get(key)
-            if model is None or model.state == "failed":  # what was missing may be there by now
-                scheduler = Scheduler(self._open, settings, self._device)
-                model = self._models[key] = _Model(key, settings.model.name, scheduler)
-            model.timer.cancel()
+            # what a model that failed was missing may be there by now
+            model = next((model for model in self._models if model.key == key and model.state != "failed"), None)
+            if model is None:
+                model = _Model(key, settings.model.name, Scheduler(self._open, settings, self._device))
+                self._models.append(model)
             model.num_sessions += 1
         return SchedulerSession(model.scheduler, settings.completion, partial(self._leave, model))
 
@@ -86,39 +83,33 @@ class Pool:
         """The models for `dg-lsp daemon status`, as JSON values."""
         with self._lock:
             return [
-                {"model": model.name, "state": model.state, "sessions": model.num_sessions}
-                for model in self._models.values()
+                {"model": model.name, "state": model.state, "sessions": model.num_sessions} for model in self._models
             ]
+
+    def close_unused(self, idle_seconds: float, kept: Hashable = None) -> None:
+        """Closes the models that have had no session for this time, but for the one with the key `kept`."""
+        with self._closing:
+            end = time.monotonic() - idle_seconds
+            with self._lock:
+                unused = [model for model in self._models if not model.num_sessions and model.last_used <= end]
+                unused = [model for model in unused if model.key != kept]
+                self._models = [model for model in self._models if model not in unused]
+            for model in unused:
+                model.scheduler.close()
 
     def close(self) -> None:
         """Closes all models, also those with sessions."""
-        for model in tuple(self._models.values()):
-            model.timer.cancel()
+        for model in self._models:
             model.scheduler.close()
 
     def _leave(self, model: _Model) -> None:
         with self._lock:
             model.num_sessions -= 1
-            if not model.num_sessions:
-                model.timer = threading.Timer(self._idle_seconds, self._close_unused, ((model,),))
-                model.timer.daemon = True
-                model.timer.start()
-
-    def _close_unused(self, models: Iterable[_Model]) -> None:
-        """Closes those of the models that have no session. A model that failed may have a successor with its key."""
-        with self._closing:
-            with self._lock:
-                unused = [model for model in models if not model.num_sessions]
-                for model in unused:
-                    model.timer.cancel()
-                    if self._models.get(model.key) is model:
-                        del self._models[model.key]
-            for model in unused:
-                model.scheduler.close()
+            model.last_used = time.monotonic()
 
     def _open(self, settings: Settings) -> Engine:
         """Opens an engine. Other models without a session are closed before, because it may need their memory."""
-        self._close_unused([model for model in tuple(self._models.values()) if model.key != settings.model_key])
+        self.close_unused(0.0, settings.model_key)
         return self._open_engine(settings)
 
 
@@ -140,7 +131,7 @@ class Daemon:
         self._endpoint = endpoint
         self._idle_seconds = idle_seconds
         self._exit_when_idle = exit_when_idle
-        self._pool = Pool(open_engine, idle_seconds)
+        self._pool = Pool(open_engine)
         self._usage = Usage()
         self._threads: dict[socket.socket, threading.Thread] = {}
         """Of the open connections."""
@@ -181,6 +172,7 @@ class Daemon:
                 on_ready()
                 while not self._is_done():
                     self._accept()
+                    self._pool.close_unused(self._idle_seconds)
         finally:
             self._close()
         return 0
@@ -199,17 +191,11 @@ class Daemon:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except TimeoutError:
-            return
-        except OSError:  # a client that is gone again, or no descriptor for it
-            time.sleep(_TICK)
+        except OSError as error:  # no client, one that is gone again, or no descriptor for it
+            time.sleep(0.0 if isinstance(error, TimeoutError) else _TICK)
             return
         self._threads[connection] = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-        try:
-            self._threads[connection].start()
-        except RuntimeError:  # no memory for another thread
-            del self._threads[connection]
-            connection.close()
+        self._threads[connection].start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -68,11 +68,3 @@ def test_a_client_that_trickles_is_disconnected(monkeypatch):
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     with pytest.raises(TimeoutError):
         client.receive(Trickle())
-
-
-def test_a_deeply_nested_line_is_no_message():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(b"[" * 100_000 + b"\n")
-        with pytest.raises(ConnectionError, match="protocol"):
-            client.receive(ours)

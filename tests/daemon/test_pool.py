@@ -5,7 +5,6 @@ import time
 
 import pytest
 from gates import TIMEOUT, ask
-from shared_daemon import wait_until
 
 from dg_lsp.daemon.server import Pool
 from dg_lsp.errors import ModelMemoryError
@@ -17,8 +16,8 @@ def make_pool():
     """`make_pool(open_engine)` -> a pool that is closed in the end."""
     made = []
 
-    def make(open_engine, idle_seconds=600):
-        made.append(Pool(open_engine, idle_seconds))
+    def make(open_engine):
+        made.append(Pool(open_engine))
         return made[-1]
 
     yield make
@@ -48,23 +47,24 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     assert len(scripts.denoisers) == 3
 
 
-def test_a_model_is_closed_some_time_after_its_last_session(scripts, make_pool):
-    pool = make_pool(scripts, idle_seconds=0.2)
+def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts):
     first, second = open_models(pool, "dg-mini", "dg-mini")
     first.close()
     first.close()
+    pool.close_unused(0)
     second.close()
+    pool.close_unused(60)
     [third] = open_models(pool, "dg-mini")  # joins in time
-    time.sleep(0.5)
-    assert not scripts.denoisers[0].is_closed
+    pool.close_unused(0)
     third.submit(ask()).result(TIMEOUT)
     third.close()
-    wait_until(lambda: scripts.denoisers[0].is_closed)
-    assert (pool.facts(), len(scripts.denoisers)) == ([], 1)
+    pool.close_unused(0)
+    assert [denoiser.is_closed for denoiser in scripts.denoisers] == [True]
+    assert pool.facts() == []
 
 
 def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts, make_pool):
-    pool, may_close, is_closing = make_pool(SmallMemory(scripts, 1), 0.01), threading.Event(), threading.Event()
+    pool, may_close, is_closing = make_pool(SmallMemory(scripts, 1)), threading.Event(), threading.Event()
     [share] = open_models(pool, "dg-mini")
     close = scripts.denoisers[0].close
 
@@ -75,6 +75,7 @@ def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts,
 
     scripts.denoisers[0].close = close_late
     share.close()
+    threading.Thread(target=pool.close_unused, args=(0,)).start()
     assert is_closing.wait(TIMEOUT)
     next_model = pool.share(Settings(model=ModelSettings(name="other")))
     assert pool.facts() == [{"model": "other", "state": "loading", "sessions": 1}]

@@ -1,18 +1,14 @@
 """Connections to a daemon, and its end."""
 
-import errno
-import os
 import socket
-import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from shared_daemon import wait_until
 
 from dg_lsp import __version__
-from dg_lsp.daemon import client, server
+from dg_lsp.daemon import client
 from dg_lsp.daemon.client import call, query
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
@@ -21,14 +17,6 @@ from dg_lsp.errors import DaemonError
 
 def open_session(endpoint):
     return call(endpoint, {"want": "session"})[0]
-
-
-def test_status_lists_version_sessions_models_and_memory(start, endpoint):
-    start()
-    with open_session(endpoint):
-        facts = query(endpoint, "status")
-    assert (facts["version"], facts["pid"], facts["sessions"], facts["models"]) == (__version__, os.getpid(), 1, [])
-    assert facts["memory_bytes"] > 1 << 20
 
 
 def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
@@ -101,30 +89,3 @@ def test_a_daemon_that_cannot_write_its_record_ends_with_the_reason(endpoint, sc
         daemon.run()
     assert not endpoint.socket_path.exists()
     endpoint.acquire_lock().release()
-
-
-def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_daemon_goes_on(start, endpoint, monkeypatch):
-    def fail(_thread):
-        raise RuntimeError("can't start new thread")
-
-    start()
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    assert query(endpoint, "status") is None
-    monkeypatch.undo()
-    assert query(endpoint, "status")["sessions"] == 0
-
-
-def test_a_daemon_without_descriptors_waits_before_it_accepts_again(start, endpoint, monkeypatch):
-    pauses, errors, accept = [], [errno.EMFILE, errno.EMFILE], socket.socket.accept
-
-    def fail_first(listener):
-        if errors:
-            raise OSError(errors.pop(), "Too many open files")
-        return accept(listener)
-
-    monkeypatch.setattr(socket.socket, "accept", fail_first)
-    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic, time=time.time)
-    monkeypatch.setattr(server, "time", clock)
-    start()
-    assert query(endpoint, "status")["sessions"] == 0
-    assert len(pauses) == 2
