@@ -48,7 +48,7 @@ _MESSAGES = {
 
 
 class HttpServer:
-    """Binds its address at once and has its models as soon as they are loaded."""
+    """Listens at once, and answers with status 503 until its models are loaded."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
 class RequestMiddleware:
     """ASGI middleware: counts responses by path and status; refuses requests that are forbidden, long or slow.
 
-    Any body is taken for JSON, and HEAD for GET.
+    It treats every body as JSON, and a HEAD request as GET.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, rules: AccessRules) -> None:

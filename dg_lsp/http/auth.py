@@ -1,4 +1,4 @@
-"""Access control: API keys, allowed hosts and allowed origins; limits of time and number for connections.
+"""Access control by API keys, allowed hosts and allowed origins, and the limits of connections.
 
 Any web page that the user opens can send requests to this machine. It cannot hide its `Origin`, and after DNS
 rebinding (its name resolves to this machine) it still sends that name as `Host`.
@@ -23,22 +23,14 @@ from dg_lsp.system import LOOPBACK
 MAX_PER_CLIENT = 8
 """Open requests of one client, where there are several keys."""
 HEAD_SECONDS = 10.0
-"""For the head of a request, from the connection or its first byte on."""
+"""Time for the head of a request to arrive, counted from the connection or from its first byte."""
 MAX_CONNECTIONS = 640
-"""Idle ones included; more could use up the files of the process."""
+"""Open connections, idle ones included: more could use up the file descriptors of the process. When one more arrives,
+the connection is closed that has waited longest for its client; those that have sent a key are closed last."""
 READ_BYTES = 32_768
-"""Bytes that are read from a connection at a time: parsing more of them in small chunks would delay other clients."""
-MAX_FRAMING_BYTES = 131_072
-"""Bytes of a request that are not its body, and an eighth of the body more: a chunk of one byte has six."""
+"""Bytes that are read from a connection at a time; parsing more of them would delay other clients."""
 WRITE_SECONDS = 30.0
-"""For a client that does not read its response."""
-MAX_PIPELINED = 8
-"""Requests that a client sends without waiting for responses; after so many the connection is closed."""
-MAX_WAITING = 128
-"""Connections whose clients send no request, or do not read the response. Of more, the oldest is closed, if it has
-waited for `GRACE_SECONDS`; those that have sent a key come last."""
-GRACE_SECONDS = 1.0
-"""Of many connections at once, even one whose request is here already has not been read yet."""
+"""Time after which a connection is closed whose client does not read its response."""
 _MESSAGES = {
     400: "the request is not valid HTTP/1.1",
     431: "the head is too long; send fewer headers",
@@ -96,7 +88,7 @@ class AccessRules:
 
 
 def host_name(host: str) -> str:
-    """`Host` in lower case, without its port and the brackets of an IPv6 address; empty for what is no host."""
+    """`Host` in lower case, without its port and the brackets of an IPv6 address; empty if it is not valid."""
     match = _HOST.fullmatch(host)
     if match is None:
         return ""
@@ -114,31 +106,28 @@ _numbers = itertools.count(1)
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn that ends if the head of a request, or reading the response, takes too long."""
+    """A connection of uvicorn that is closed if its client sends a head, or reads the response, too slowly."""
 
     since = 0.0
-    """When the connection was made, its last request was answered, or the client stopped reading, in loop time."""
+    """When the server began to wait for the client, in loop time."""
     number = 0  # no two connections of a process have the same; a port may be used again
     has_key = False
     """A request on this connection had a key."""
-    _num_pipelined = 0
-    _num_bytes = _num_body_bytes = 0  # received since the last response
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Closes the oldest of too many connections that wait; refuses one more than can be open if none waits."""
+        """Closes the oldest of the connections that wait if too many are open; that may be this one."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._timers: dict[str, asyncio.TimerHandle] = {}  # while a head is awaited, and while the client does not read
         self.since, self.number = self.loop.time(), next(_numbers)
         self.app_state = {"connection": self}
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
-        waiting = [client for client in self.connections if isinstance(client, Connection) and client.is_waiting]
-        oldest = min(waiting, key=lambda client: (client.has_key, client.since))
-        is_over = len(self.connections) > MAX_CONNECTIONS
-        if is_over and oldest is self:
-            self._send_error(503, "too many connections are open; try again later")
-            return
-        if is_over or (len(waiting) > MAX_WAITING and self.since - oldest.since >= GRACE_SECONDS):
+        if len(self.connections) > MAX_CONNECTIONS:
+            waiting = [client for client in self.connections if isinstance(client, Connection) and client.is_waiting]
+            oldest = min(waiting, key=lambda client: (client.has_key, client.since))
+            if oldest is self:
+                self._send_error(503, "too many connections are open; try again later")
+                return
             oldest.transport.abort()
             self.connections.discard(oldest)  # others may be made before it is lost
         self._start_timer("head", HEAD_SECONDS)
@@ -147,15 +136,9 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if "head" not in self._timers and not self._has_request:
             self._start_timer("head", HEAD_SECONDS)
-        num_before = len(self.cycle.body) if self._has_request else 0
         super().data_received(data)
-        if not self._has_request:
-            return
-        self._stop_timer("head")
-        self._num_bytes += len(data)
-        self._num_body_bytes += len(self.cycle.body) - num_before
-        if self._num_bytes - self._num_body_bytes > MAX_FRAMING_BYTES + self._num_body_bytes // 8:
-            self._send_error(400, "the body has too many small chunks; send it at once")
+        if self._has_request:
+            self._stop_timer("head")
 
     @override
     def pause_writing(self) -> None:
@@ -170,11 +153,6 @@ class Connection(H11Protocol):
 
     @override
     def on_response_complete(self) -> None:
-        has_next, _ = self.conn.trailing_data
-        self._num_pipelined = self._num_pipelined + 1 if has_next else 0
-        if self._num_pipelined > MAX_PIPELINED:
-            self.transport.close()
-        self._num_bytes = self._num_body_bytes = 0
         super().on_response_complete()
         self.since = self.loop.time()
 
@@ -186,7 +164,7 @@ class Connection(H11Protocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """Answers bytes that are no HTTP as any other error; called while the error of h11 is handled."""
+        """Answers bytes that are not HTTP with an error in JSON. uvicorn calls it while it handles the error of h11."""
         status = getattr(sys.exception(), "error_status_hint", 400)
         self._send_error(status, _MESSAGES.get(status, msg))
 
@@ -202,7 +180,7 @@ class Connection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Without a request, or with a response that the client does not read."""
+        """Whether the server waits for the client: for a request, or to read the response."""
         return "writing" in self._timers or not self._has_request
 
     @property

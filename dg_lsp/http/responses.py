@@ -52,6 +52,8 @@ class Completion:
         return "word" if self.stop else "limit" if self.is_cut else "eos"
 
 
+End = tuple[Completion, FillResult]
+"""What the last event of a completion reports."""
 Cut = Callable[[FillResult], Sequence[Completion]]
 """The completions of a result, for the client."""
 
@@ -77,7 +79,7 @@ def _cut_at_dedent(text: str, min_indent: int) -> str:
     return text
 
 
-def event(tree: Json) -> bytes:
+def event_bytes(tree: Json) -> bytes:
     """One server-sent event."""
     return b"data: " + json_bytes(tree) + b"\n\n"
 
@@ -113,7 +115,7 @@ class AnswerResponse(StreamingResponse):
             async for part in self._parts:
                 yield part
         except ApiError as error:
-            yield event(error.tree)
+            yield event_bytes(error.tree)
 
 
 class SettledText:
@@ -153,12 +155,8 @@ class Answer(ABC):
         """The response with all completions."""
 
     @abstractmethod
-    def piece(self, text: str, index: int, thought: str) -> Json:
-        """An event with more text of a completion."""
-
-    @abstractmethod
-    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
-        """The last event of a completion, with this text."""
+    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
+        """An event with more text of a completion, or with its end."""
 
     @abstractmethod
     def tail(self, result: FillResult) -> bytes:
@@ -184,17 +182,17 @@ class Answer(ABC):
                 # the start of a split character waits for the rest of it
                 thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
                 if len(thought) > num_thought:
-                    yield event(self.piece("", 0, thought[num_thought:]))
+                    yield event_bytes(self.event("", 0, thought[num_thought:]))
                     num_thought = len(thought)
                 if isinstance(item, Frame):
                     if text := _draft(item) if is_draft else settled.next(item):
-                        yield event(self.piece(text, 0, ""))
+                        yield event_bytes(self.event(text, 0))
                     continue
                 self.reason = item.reason.value if item.reason else ""
                 for index, completion in enumerate(cut(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
-                        yield event(self.piece(rest, index, ""))
-                    yield event(self.end(completion.text if is_draft else "", index, completion, item))
+                        yield event_bytes(self.event(rest, index))
+                    yield event_bytes(self.event(completion.text if is_draft else "", index, end=(completion, item)))
                 yield self.tail(item)
 
 
@@ -218,20 +216,16 @@ class OpenAiAnswer(Answer):
         return {**fields, "choices": choices, "usage": _usage(result), **costs(result)}
 
     @override
-    def piece(self, text: str, index: int, thought: str) -> Json:
-        return self._event([self._choice("delta", text, index, thought, None)])
-
-    @override
-    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
-        choice = self._choice("delta", text, index, "", completion.finish_reason)
-        return {**self._event([choice]), **costs(result)}
+    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
+        choice = self._choice("delta", text, index, thought, end[0].finish_reason if end else None)
+        return {**self._chunk([choice]), **(costs(end[1]) if end else {})}
 
     @override
     def tail(self, result: FillResult) -> bytes:
-        usage = event({**self._event([]), "usage": _usage(result)}) if self._has_usage else b""
+        usage = event_bytes({**self._chunk([]), "usage": _usage(result)}) if self._has_usage else b""
         return usage + b"data: [DONE]\n\n"
 
-    def _event(self, choices: list[Json]) -> Json:
+    def _chunk(self, choices: list[Json]) -> Json:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         return {**self._fields, "object": kind, "choices": choices}
 
@@ -260,12 +254,10 @@ class NativeAnswer(Answer):
         return trees if self._is_array else trees[0]
 
     @override
-    def piece(self, text: str, index: int, thought: str) -> Json:
-        return {"index": index, "content": text, "stop": False}
-
-    @override
-    def end(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
-        return {**self._selected(text, index, completion, result), "content": text, "stop": True}
+    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
+        if end is None:
+            return {"index": index, "content": text, "stop": False}
+        return {**self._selected(text, index, *end), "content": text, "stop": True}
 
     @override
     def tail(self, result: FillResult) -> bytes:

@@ -78,15 +78,6 @@ def test_every_request_but_that_for_health_requires_the_key(locked, headers, sta
     assert (reply.headers.get("connection"), health.headers.get("connection")) == (kept, kept)
 
 
-def test_the_key_is_checked_before_the_limits(start, gated, occupy):
-    denoiser = gated("x")
-    key = {"Authorization": f"Bearer {KEY}".encode()}
-    client = start(denoiser, rules=AccessRules({"one": KEY}, max_queued=1))
-    with occupy(denoiser, client, **key):
-        assert [client.post("/infill", GAP).status for _ in range(3)] == [401] * 3
-        assert client.post("/infill", GAP, **key).status == 503
-
-
 def test_without_a_required_key_any_key_is_ignored(module_client):
     for header in ("Bearer k", "Bearer ", "Bearer"):
         assert module_client.post("/infill", GAP, Authorization=header).status == 200

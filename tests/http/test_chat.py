@@ -24,7 +24,6 @@ def test_an_answer_has_openais_fields(post):
     assert (tree["object"], tree["id"][:9]) == ("chat.completion", "chatcmpl-")
     message = {"role": "assistant", "content": ANSWER}
     assert tree["choices"] == [{"logprobs": None, "index": 0, "finish_reason": "stop", "message": message}]
-    assert tree["usage"]["completion_tokens"] == len(ANSWER.encode()) + 1
     assert tree["diffusion"]["blocks"] == 2
 
 

@@ -1,9 +1,7 @@
 """`POST /completion`, and what llama.cpp's servers report of it: slots, tokens, canvases, and why it ended."""
 
-import json
-
 import pytest
-from http_server import GAP, OPERATOR, choices
+from http_server import GAP, OPERATOR
 
 from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 
@@ -31,39 +29,6 @@ def test_a_text_goes_on_until_its_end(client, path):
     diffusion = tree["diffusion"]
     assert (diffusion["blocks"], diffusion["canvas_tokens"]) == (2, 128)
     assert list(client.post(path, {**BODY, "response_fields": ["content"]}).tree) == ["content"]
-
-
-@pytest.mark.parametrize(
-    ("options", "length", "stop_type", "word"),
-    [({"n_predict": 5}, 5, "limit", ""), ({"stop": [" time", "x"]}, 2, "word", " time"), ({}, 93, "eos", "")],
-)
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_stream_has_the_same_text_and_ends_with_all_fields(client, options, length, stop_type, word, is_streamed):
-    reply = client.post("/completion", {**BODY, **options, "stream": is_streamed})
-    if is_streamed:
-        *pieces, last = map(json.loads, reply.events)
-        assert {piece["stop"] for piece in pieces} == {False}
-        assert last["content"] == ""
-        text = "".join(piece["content"] for piece in pieces)
-    else:
-        last = reply.tree
-        text = last["content"]
-    assert text == STORY.removeprefix("Once upon")[: len(text)]
-    assert (len(text), last["stop_type"], last["stopping_word"]) == (length, stop_type, word)
-
-
-@pytest.mark.parametrize(("num_tokens", "stop_type", "reason"), [(4, "limit", "length"), (5, "eos", "stop")])
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_end_token_after_the_limit_is_not_the_end_of_the_text(start, num_tokens, stop_type, reason, is_streamed):
-    client = start(ScriptedDenoiser("whole", tokens_per_step=64))
-    body = {"prompt": "a", "stream": is_streamed}
-    reply = client.post("/completion", {**body, "n_predict": num_tokens})
-    last = json.loads(reply.events[-1]) if is_streamed else reply.tree
-    assert (last["stop_type"], last["truncated"]) == (stop_type, False)
-    assert last["tokens_predicted"] == num_tokens
-    reply = client.post("/v1/completions", {**body, "max_tokens": num_tokens})
-    parts = choices(reply) if is_streamed else reply.tree["choices"]
-    assert ("".join(part["text"] for part in parts), parts[-1]["finish_reason"]) == ("whole"[:num_tokens], reason)
 
 
 def test_a_prompt_is_only_decoded(start):

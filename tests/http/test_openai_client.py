@@ -7,10 +7,8 @@ from http_server import metric, wait_for_disconnect
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
-GAP = {"model": "any", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 MESSAGES = {"model": "any", **HI}
-ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas: it goes on in another. é😋"
-STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE = {"include_usage": True}
 
 
 @pytest.fixture
@@ -27,32 +25,27 @@ def connect():
         client.close()
 
 
-def test_a_completion_is_read_whole_and_as_a_stream(start, connect):
-    client = connect(start(ScriptedDenoiser("sum(items)")))
-    done = client.completions.create(**GAP, max_tokens=32, temperature=0.2, top_p=0.9, user="me")
+@pytest.mark.parametrize("is_chat", [False, True], ids=["completion", "chat"])
+def test_an_answer_is_read_whole_and_as_a_stream(start, connect, is_chat):
+    answer = "One line.\n\nAnd a second one, which is longer. é😋"
+    client = connect(start((chatty if is_chat else ScriptedDenoiser)(answer, tokens_per_step=3)))
+    create = client.chat.completions.create if is_chat else client.completions.create
+    request = MESSAGES if is_chat else {"model": "any", "prompt": "a", "max_tokens": 500, "user": "me"}
+    done = create(**request)
     [choice] = done.choices
-    assert (choice.text, choice.finish_reason, choice.index) == ("sum(items)", "stop", 0)
-    assert (done.object, done.model) == ("text_completion", "scripted")
+    assert (choice.message.content if is_chat else choice.text, choice.finish_reason) == (answer, "stop")
     usage, timings = done.usage, done.model_extra["timings"]
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    assert timings["predicted_n"] == usage.completion_tokens == len("sum(items)") + 1
+    assert timings["predicted_n"] == usage.completion_tokens == len(answer.encode()) + 1
     assert timings["prompt_n"] + timings["cache_n"] == usage.prompt_tokens
     assert timings["cache_n"] == usage.prompt_tokens_details.cached_tokens
-    assert done.model_extra["diffusion"]["steps"] > 0
-    with client.completions.create(**GAP, **STREAMED) as stream:
+    with create(**request, stream=True, stream_options=USAGE) as stream:
         *pieces, last = stream
-    assert "".join(piece.choices[0].text for piece in pieces) == "sum(items)"
-    assert [piece.choices[0].finish_reason for piece in pieces] == [None, "stop"]
-    assert (last.choices, last.usage.completion_tokens) == ([], len("sum(items)") + 1)
-
-
-def test_a_streamed_chat_is_read(start, connect):
-    client = connect(start(chatty(ANSWER, tokens_per_step=3)))
-    with client.chat.completions.create(**MESSAGES, **STREAMED) as stream:
-        *pieces, last = stream
-    assert "".join(piece.choices[0].delta.content for piece in pieces) == ANSWER
-    assert len(pieces) > 10
-    assert last.usage.completion_tokens == len(ANSWER.encode()) + 1
+    choices = [piece.choices[0] for piece in pieces]
+    assert "".join(choice.delta.content if is_chat else choice.text for choice in choices) == answer
+    assert [choice.finish_reason for choice in choices] == [None] * (len(pieces) - 1) + ["stop"]
+    assert len(pieces) > 5
+    assert (last.choices, last.usage.completion_tokens) == ([], usage.completion_tokens)
 
 
 def test_the_client_does_not_retry_what_the_model_does_not_support(start, connect):

@@ -35,13 +35,6 @@ def test_the_newest_snippet_is_last_and_paths_are_short(prefix_of):
     assert prefix_of(EXTRA, enabled="never") == "x = "
 
 
-def test_the_newest_snippets_are_kept_when_not_all_fit(prefix_of):
-    long = [{"text": f"value_{number} = {number}\n" * 12, "filename": f"{number}.py"} for number in range(40)]
-    shown = prefix_of(long)
-    assert "value_39" in shown
-    assert "value_0 " not in shown
-
-
 @pytest.mark.parametrize("name", ["a\\.env", "/home/me/.ssh/config.py", "prod.env"])
 def test_an_excluded_file_is_not_completed(start, name):
     def fill(prefix, suffix):

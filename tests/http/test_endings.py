@@ -1,0 +1,80 @@
+"""Why a text ends, in every dialect, whole and as a stream."""
+
+import json
+
+import pytest
+from http_server import chunks
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+
+LINE = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
+METHOD = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 64}
+GAP = {"prompt": "def total(items):\n    return ", "suffix": "\n"}
+WIDE = "'\u00e9\U0001f60b'"
+STORY = "Once upon" + " = a time (\n\n" * 8
+ENDINGS = {
+    "infill-end": ("/infill", WIDE, {**LINE, "input_prefix": "s = # \u00e9\U0001f60b\u2028\ns = "}, WIDE, "eos"),
+    "infill-limit": ("/infill", "abcdefghijk", {**LINE, "n_predict": 8}, "abcdefgh", "limit"),
+    "infill-stop": ("/infill", "alpha; beta", {**LINE, "stop": ["beta", ";"]}, "alpha", "word"),
+    "infill-dedent": ("/infill", "        a\n\n        b\n    c", METHOD, "        a\n\n        b", "eos"),
+    "infill-lines": ("/infill", "a = 1\nb = 2", {"input_prefix": "x = ", "input_suffix": "\n"}, "a = 1", "limit"),
+    "completion-end": ("/v1/completions", "1", {**GAP, "suffix": "<|endoftext|>"}, "1", "stop"),  # Continue's no suffix
+    "completion-limit": ("/v1/completions", "abcdefghijklmnop", {**GAP, "max_tokens": 8}, "abcdefgh", "length"),
+    "completion-lines": ("/v1/completions", "a\n\nb", {**GAP, "suffix": "", "stop": ["\n\n"]}, "a", "length"),
+    "text-end": ("/completion", STORY, {"prompt": "Once upon"}, STORY[9:], "eos"),
+    "text-limit": ("/completion", STORY, {"prompt": "Once upon", "n_predict": 5}, STORY[9:14], "limit"),
+    "text-stop": ("/completion", STORY, {"prompt": "Once upon", "stop": [" time", "x"]}, " = a", "word"),
+    "openai-text-default": ("/v1/completions", STORY, {"prompt": "Once upon"}, STORY[9:25], "length"),
+    "openai-text-end": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": 500}, STORY[9:], "stop"),
+    "openai-text-no-limit": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": -1}, STORY[9:], "stop"),
+    "openai-text-line": ("/v1/completions", STORY, {"prompt": "Once upon", "stop": "\n"}, " = a time (", "stop"),
+    # an end token after the limit is not the end of the text
+    "text-just-too-long": ("/completion", "whole", {"prompt": "a", "n_predict": 4}, "whol", "limit"),
+    "text-just-right": ("/completion", "whole", {"prompt": "a", "n_predict": 5}, "whole", "eos"),
+    "openai-text-just-too-long": ("/v1/completions", "whole", {"prompt": "a", "max_tokens": 4}, "whol", "length"),
+    "openai-text-just-right": ("/v1/completions", "whole", {"prompt": "a", "max_tokens": 5}, "whole", "stop"),
+}
+"""Path, text of the model, body of the request, and the text and the reason of the answer."""
+
+
+@pytest.fixture(scope="module")
+def server(module_start):
+    """A model that accepts all tokens of a canvas in one pass."""
+    denoiser = ScriptedDenoiser("", tokens_per_step=64)
+    return module_start(denoiser), denoiser
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_text_and_the_reason_of_its_end(server, name, is_streamed):
+    path, fill, body, text, reason = ENDINGS[name]
+    client, denoiser = server
+    denoiser._fill = lambda prefix, _suffix: fill.removeprefix(prefix) if fill is STORY else fill
+    reply = client.post(path, {**body, "stream": is_streamed})
+    if path.startswith("/v1/"):
+        pieces = [chunk["choices"][0] for chunk in (chunks(reply) if is_streamed else [reply.tree])]
+        assert ("".join(piece["text"] for piece in pieces), pieces[-1]["finish_reason"]) == (text, reason)
+        return
+    pieces = [json.loads(event) for event in reply.events] if is_streamed else [reply.tree]
+    assert ("".join(piece["content"] for piece in pieces), pieces[-1]["stop_type"]) == (text, reason)
+    assert [piece["stop"] for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert is_streamed or b"\n" not in reply.body  # llama.vim reads one line
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", ["/infill", "/v1/completions"])
+def test_each_of_several_completions_has_its_own_reason(server, path, is_streamed):
+    client, denoiser = server
+    denoiser._fill = ["total", "width\n+ 1"]
+    body = {"input_prefix": "x = ", "input_suffix": "\n", "prompt": "", "suffix": "\n", "n_cmpl": 2, "n": 2}
+    reply = client.post(path, {**body, "prompt": "x = " if path != "/infill" else "", "stream": is_streamed})
+    if path == "/infill":
+        trees = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
+        ends = [(tree["index"], tree["stop_type"]) for tree in trees if tree["stop"]]
+        texts = [tree["content"] for tree in trees if tree["content"]]
+        assert (ends, texts) == ([(0, "eos"), (1, "limit")], ["total", "width"])
+        return
+    choices = [choice for tree in (chunks(reply) if is_streamed else [reply.tree]) for choice in tree["choices"]]
+    ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"]]
+    texts = [choice["text"] for choice in choices if choice["text"]]
+    assert (ends, texts) == ([(0, "stop"), (1, "length")], ["total", "width"])
