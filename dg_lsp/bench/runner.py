@@ -20,18 +20,9 @@ import cattrs
 
 import dg_lsp
 from dg_lsp import system
+from dg_lsp.bench import metrics
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import (
-    Attempt,
-    Table,
-    TaskResult,
-    by_kind,
-    calibration_table,
-    count,
-    summary_table,
-    task_table,
-)
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
 
@@ -81,9 +72,9 @@ class Machine:
     def line(self) -> str:
         """One line for a terminal."""
         runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
-        threads = "" if self.threads is None else f", {count(self.threads, 'thread')}"
+        threads = "" if self.threads is None else f", {metrics.count(self.threads, 'thread')}"
         versions = f"dg-lsp {self.dg_lsp}{runtime}, Python {self.python}"
-        return f"{self.cpu}, {count(self.cores, 'core')}{threads}; {self.os}; {versions}"
+        return f"{self.cpu}, {metrics.count(self.cores, 'core')}{threads}; {self.os}; {versions}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +96,7 @@ class Run:
     """A header and its attempts."""
 
     header: RunHeader
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[metrics.Attempt, ...]
     is_complete: bool = True  # false after Ctrl-C
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers needs
 
@@ -130,7 +121,7 @@ class Run:
         attempts = []
         for number, line in enumerate(lines, 2):
             try:
-                attempts.append(_CONVERTER.structure(json.loads(line), Attempt))
+                attempts.append(_CONVERTER.structure(json.loads(line), metrics.Attempt))
             except _INVALID as error:
                 message = f"{path}, line {number} is not an attempt: delete that line, or the file"
                 raise InputFileError(message) from error
@@ -149,13 +140,13 @@ class RunFile:
         Raises:
             InputFileError: the file is not writable, not a run file, or has a different header.
         """
-        self.attempts: dict[tuple[str, str], Attempt] = {}
+        self.attempts: dict[tuple[str, str], metrics.Attempt] = {}
         """By case and contender, those of earlier sessions first."""
         self._file: BinaryIO | None = None
         if path is not None:
             self._open(path, header)
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: metrics.Attempt) -> None:
         """Stores an attempt and writes it immediately.
 
         Raises:
@@ -245,21 +236,21 @@ def run_cases(
     return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, tuple(notes))
 
 
-def infill_tables(run: Run) -> list[Table]:
+def infill_tables(run: Run) -> list[metrics.Table]:
     """Summaries by kind, and by language and task; calibration, if there is a confidence."""
-    calibration = calibration_table(run.attempts)
-    tables = [summary_table("By kind", by_kind(run.attempts))]
-    tables.append(task_table(map(TaskResult.of, run.attempts), "exact", _TASK_NOTE))
+    calibration = metrics.calibration_table(run.attempts)
+    tables = [metrics.summary_table("By kind", metrics.by_kind(run.attempts))]
+    tables.append(metrics.task_table(map(metrics.TaskResult.of, run.attempts), "exact", _TASK_NOTE))
     if calibration:
         tables.append(calibration)
     return tables
 
 
-def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
+def _with_test_result(attempt: metrics.Attempt, case: TestCase, sandbox: Sandbox) -> metrics.Attempt:
     """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
     return replace(attempt, passes=bool(attempt.text) and sandbox.run(program).passes) if program else attempt
 
 
-def _line(value: RunHeader | Attempt) -> bytes:
+def _line(value: RunHeader | metrics.Attempt) -> bytes:
     return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"

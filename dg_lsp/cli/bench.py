@@ -12,32 +12,14 @@ from typing import Annotated, Any, Literal
 import attrs
 from typer import Argument, Option
 
+from dg_lsp.bench import metrics
 from dg_lsp.bench import replay as simulation
 from dg_lsp.bench.audit import audit_tables
 from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.cut import case_middles, read_sources, write_cases
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
-from dg_lsp.bench.metrics import (
-    Attempt,
-    Table,
-    TaskResult,
-    calibrate,
-    count,
-    grouped,
-    summarize,
-    summarize_tasks,
-)
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
-from dg_lsp.bench.replay import (
-    AcceptEvent,
-    EngineCompleter,
-    Event,
-    Replay,
-    RequestEvent,
-    TaskEvent,
-    TypingTask,
-    typing_task,
-)
+from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infill_tables, run_cases
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
@@ -93,7 +75,9 @@ def cut(
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(middles, output).most_common())
-    print_line(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
+    print_line(
+        f"{metrics.count(len(middles), 'test case')} of {metrics.count(len(sources), 'file')} ({counts}): {output}"
+    )
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
 
@@ -299,19 +283,19 @@ def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
 
 def _infill_object(run: Run, length: LengthHint) -> dict[str, Any]:
     """Keys in the documented order."""
-    summary = summarize(run.attempts)
+    summary = metrics.summarize(run.attempts)
     tree = {key: summary[key] for key in _INFILL_KEYS}
-    by_language = grouped(run.attempts, lambda attempt: attempt.language)
+    by_language = metrics.grouped(run.attempts, lambda attempt: attempt.language)
     languages = {name: _language_shares(attempts) for name, attempts in sorted(by_language.items())}
     facts = {"model": run.header.model, "length_knowledge": length, "languages": languages}
-    tasks = summarize_tasks(map(TaskResult.of, run.attempts))
-    return tree | facts | {"tasks": tasks, "calibration": calibrate(run.attempts)}
+    tasks = metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts))
+    return tree | facts | {"tasks": tasks, "calibration": metrics.calibrate(run.attempts)}
 
 
-def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    summary = summarize(attempts)
-    by_kind = grouped(attempts, lambda attempt: attempt.kind)
-    exact = {kind: summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
+def _language_shares(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
+    summary = metrics.summarize(attempts)
+    by_kind = metrics.grouped(attempts, lambda attempt: attempt.kind)
+    exact = {kind: metrics.summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
     return {key: summary[key] for key in _LANGUAGE_KEYS} | {"exact_match_by_kind": exact}
 
 
@@ -342,7 +326,7 @@ def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str =
     )
 
 
-def finish(run: Run, tables: Iterable[Table], tree: dict[str, Any] | None) -> int:
+def finish(run: Run, tables: Iterable[metrics.Table], tree: dict[str, Any] | None) -> int:
     """Prints the JSON tree or the tables, and returns the exit code."""
     header = run.header
     if tree is not None:
@@ -354,7 +338,7 @@ def finish(run: Run, tables: Iterable[Table], tree: dict[str, Any] | None) -> in
     return 0 if run.is_complete else INTERRUPTED
 
 
-def _print_tables(tables: Iterable[Table]) -> None:
+def _print_tables(tables: Iterable[metrics.Table]) -> None:
     print_lines(line for table in tables for line in table.markdown())
 
 
@@ -374,15 +358,15 @@ def typing_tasks(files: Iterable[Path], region: str | None, start: int | None, s
     return tasks
 
 
-def _play(played: Replay, completer: EngineCompleter) -> tuple[list[Event], bool]:
+def _play(played: simulation.Replay, completer: simulation.EngineCompleter) -> tuple[list[simulation.Event], bool]:
     """All events, and False after Ctrl-C."""
-    events: list[Event] = []
+    events: list[simulation.Event] = []
     try:
         with progress_bar("keys", played.num_keys) as advance:
             for event in played.run(completer):
                 events.append(event)
-                if not isinstance(event, TaskEvent | RequestEvent):
-                    advance(event.num_keys if isinstance(event, AcceptEvent) else 1)
+                if not isinstance(event, simulation.TaskEvent | simulation.RequestEvent):
+                    advance(event.num_keys if isinstance(event, simulation.AcceptEvent) else 1)
     except KeyboardInterrupt:
         return events, False
     return events, True
