@@ -69,28 +69,37 @@ def frames(task: replay.TypingTask, events: Iterable[replay.Event]) -> Iterator[
 
 def draw(screens: Sequence[Frame], caption: str) -> str:
     """The animation as SVG; where nothing moves, the last frame is shown."""
-    total_ms = screens[-1].at_ms + PAUSE_MS
     rows = max(len(frame.lines) for frame in screens)
     columns = max(frame.column + len(frame.ghost) for frame in screens)
     columns = max(columns, *(len(line) for frame in screens for line in frame.lines), len(caption) * 6 // 7)
     names: dict[str, str] = {}
     drawn = [_frame(frame, names) for frame in screens]
-    times = [*(frame.at_ms / total_ms for frame in screens), 1.0]
     width, height = round(columns * CHAR + 2 * MARGIN), (rows + 1) * LINE + 2 * MARGIN
     lines = "".join(
         f'<text id="{name}" x="{MARGIN}" textLength="{CHAR * len(line):.1f}">{html.escape(line)}</text>'
         for line, name in names.items()
     )
-    shown = "".join(
-        f'<g visibility="{"visible" if end == 1 else "hidden"}">{_visible(start, end, total_ms)}{body}</g>\n'
-        for body, (start, end) in zip(drawn, pairwise(times), strict=True)
-    )
+    at_ms = [frame.at_ms for frame in screens]
+    shown = f"<defs>{lines}</defs>\n{animation(drawn, at_ms, screens[-1].at_ms + PAUSE_MS)}"
+    return picture(shown, width, height, caption)
+
+
+def picture(shown: str, width: int, height: int, caption: str) -> str:
+    """An SVG of this size in pixels, with a frame around it and the caption below what it shows."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">\n'
         f"<title>{html.escape(caption)}</title><style>{STYLE}</style>\n"
-        f'<rect class="b" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>\n'
-        f"<defs>{lines}</defs>\n{shown}"
+        f'<rect class="b" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>\n{shown}'
         f'<text class="n" x="{MARGIN}" y="{height - 12}">{html.escape(caption)}</text>\n</svg>\n'
+    )
+
+
+def animation(drawn: Sequence[str], at_ms: Sequence[float], total_ms: float) -> str:
+    """Drawings that replace each other at these times, for ever; where nothing moves, the last one is shown."""
+    times = [*(moment / total_ms for moment in at_ms), 1.0]
+    return "".join(
+        f'<g visibility="{"visible" if end == 1 else "hidden"}">{_visible(start, end, total_ms)}{body}</g>\n'
+        for body, (start, end) in zip(drawn, pairwise(times), strict=True)
     )
 
 

@@ -229,3 +229,22 @@ def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path)
     assert starts == sorted(set(starts), key=float)
     assert len(frames) > 10
     assert "of the keys saved" in capsys.readouterr().out
+
+
+def test_a_recording_of_an_editor_shows_what_was_on_its_screen(script):
+    module = script("next_edit_svg")
+    screen, recording = module.Screen(), module.Recording()
+    events = [
+        ("default_colors_set", [0xFFFFFF, 0x101010, 0, 0, 0]),
+        ("hl_attr_define", [3, {"foreground": 0xFF0000, "bold": True}, {}, []]),
+        ("grid_line", [1, 0, 0, [["d", 3], ["e"], ["f"], [" ", 0, 2], ["x"]], False]),
+        ("grid_line", [1, 1, 0, [["y", 0]], False]),
+    ]
+    for number, (name, values) in enumerate(events):
+        screen.redraw(name, values)
+        recording.add(screen.drawing(), 100.0 * number)
+    root = ElementTree.fromstring(recording.svg("", 300, 120, "Neovim"))
+    frames = root.findall(f"{SVG}g")
+    assert frames[3][0].get("keyTimes") == "0;0.5"
+    texts = [(text.text.strip(), text.get("style")) for text in frames[3].iter(f"{SVG}text")]
+    assert texts == [("def", "fill:#ff0000;font-weight:bold"), ("x", "fill:#ffffff"), ("y", "fill:#ffffff")]

@@ -55,6 +55,12 @@ class Proposal(Change):
     """One edit, and the probability that it is right. A repetition is inside one line."""
 
     confidence: float
+    repeated: frozenset[tuple[tuple[str, ...], tuple[str, ...]]] = frozenset()
+    """Old and new tokens of the changes that it repeats; empty for the edit of a model."""
+
+    def places(self, proposals: Iterable["Proposal"]) -> list["Proposal"]:
+        """The proposals that repeat no other changes than this one does: this one at all its places."""
+        return [proposal for proposal in proposals if proposal.repeated <= self.repeated]
 
     def changed_line(self, lines: LineIndex) -> tuple[str, str]:
         """The lines that the edit is in, and what they become, both without the last line end."""
@@ -207,7 +213,8 @@ def _proposal(text: str, scored: Sequence[tuple[float, Site]]) -> Proposal:
     for site in chosen:
         pieces += [text[position : site.start], site.change.text]
         position = site.end
-    return Proposal(start, position, "".join(pieces), best)
+    repeated = frozenset((site.change.old, site.change.new) for site in chosen)
+    return Proposal(start, position, "".join(pieces), best, repeated)
 
 
 def sites_of(lines: LineIndex, edits: Sequence[Edit]) -> Iterator[tuple[int, Site]]:

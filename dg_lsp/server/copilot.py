@@ -92,7 +92,9 @@ async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
     """
     answer = await next_edit(ls, params)
     for edit in answer["edits"][:1]:
-        ls.next_edits.record_shown(edit["command"].arguments[0])
+        name = edit["command"].arguments[0]
+        ls.acceptance.record_shown(name)
+        ls.next_edits.record_shown(name)
     return {**answer, "edits": answer["edits"][:1]}
 
 
@@ -114,6 +116,7 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
                 "textDocument": {"uri": document.uri, "version": document.version},
                 "range": ls.documents.range(document, proposal.start, proposal.end),
                 "confidence": round(proposal.confidence, 3),
+                "places": len(proposal.places(proposals.values())),
                 "command": accept_command("Accept next edit", name),
             }
             for name, proposal in proposals.items()

@@ -157,8 +157,9 @@ def _undismissed(
 
 
 def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> bool:
-    """Whether the new text is the old one with one of the proposals, or with all of them."""
-    return new_text in (all_applied(proposals, text), *(proposal.applied(text) for proposal in proposals))
+    """Whether the new text is the old one with one of the proposals, or with one at all its places."""
+    choices = {(proposal,) for proposal in proposals} | {tuple(proposal.places(proposals)) for proposal in proposals}
+    return any(new_text == all_applied(chosen, text) for chosen in choices)
 
 
 def _is_by_program(states: Sequence[LineIndex], result: LineIndex, changes: Sequence[Change]) -> bool:

@@ -30,7 +30,7 @@ COMPLETE_BLOCK = "dg-lsp.completeBlock"
 FILL_GAPS = "dg-lsp.fillGaps"
 """`{uri, range}`: fills the placeholders in the range by one edit."""
 APPLY_NEXT_EDITS = "dg-lsp.applyNextEdits"
-"""`{uri}`: makes the next edits of all places by one edit."""
+"""`{uri}`: makes the next edit at all its places by one edit."""
 ASK = "dg-lsp.askInstruction"
 """A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
 KIND = "refactor.rewrite.dg-lsp"
@@ -151,10 +151,12 @@ async def _apply_next_edits(ls: Server, argument: Any) -> None:
     proposals, reason = await ls.propose_edits(document, is_requested=True)
     if not proposals:
         raise Refusal(f"there is no next edit: {reason}")
-    changes = tuple(sorted(proposals.values(), key=lambda proposal: proposal.start))
+    shown, *_ = proposals.values()  # by the client
+    changes = tuple(sorted(shown.places(proposals.values()), key=lambda proposal: proposal.start))
     await _apply(ls, document, changes, f"dg-lsp: repeat the last edit in {len(changes)} lines")
-    for name in proposals:
-        ls.acceptance.record_accepted(name)
+    for name, proposal in proposals.items():
+        if proposal in changes:
+            ls.acceptance.record_accepted(name)
     ls.settle()
 
 

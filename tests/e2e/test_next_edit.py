@@ -5,6 +5,7 @@ from language_client import span
 
 NEXT, COPILOT = "dg-lsp/nextEdit", "textDocument/copilotInlineEdit"
 TEXT = "😀 = load(a, mode)\r\nb = load(a, mode)\r\nc = 1\r\nd = load(a, mode)\r\n"
+RENAMED = "def f(width):\r\n    if width < 0:\r\n        raise ValueError(width)\r\n    return width\r\n"
 CHANGED = TEXT.replace("mode", "mode, strict=True")
 ANNOTATED = {"workspaceEdit": {"documentChanges": True, "changeAnnotationSupport": {}}}
 PREVIEWS = {"workspace": ANNOTATED}
@@ -59,7 +60,8 @@ def test_sidekick_gets_one_edit_after_the_other_with_versions(editor):
     assert ask(client, COPILOT, version=4, kind=AUTOMATIC)["edits"] == []
     for wrong in ({}, {"textDocument": {"uri": "file:///x"}, "position": {"line": 0, "character": 0}}):
         assert client.result(client.request(COPILOT, wrong)) == {"edits": [], "reason": "the document is not open"}
-    assert client.stats()["accepted"] == 2
+    stats = client.stats()
+    assert (stats["shown"], stats["accepted"]) == (2, 2)
 
 
 def test_an_edit_that_sidekick_showed_is_not_proposed_again_after_typing(editor):
@@ -72,6 +74,7 @@ def test_an_edit_that_sidekick_showed_is_not_proposed_again_after_typing(editor)
 
 def test_copilot_for_emacs_shows_an_edit_by_its_command_and_accepts_by_a_notification(editor):
     client = editor()
+    client.notify("workspace/didChangeConfiguration", {"settings": None})  # as without copilot-lsp-settings
     [edit] = ask(client, COPILOT)["edits"]
     client.notify("textDocument/didShowInlineEdit", {"item": {"command": edit["command"]}})
     make_edit(client, 3, edit)
@@ -79,13 +82,13 @@ def test_copilot_for_emacs_shows_an_edit_by_its_command_and_accepts_by_a_notific
     [following] = ask(client, COPILOT, version=3)["edits"]
     assert following["range"]["start"]["line"] != edit["range"]["start"]["line"]
     stats = client.stats()
-    assert (stats["shown"], stats["accepted"]) == (1, 1)
+    assert (stats["shown"], stats["accepted"]) == (2, 1)
 
 
 def test_our_clients_get_all_places_and_dismiss_one(editor):
     client = editor()
     edits = ask(client, NEXT, kind=AUTOMATIC)["edits"]
-    assert {edit["range"]["start"]["line"] for edit in edits} == {1, 3}
+    assert [(edit["range"]["start"]["line"], edit["places"]) for edit in edits] == [(1, 2), (3, 2)]
     client.notify("textDocument/didShowInlineEdit", {"item": edits[0]})
     client.notify("dg-lsp/didDismissEdit", {"item": edits[0]})
     assert [edit["range"] for edit in ask(client, NEXT, kind=AUTOMATIC)["edits"]] == [edits[1]["range"]]
@@ -129,6 +132,22 @@ def test_all_places_are_changed_by_one_edit_with_a_preview(editor):
     assert client.result(done) == {"applied": True, "reason": None}
     assert client.stats()["accepted"] == 2
     assert ask(client, NEXT, version=3)["edits"] == []
+
+
+def test_of_two_edits_only_the_first_one_is_made_at_all_its_places(session):
+    client = session("fill", TEXT + RENAMED, capabilities=PREVIEWS)
+    client.wait_log("ready")
+    end = TEXT.index(")") + 1
+    edits = [(span(4, 6, 11), "length"), (span(5, 7, 12), "length"), (span(0, end, end), ", strict=True")]
+    for version, (place, text) in enumerate(edits, 2):
+        client.change(version, {"range": place, "text": text})
+    proposed = ask(client, NEXT, version=4, kind=INVOKED)["edits"]
+    assert [(edit["range"]["start"]["line"], edit["places"]) for edit in proposed] == [(1, 2), (3, 2), (6, 2), (7, 2)]
+    apply_all(client)
+    asked = client.wait_request("workspace/applyEdit")
+    [document] = asked["params"]["edit"]["documentChanges"]
+    changes = [(item["range"]["start"]["line"], item["newText"]) for item in document["edits"]]
+    assert changes == [(1, ", strict=True"), (3, ", strict=True")]
 
 
 def test_a_document_that_changes_during_the_preview_is_left_to_the_client(editor):

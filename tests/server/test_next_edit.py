@@ -17,6 +17,7 @@ from dg_lsp.settings import NextEditSettings
 URI = "file:///a.py"
 TEXT = "first = load(path, mode)\nsecond = load(path, mode)\n"
 EDIT = Change(TEXT.index(")"), TEXT.index(")"), ", strict=True")
+RENAMED = "def f(width):\n    if width < 0:\n        raise ValueError(width)\n    return width\n"
 PROPOSED = ("second = load(path, mode)", "second = load(path, mode, strict=True)")
 
 
@@ -234,6 +235,19 @@ def test_all_edits_made_at_once_are_accepted(renamed):
     assert len(proposals) == 3
     renamed.accept(*proposals)
     assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, True, False]
+
+
+def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(renamed):
+    renamed.set_text(TEXT + RENAMED)
+    renamed.provider.close(URI)
+    renamed.replace("width", "length")
+    renamed.replace("width <", "length <")
+    renamed.edit(EDIT)
+    proposals = renamed.offer()
+    places = proposals[-1].places(proposals)
+    assert (len(places), len(proposals)) == (2, 3)
+    renamed.accept(*places)
+    assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, False, False, False]
 
 
 def test_a_closed_document_is_forgotten(edited):

@@ -1,7 +1,7 @@
 /**
  * Edits that follow from the user's last ones. After a pause in typing the first one is shown in its line, with a hint at
- * the cursor. Tab jumps there; Tab again makes the edit and jumps to the next one. Escape dismisses it. An insertion in the
- * line of the cursor is ghost text.
+ * the cursor. Tab jumps there; Tab again makes the edit and jumps to the next one. Escape dismisses it. Insertions in the line
+ * of the cursor are ghost text.
  */
 
 import * as vscode from "vscode";
@@ -11,6 +11,8 @@ import type { Session } from "./session";
 /** One edit of the answer to `dg-lsp/nextEdit`. */
 interface Edit extends Omit<TextEdit, "newText"> {
   text: string;
+  /** Where the same change is proposed, this one included. */
+  places: number;
   command: vscode.Command & { arguments: [string] };
 }
 
@@ -33,6 +35,8 @@ const AUTOMATIC = 2;
 
 export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItemProvider, vscode.CodeActionProvider {
   private shown: Shown | undefined;
+  /** Of the newest request or dismissal; answers to older requests are not shown. */
+  private number = 0;
   private timer: NodeJS.Timeout | undefined;
   private readonly place = vscode.window.createTextEditorDecorationType({
     isWholeLine: true,
@@ -71,14 +75,14 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
     this.disposables.forEach((disposable) => disposable.dispose());
   }
 
-  /** The edit as ghost text, if it is an insertion in the line of the cursor. */
+  /** The edit as ghost text, if it only inserts behind the cursor in its line. */
   provideInlineCompletionItems(document: vscode.TextDocument, position: vscode.Position): vscode.InlineCompletionItem[] {
     const item = this.shown?.document === document ? inlineItem(this.shown, position) : undefined;
     return item === undefined ? [] : [item];
   }
 
   provideCodeActions(document: vscode.TextDocument): vscode.CodeAction[] {
-    if (this.shown?.document !== document) {
+    if (this.shown?.document !== document || this.shown.numPlaces < 2) {
       return [];
     }
     const action = new vscode.CodeAction(`Apply to all ${this.shown.numPlaces} places`, vscode.CodeActionKind.RefactorRewrite);
@@ -129,14 +133,15 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
   private async request(editor: vscode.TextEditor, isRequested: boolean, jumps: boolean): Promise<void> {
     const { document } = editor;
     const { version } = document;
+    const number = ++this.number;
     const context = { triggerKind: isRequested ? INVOKED : AUTOMATIC };
     const answer = await this.session.request<{ edits: Edit[]; reason: string }>("dg-lsp/nextEdit", editor, { context }, !isRequested);
-    if (answer === undefined || document.version !== version || vscode.window.activeTextEditor !== editor) {
+    if (answer === undefined || number !== this.number || document.version !== version || vscode.window.activeTextEditor !== editor) {
       return;
     }
     const [edit] = answer.edits;
     if (edit !== undefined) {
-      const shown = { document, version, edit, range: asRange(edit), numPlaces: answer.edits.length, isThere: false, isRequested };
+      const shown = { document, version, edit, range: asRange(edit), numPlaces: edit.places, isThere: false, isRequested };
       await this.show(editor, shown, jumps);
     } else if (isRequested) {
       vscode.window.setStatusBarMessage(`dg-lsp: no next edit: ${answer.reason}`, 5000);
@@ -151,17 +156,21 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
       await vscode.commands.executeCommand("editor.action.inlineSuggest.trigger");
       return;
     }
-    const { document, edit, range } = shown;
-    const before = document.lineAt(range.start.line).text.slice(0, range.start.character);
-    const after = document.lineAt(range.end.line).text.slice(range.end.character);
-    const contentText = `→ ${(before + edit.text + after).trim().split(/\r?\n/).join(" ⏎ ")}`;
-    editor.setDecorations(this.place, [{ range, renderOptions: { after: { contentText } } }]);
+    // the keys work before the edit is visible
     await vscode.commands.executeCommand("setContext", "dg-lsp.isNextEditShown", true);
+    if (this.shown !== shown) {
+      return;
+    }
     if (jumps) {
       this.jump(editor, shown);
     } else {
       this.follow(editor);
     }
+    const { document, edit, range } = shown;
+    const before = document.lineAt(range.start.line).text.slice(0, range.start.character);
+    const after = document.lineAt(range.end.line).text.slice(range.end.character);
+    const contentText = `→ ${(before + edit.text + after).trim().split(/\r?\n/).join(" ⏎ ")}`;
+    editor.setDecorations(this.place, [{ range, renderOptions: { after: { contentText } } }]);
   }
 
   private jump(editor: vscode.TextEditor, shown: Shown): void {
@@ -184,7 +193,7 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
     }
     const line = editor.document.lineAt(cursor.line);
     const isAtEdit = shown.isThere && cursor.isEqual(shown.range.start);
-    const isTab = isAtEdit || /\S/.test(line.text.slice(0, cursor.character));
+    const isTab = isAtEdit || !isIndenting(editor.document, cursor);
     void vscode.commands.executeCommand("setContext", "dg-lsp.isTabForNextEdit", isTab);
     const places = shown.numPlaces > 1 ? ` (${shown.numPlaces} places)` : "";
     const contentText = shown.isThere ? `Tab: make this edit${places}` : `Tab: next edit in line ${shown.range.start.line + 1}${places}`;
@@ -194,6 +203,7 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
   }
 
   private dismiss(): void {
+    this.number++;
     if (this.shown !== undefined) {
       this.session.notify("dg-lsp/didDismissEdit", { item: this.shown.edit });
       this.hide();
@@ -224,16 +234,30 @@ export class NextEdits implements vscode.Disposable, vscode.InlineCompletionItem
 }
 
 /**
- * The edit as an inline completion. VS Code shows those that are in the line of the cursor and only insert text behind it;
- * undefined for another edit.
+ * The edit as an inline completion, or undefined. VS Code shows only changes of the cursor's line that begin at the cursor or
+ * behind it and keep every character that they replace. Where only blanks precede the cursor, Tab indents, so there is none.
  */
 function inlineItem({ document, version, edit, range, isThere }: Shown, cursor: vscode.Position): vscode.InlineCompletionItem | undefined {
-  const isInsertion = range.isEmpty && range.start.line === cursor.line && range.start.isAfterOrEqual(cursor);
-  if (!isInsertion || isThere || document.version !== version) {
+  const isBehind = range.isSingleLine && range.start.line === cursor.line && range.start.isAfterOrEqual(cursor);
+  if (!isBehind || isThere || document.version !== version || isIndenting(document, cursor) || !isGrown(document.getText(range), edit.text)) {
     return undefined;
   }
   const text = document.getText(new vscode.Range(cursor, range.start)) + edit.text;
   return new vscode.InlineCompletionItem(text, new vscode.Range(cursor, range.end), edit.command);
+}
+
+/** Whether only blanks precede the cursor. */
+function isIndenting(document: vscode.TextDocument, cursor: vscode.Position): boolean {
+  return !/\S/.test(document.lineAt(cursor.line).text.slice(0, cursor.character));
+}
+
+/** Whether a text became another one by insertions alone. */
+function isGrown(old: string, text: string): boolean {
+  let kept = 0;
+  for (const character of text) {
+    kept += old.startsWith(character, kept) ? character.length : 0;
+  }
+  return kept === old.length;
 }
 
 function asRange({ range: { start, end } }: Edit): vscode.Range {

@@ -1,6 +1,6 @@
 -- A language server inside the editor that answers when the test calls `late.answer`.
 
-late = { requests = {}, cancelled = {} }
+late = { requests = {}, cancelled = {}, edits = {} }
 
 local number = 0
 
@@ -27,6 +27,8 @@ local function server(dispatchers)
           callback(nil, result)
         end,
       })
+    elseif method == "dg-lsp/nextEdit" then
+      table.insert(late.edits, callback)
     else
       vim.schedule(function()
         callback(nil, vim.NIL)
@@ -64,4 +66,12 @@ function late.answer(index, ...)
       return { insertText = text, range = range }
     end, { ... }),
   })
+end
+
+-- Answers the `index`th request for a next edit with one that inserts an "x" at the start of the second line.
+function late.edit(index)
+  local position = { line = 1, character = 0 }
+  local command = { title = "", command = "dg-lsp.accepted", arguments = { "item" } }
+  local edit = { text = "x", range = { start = position, ["end"] = position }, places = 1, command = command }
+  late.edits[index](nil, { edits = { edit }, reason = "" })
 end

@@ -21,7 +21,7 @@ def typed(editor):
 
     def make(text, keys):
         editor.open(text, wait=False)
-        editor.lua("late.requests, late.cancelled = {}, {}; late.start()")
+        editor.lua("late.requests, late.cancelled, late.edits = {}, {}, {}; late.start()")
         editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 }) == 1"))
         editor.keys(keys)
         wait_requests(editor, 1)
@@ -161,3 +161,21 @@ def test_an_expression_mapping_of_the_user_accepts_ghost_text(typed):
     editor.keys("<Right>")
     editor.wait_lines("return 1")
     assert editor.ghosts == []
+
+
+NEXT_EDITS = "return #vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('dg_lsp_next_edit'), 0, -1, {})"
+
+
+def test_a_dismissed_next_edit_does_not_come_back_with_an_older_answer(typed):
+    editor = typed("\nb\n", "ia")
+    editor.keys("<Esc>")
+    for number in (1, 2):
+        editor.wait(lambda number=number: editor.lua("return #late.edits") >= number, f"request {number}")
+        editor.nvim.command("silent write")
+    editor.lua("late.edit(#late.edits)")
+    editor.wait(lambda: editor.lua(NEXT_EDITS), "no edit is shown")
+    editor.keys("<C-]>")
+    editor.wait(lambda: not editor.lua(NEXT_EDITS), "the edit is still shown")
+    editor.lua("late.edit(1)")
+    editor.rest()
+    assert not editor.lua(NEXT_EDITS)

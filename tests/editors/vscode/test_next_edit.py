@@ -7,6 +7,7 @@ SOURCE = "a = load(x, mode)\nb = load(x, mode)\nc = 1\nd = load(x, mode)\n"
 FIRST = SOURCE.replace(", mode)", ", mode, strict=True)", 1)
 SECOND = SOURCE.replace(", mode)", ", mode, strict=True)", 2)
 ALL = SOURCE.replace(", mode)", ", mode, strict=True)")
+OTHER = FIRST.replace("d = load(x, mode)", "d = load(x, mode, strict=True)")
 IS_SHOWN = (
     "[...document.querySelectorAll('.view-line span')]"
     ".some(part => getComputedStyle(part, '::after').content.includes('→ '))"
@@ -15,21 +16,27 @@ HAS_HINT = (
     "[...document.querySelectorAll('.view-line span')]"
     ".some(part => getComputedStyle(part, '::after').content.replaceAll('\u00a0', ' ').includes('{}'))"
 )
+MANUAL = {"dg-lsp.completion.trigger": "manual"}
 POSITION = "document.getElementById('status.editor.selection')?.textContent ?? ''"
 
 
 @pytest.fixture
 def window(open_window):
     """Its first call has got an argument."""
-    window = open_window(SOURCE, fill="x", settings={"dg-lsp.completion.trigger": "manual"})
+    window = open_window(SOURCE, fill="x", settings=MANUAL)
+    add_argument(window)
+    until(lambda: window.lines[0] == FIRST.split("\n")[0], lambda: window.lines)
+    return window
+
+
+def add_argument(window):
+    """Adds an argument to the call at the end of the first line."""
     window.to_line(1)
     window.press("End", 35)
     window.press("ArrowLeft", 37)
     window.type(", strict=True")
     window.press("Delete", 46)  # of the bracket that VS Code may have added
     window.type(")")
-    window.until_saved(FIRST)
-    return window
 
 
 def until_shown(window, line):
@@ -82,6 +89,43 @@ def test_tab_indents_where_only_blanks_precede_the_cursor(window):
     window.until_saved(FIRST.replace("a = ", "    a = "))
 
 
+def dismiss_and_go_to(window, line, column):
+    """Dismisses the edit that is shown, and has the next one proposed while the cursor is in a line."""
+    until_shown(window, 1)
+    window.press("Escape", 27)
+    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    window.to_line(line)
+    for _ in range(column):
+        window.press("ArrowRight", 39)
+    window.press("s", 83, ctrl=True)
+
+
+def test_insertions_behind_the_cursor_are_ghost_text(open_window):
+    source = SOURCE.replace("d = load(x, mode)", "d = load(x, mode), load(x, mode)")
+    window = open_window(source, fill="x", settings=MANUAL)
+    add_argument(window)
+    dismiss_and_go_to(window, line=4, column=len("d = "))
+    window.until_ghost()
+    made = OTHER.replace("d = load(x, mode, strict=True)", "d = load(x, mode, strict=True), load(x, mode, strict=True)")
+    assert window.lines[:4] == made.splitlines()
+    assert not window.run(IS_SHOWN)
+    window.press("Tab", 9)
+    window.until_saved(made)
+
+
+@pytest.mark.parametrize("column", [0, len("d = load(x, mode)")], ids=["indentation", "end"])
+def test_in_the_line_of_the_cursor_other_edits_are_shown_behind_it(window, column):
+    dismiss_and_go_to(window, line=4, column=column)
+    until_shown(window, 4)
+    assert window.ghost == ""
+    window.press("Tab", 9)
+    if column == 0:
+        window.until_saved(FIRST.replace("d = ", "    d = "))
+        return
+    window.press("Tab", 9)
+    window.until_saved(OTHER)
+
+
 def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(window):
     until_shown(window, 1)
     window.press_until("document.querySelector('.action-widget .monaco-list-row')", "no actions", ".", 190, ctrl=True)
@@ -101,19 +145,22 @@ def scale(width, factor):
 """
 
 
-def test_a_renamed_parameter_takes_three_tabs(open_window, take_picture):
-    window = open_window(PARAMETER, fill="x", settings={"dg-lsp.completion.trigger": "manual"})
-    for line, column in ((1, len("def scale(")), (2, len("    if ") - 4)):
-        window.to_line(line)
-        for _ in range(column):
-            window.press("ArrowRight", 39)
-        for _ in "width":
-            window.press("Delete", 46)
-        window.type("length")
-    for number, line in enumerate((2, 3, 4)):
+def rename(window, line, column):
+    """Changes the name at a column of a line, counted from its indentation."""
+    window.to_line(line)
+    for _ in range(column):
+        window.press("ArrowRight", 39)
+    for _ in "width":
+        window.press("Delete", 46)
+    window.type("length")
+
+
+def test_a_renamed_parameter_takes_three_tabs(open_window):
+    window = open_window(PARAMETER, fill="x", settings=MANUAL)
+    rename(window, 1, len("def scale("))
+    rename(window, 2, len("if "))
+    for line in (2, 3, 4):
         until_shown(window, line)
-        take_picture(window, f"vscode-rename-{number + 1}.png")
         window.press("Tab", 9)
     window.until_saved(PARAMETER.replace("width", "length"))
     window.until(f"!({IS_SHOWN})", "an edit is still shown")
-    take_picture(window, "vscode-rename-4.png")

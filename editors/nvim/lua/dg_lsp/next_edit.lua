@@ -32,6 +32,8 @@ vim.api.nvim_set_hl(0, "DgLspNextEditHint", { link = "Comment", default = true }
 local shown = {}
 ---@type table<integer, uv.uv_timer_t>
 local timers = {}
+---@type table<integer, integer> the number of the newest request or dismissal, by buffer; older answers are not shown
+local numbers = {}
 
 --- Removes what is shown in a buffer.
 ---@param bufnr integer
@@ -106,12 +108,16 @@ end
 
 --- Requests edits for a buffer as it is, and shows the first one. A missing one is explained if the user requested it.
 local function request(client, bufnr, is_requested, jumps)
+  local number = (numbers[bufnr] or 0) + 1
+  numbers[bufnr] = number
   local tick = vim.api.nvim_buf_get_changedtick(bufnr)
   local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
   params.textDocument.version = vim.lsp.util.buf_versions[bufnr]
   params.context = { triggerKind = is_requested and INVOKED or AUTOMATIC }
   client_of.request(client, METHOD, params, function(err, result)
-    if err or type(result) ~= "table" then
+    if numbers[bufnr] ~= number then
+      return
+    elseif err or type(result) ~= "table" then
       return is_requested and vim.notify("dg-lsp: " .. (err and err.message or "no answer"), vim.log.levels.ERROR)
     elseif vim.api.nvim_get_current_buf() ~= bufnr or vim.api.nvim_buf_get_changedtick(bufnr) ~= tick then
       return
@@ -125,7 +131,7 @@ local function request(client, bufnr, is_requested, jumps)
       row = edit.range.start.line,
       col = (byte_of(bufnr, edit.range.start, client.offset_encoding)),
       tick = tick,
-      num_places = #result.edits,
+      num_places = edit.places,
       is_there = false,
       is_requested = is_requested,
     }
@@ -176,8 +182,10 @@ function M.dismiss()
   if not state then
     return false
   end
+  local bufnr = vim.api.nvim_get_current_buf()
+  numbers[bufnr] = numbers[bufnr] + 1
   client_of.notify(state.client, "dg-lsp/didDismissEdit", { item = state.edit })
-  vim.schedule_wrap(M.clear)(vim.api.nvim_get_current_buf())
+  vim.schedule_wrap(M.clear)(bufnr)
   return true
 end
 
