@@ -13,19 +13,6 @@ def records(path, num):
     return [parse_line(line) for line in path.read_bytes().splitlines()]
 
 
-def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):
-    path = tmp_path / "audit.jsonl"
-    client = start(ScriptedDenoiser("total"), privacy={"audit_log": str(path)})
-    client.post("/infill", {"input_prefix": "sesame = 4711\n", "input_suffix": "", "prompt": "x = ", "n_predict": 32})
-    client.post("/v1/fim/completions", {"prompt": "x = ", "stream": True, "diffusing": True})
-    first, second = records(path, 2)
-    assert (first.endpoint, first.outcome, first.model) == ("/infill", "shown", "scripted")
-    assert second.endpoint == "/v1/fim/completions"
-    assert min(first.prompt_tokens, first.output_tokens, first.steps, first.total_seconds) > 0
-    for text in ("sesame", "4711", 'total"'):
-        assert text not in path.read_text().replace('"total_seconds"', "")
-
-
 def test_refused_requests_are_logged_with_their_status(start, gated, occupy, tmp_path):
     path = tmp_path / "audit.jsonl"
     denoiser = gated("total")
