@@ -6,8 +6,9 @@ from dg_lsp.context.document import REACH
 from dg_lsp.context.languages import PLAIN, language_of
 from dg_lsp.postprocess.syntax import Surroundings
 
+from .conftest import cases
+
 PYTHON = language_of("python")
-SAME = "the fill itself"
 
 
 def surroundings_of(marked):
@@ -15,61 +16,10 @@ def surroundings_of(marked):
     return Surroundings.of(before, after, PYTHON)
 
 
-@pytest.mark.parametrize(
-    ("marked", "fill", "kept"),
-    [
-        # text that adds an error is refused
-        pytest.param("|", "import os", SAME, id="an empty file"),
-        pytest.param("x = |\n", "1", SAME, id="the end of an unfinished line"),
-        pytest.param("x = |\n", "1 2", None, id="invalid with every ending"),
-        pytest.param("x = |\n", "1 +", None, id="an operator without its operand"),
-        pytest.param("x = f(|)\n", "1, 2", SAME, id="between brackets"),
-        pytest.param("x = f(|)\n", "1, 2)", None, id="one bracket too many"),
-        pytest.param("x = 1\n|\ny = 2\n", "if x y:", None, id="a statement between valid lines"),
-        pytest.param("x = 1|\ny = 2\n", " + 2", SAME, id="a valid line grows"),
-        pytest.param("x = 1|\ny = 2\n", " 2", None, id="a valid line becomes invalid"),
-        # the buffer is unfinished at the cursor, as usual
-        pytest.param("def f(|", "a, b):", SAME, id="the end of a header"),
-        pytest.param("def f(|", "a b):", None, id="an error in a header"),
-        pytest.param("for |\n", "x in y", SAME, id="a loop, its colon may follow"),
-        pytest.param("for |\n", "x y", None, id="an error in a loop"),
-        pytest.param("class A:\n    @|\n\n    x = 1\n", "property", SAME, id="a decorator, its method may follow"),
-        pytest.param("from |\n", "os", SAME, id="a from, its import may follow"),
-        pytest.param("x = a if |\n", "b", SAME, id="a condition, its else may follow"),
-        pytest.param("print('hello |\n", "world", SAME, id="in an open string"),
-        pytest.param("x = f(\n    a,\n    |\n", "b,", SAME, id="in a bracket opened above"),
-        pytest.param("if x|\n    a\nelse:\n    b\n", " > 0:", SAME, id="a header in the middle of a statement"),
-        pytest.param("try:\n    a\n|\n", "except E:\n    pass", SAME, id="a clause below its statement"),
-        pytest.param("match x:\n    |\n", "case {'a': [b, *_]}:\n        pass", SAME, id="a pattern"),
-        # the file has an error elsewhere
-        pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 + h(2)", SAME, id="a bracket is open far above"),
-        pytest.param("def g():\n    return |\n\ndef h(:\n    pass\n", "f(1)", SAME, id="an error in a function below"),
-        pytest.param("def g():\n    y = [1, 2\n    return |\n", "f(a) + h(b)", SAME, id="a bracket is open above"),
-        pytest.param("def g():\n    h(a, b\n    |\n    return x\n", "for i in x:\n        y", SAME, id="a block"),
-        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1)", SAME, id="an error in a line above"),
-        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1))", None, id="one bracket too many, error above"),
-        pytest.param("def g():\n    y = = 1\n    if x:\n        z\n    |\n", "else:", SAME, id="a clause"),
-        # comments and strings
-        pytest.param("# foo |\nx = 1\n", "bar ( baz '", SAME, id="a comment"),
-        pytest.param("x = 'foo |'\n", "bar ( baz", SAME, id="a string"),
-        pytest.param("x = 'foo |'\n", "it's", None, id="the end of a string"),
-        pytest.param("def f():\n    '''Foo |\n    '''\n", "bar ( it's", SAME, id="a docstring"),
-        pytest.param("x = f'{|}'\n", "a + 1", SAME, id="a field of an f-string"),
-        pytest.param("x = f'{|}'\n", "a + ", None, id="an unfinished field of an f-string"),
-        # the nearest valid text is kept
-        pytest.param("x = |\n", "f(1", "f(1)", id="an open bracket is closed"),
-        pytest.param("x = f(|)\n", "g(1", "g(1)", id="an open bracket is closed before one of the line"),
-        pytest.param("x = |\n", "f([1, {2", "f([1, {2}])", id="several brackets are closed"),
-        pytest.param("x = |\n", "f('a", None, id="not after an open string"),
-        pytest.param("def f():\n    |\n", "return g(\n        a", "return g(\n        a)", id="a bracket above"),
-        pytest.param("def f():\n    |\n", "x = 1\n    y = f(\n        a,", "x = 1", id="before an open bracket"),
-        pytest.param("def f():\n    |\n", "x = 1\n    y = = 2\n    z", "x = 1", id="lines before an invalid one"),
-        pytest.param("def f():\n    |\n", '"""Foo.\n\n    Bar', '"""Foo."""', id="an open docstring"),
-        pytest.param("def f():\n    '''|\n", "Foo.", SAME, id="not of a docstring opened in the buffer"),
-    ],
-)
-def test_a_fill_is_kept_as_far_as_it_adds_no_syntax_error(marked, fill, kept):
-    assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
+@pytest.mark.parametrize(("language", "marked", "fill", "kept"), cases("python", "fill", "kept"))
+def test_a_fill_is_kept_as_far_as_it_adds_no_syntax_error(language, marked, fill, kept):
+    before, _, after = marked.partition("¦")
+    assert Surroundings.of(before, after, language_of(language)).keep_valid(fill) == kept
 
 
 def functions(num):
