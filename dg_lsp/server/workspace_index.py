@@ -7,6 +7,7 @@ elsewhere is not searched.
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,12 +31,12 @@ MAX_READ = 100
 """Files that are considered for one request."""
 MAX_INDEXED = 2000
 """Files whose definitions are kept."""
-MAX_LISTED = 3000
-"""Files whose names are compared with the imports of a buffer, those in the nearest folders first."""
+MAX_FOLDERS, MAX_ENTRIES = 500, 1000
+"""Folders that are searched for files that the imports of a buffer name, the nearest first, and entries of each."""
 FOLDER_FILES = ("__init__", "index", "init", "mod")
 """Names of files that an import of their folder means."""
-SKIPPED = ("node_modules", "site-packages", "__pycache__", "venv", "target", "dist")
-"""Folders that are not searched: they contain what programs wrote, or what is installed."""
+SKIPPED = re.compile(r"\.|(?:node_modules|site-packages|__pycache__|venv|target|dist)\Z")
+"""Names of folders that are not searched, because they contain what programs wrote, or what is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class WorkspaceIndex:
         In some languages an import names a folder, whose files see each other's definitions without an import.
         """
         every = frozenset[str]().union(*imports)
-        for file in islice(self._files(path), MAX_LISTED):
+        for file in self._files(path):
             stem = file.name.partition(".")[0]
             stem = file.parent.name if stem in FOLDER_FILES else stem
             names = {stem, file.parent.name}
@@ -122,18 +123,20 @@ class WorkspaceIndex:
                 yield file, words, is_sibling or stem in words
 
     def _files(self, path: Path) -> Iterator[Path]:
-        """The files of the workspace, those in the nearest folders around a path first."""
-        around = filter(self._is_inside, path.parents)
+        """Files of the workspace, those in the nearest folders around a path first; links to folders are left out."""
         seen = set[Path]()
-        for top in dict.fromkeys((*around, *self._exclusion.roots)):
-            for folder, folders, names in os.walk(top):
-                place = Path(folder)
-                folders.sort()
-                folders[:] = [
-                    name for name in folders if name[0] != "." and name not in SKIPPED and place / name not in seen
-                ]
-                yield from (place / name for name in sorted(names))
-            seen.add(top)
+        for top in dict.fromkeys((*filter(self._is_inside, path.parents), *self._exclusion.roots)):
+            waiting = [top]
+            while waiting and len(seen) < MAX_FOLDERS:
+                folder = waiting.pop()
+                if folder in seen:
+                    continue
+                seen.add(folder)
+                with suppress(OSError, ValueError), os.scandir(folder) as entries:  # unreadable; a NUL in the name
+                    listed = sorted(islice(entries, MAX_ENTRIES), key=lambda entry: entry.name)
+                    inner = [entry for entry in listed if entry.is_dir(follow_symlinks=False)]
+                    waiting += [folder / entry.name for entry in reversed(inner) if not SKIPPED.match(entry.name)]
+                    yield from (folder / entry.name for entry in listed if entry not in inner)
 
     def _is_inside(self, path: Path) -> bool:
         """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
