@@ -177,7 +177,8 @@ def _deepest(line_above: str, language: Language) -> int:
 def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Removes from a fill the beginning of the text after the cursor.
 
-    `print(|)` and the fill `x)` give `x`, but `f(x)` stays: the removal must not leave a bracket or a quote open.
+    `print(|)` and the fill `x)` give `x`, but `f(x)` and `() => {` stay: the removal must leave no bracket and no quote
+    open that is not open without the fill.
     """
     rest = cursor.line_rest.rstrip()
     if not rest.strip():
@@ -186,7 +187,7 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     def num_unmatched(text: str) -> int:
         return balance(cursor.line_prefix + text + rest, language).num_unmatched
 
-    before = num_unmatched(fill)
+    before, num_typed = num_unmatched(fill), num_unmatched("")
     for body in dict.fromkeys((fill, fill.rstrip())):
         for size in range(min(len(rest), len(body)), 0, -1):
             if body.endswith(rest[:size]):
@@ -196,7 +197,7 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     for at in range(1, len(fill)):
         if fill.startswith(rest, at):
             is_remark = bool(language.comment) and fill[at + len(rest) :].lstrip().startswith(language.comment)
-            if num_unmatched(fill[:at]) < before or is_remark:
+            if is_remark or num_unmatched(fill[:at]) < min(before, num_typed + 1):
                 return fill[:at]
     return fill
 
