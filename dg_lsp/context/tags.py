@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 
 MAX_IMPORT_CHARS = 40_000
 """Characters at the beginning of a buffer that are searched for imports."""
-MAX_STATEMENT = 4000
-"""Characters of an import statement, which goes on while a bracket is open."""
 MAX_VALUE = 100
 """Characters shown of a constant in a class."""
 MAX_SIGNATURE = 400
@@ -29,10 +27,11 @@ MAX_MEMBERS = 24
 """Members shown of a class, and lines shown of any other definition."""
 _IMPORT = re.compile(
     r"^[ \t]*(?:(?P<exported>export|const|let|var|local)|#[ \t]*include"
-    r"|(?:pub(?:\([^()\n]*\))?[ \t]+)?(?:import|from|use|using|mod|(?:require|include)\w*))\b",
+    r"|(?:pub(?:\([^()\n]*\))?[ \t]+)?(?:import|from|use|using|mod|(?:require|include)\w*))\b"
+    r"(?:[^\n\\({]|\\\r?\n|\((?:[^()]|\([^()]{0,400}\)){0,2000}+\)|\{(?:[^{};]|\{[^{};]{0,400}\}){0,2000}+\}|[\\({])*+",
     re.MULTILINE,
 )
-"""The beginning of an import statement, in any language; one of `exported` names a module further on."""
+"""An import statement in any language, up to the end of a line in no bracket; one of `exported` may be another one."""
 _MODULE = re.compile(r"\bfrom\s*[\"']|\brequire\b")
 _BODY = re.compile("(?:.*_)?(?:body|block|declaration_list)")
 _CALLABLE = ("function", "method", "macro")
@@ -48,26 +47,12 @@ def imports_of(text: str) -> tuple[Words, ...]:
 
     They are names of modules, which are those of files and folders, and of definitions in these files.
     """
-    imports = list[Words]()
-    statement = _IMPORT.search(text, 0, MAX_IMPORT_CHARS)
-    while statement is not None:
-        end = _statement_end(text, statement.start())
-        code = text[statement.start() : end]
-        if statement["exported"] is None or _MODULE.search(code):
-            imports.append(frozenset(re.findall(r"\w+", code)))
-        statement = _IMPORT.search(text, end, MAX_IMPORT_CHARS)
-    return tuple(imports)
-
-
-def _statement_end(text: str, start: int) -> int:
-    """The first line end behind which no bracket of the statement is open, or that of its first line."""
-    first_end = end = (text.find("\n", start) + 1 or len(text) + 1) - 1
-    while end < min(len(text), start + MAX_STATEMENT):
-        code = text[start:end]
-        if sum(map(code.count, "({")) <= sum(map(code.count, ")}")) and not code.rstrip("\r").endswith("\\"):
-            return end
-        end = (text.find("\n", end + 1) + 1 or len(text) + 1) - 1
-    return first_end
+    statements = _IMPORT.finditer(text, 0, MAX_IMPORT_CHARS)
+    return tuple(
+        frozenset(re.findall(r"\w+", statement[0]))
+        for statement in statements
+        if statement["exported"] is None or _MODULE.search(statement[0])
+    )
 
 
 @dataclass(slots=True)
