@@ -52,7 +52,6 @@ from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
 from dg_benchmarks.steps import medians
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
-from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.bench.metrics import Table
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.ttfue import rounded
@@ -446,8 +445,6 @@ def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
         yield from ((denoiser._network, "step"), (denoiser, "_fetched"))
     if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
         yield reduction, "_read"
-        if isinstance(reduction.feedback, DeviceFeedback):
-            yield reduction.feedback, "condition"
 
 
 def _causal_times(

@@ -14,13 +14,14 @@ asking for more: the loop handles no text, deadline or cache.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, token_ids
+from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, noise, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, TopK
+from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, Rng, TopK
 
 
 class Stop(StrEnum):
@@ -222,10 +223,8 @@ SETTLED_ENTROPY = np.float32(0.02)
 """Nats below which a position with a stable token is settled. From 0.05 on, first lines change later (docs/log.md)."""
 
 
-def renoise(
-    step: Step, prediction: Prediction, sampling: UniformSampling, vocab_size: int, rng: np.random.Generator
-) -> Step:
-    """The canvas after one forward pass: sampled tokens where accepted, fresh noise elsewhere.
+def renoise(step: Step, prediction: Prediction, sampling: UniformSampling, noise_ids: TokenIds) -> Step:
+    """The canvas after one forward pass: sampled tokens where accepted, elsewhere the noise, shape (L,).
 
     A position is settled when its token has been stable for `stability_threshold` steps and its entropy is below
     `SETTLED_ENTROPY`. Settled positions are renoised like all others, so the steps do not depend on this.
@@ -234,7 +233,6 @@ def renoise(
     draft = np.where(frozen, step.canvas_ids, prediction.argmax_ids)
     entropy = np.where(frozen, np.float32(0), prediction.entropy)
     accepted = frozen | accept(entropy, sampling.entropy_bound)
-    noise = rng.integers(0, vocab_size, len(draft), dtype=np.int32)
     kept = np.where(frozen, step.canvas_ids, prediction.sampled_ids)
     is_same = (draft == step.draft_ids) & (step.number > 0)
     num_stable = np.where(is_same, step.num_stable + 1, 0).astype(np.int32)
@@ -247,7 +245,7 @@ def renoise(
     return replace(
         step,
         number=step.number + 1,
-        canvas_ids=np.where(accepted, kept, noise) if stop is None else draft,
+        canvas_ids=np.where(accepted, kept, noise_ids) if stop is None else draft,
         draft_ids=draft,
         committed=settled if stop is None else np.ones_like(frozen),
         confidence=np.where(frozen, np.float32(1), prediction.confidence),
@@ -294,6 +292,20 @@ def top_k(sampling: Sampling, number: int, vocab_size: int) -> TopK | None:
     return TopK(size, sampling.top_k_tail_correction or size == 1) if 0 < size < vocab_size else None
 
 
+@runtime_checkable
+class ChainedPasses(Protocol):
+    """Passes that also choose the canvas of the next step, so that the host looks at several steps together."""
+
+    def predict_chain(
+        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """The predictions of up to `stop_interval` steps, each with its noise, over canvases as `renoise` makes them.
+
+        Empty if the host has to choose each canvas. Raises as `Passes.predict` does.
+        """
+        ...
+
+
 def denoise(
     denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
@@ -321,9 +333,19 @@ def denoise_together(
     spec = denoiser.spec
     end_ids = token_ids(spec.end_ids)
     steps = [Step.before(canvas) for canvas in canvases]
-    number = 0
     while running := [i for i, step in enumerate(steps) if step.stop is None]:
-        number += 1
+        if len(running) == 1 and isinstance(sampling, UniformSampling) and sampling.stop_interval > 1:
+            (lane,) = running
+            chain: list[tuple[Prediction, TokenIds]] = []
+            if isinstance(denoiser, ChainedPasses):
+                chain = denoiser.predict_chain(slot, steps[lane], sampling, rng, lane)
+            for prediction, noise_ids in chain:
+                if steps[lane].stop is None:  # steps after a stop are dropped
+                    steps[lane] = renoise(steps[lane], prediction, sampling, noise_ids)
+                    yield tuple(steps)
+            if chain:
+                continue
+        number = steps[running[0]].number + 1
         explore = explores and number == 1 and len(canvases) > 1
         heat = temperature(sampling, number, explore=explore)
         best = top_k(sampling, number, spec.vocab_size)
@@ -333,5 +355,5 @@ def denoise_together(
                 explored = explore and i > 0
                 steps[i] = unmask(steps[i], prediction, sampling, end_ids, explore=explored, closes_gaps=closes_gaps)
             else:
-                steps[i] = renoise(steps[i], prediction, sampling, spec.vocab_size, rng)
+                steps[i] = renoise(steps[i], prediction, sampling, noise(spec, len(steps[i].canvas_ids), rng))
         yield tuple(steps)

@@ -1,4 +1,4 @@
-// What the sampler needs of a canvas's logits, computed in the graph, so that no logits leave the device.
+// What a step of a canvas needs besides the layers, computed in the graph: no logits and no embeddings leave the device.
 //
 // A packed row of a position has 6 + 2k numbers, of the distribution at the step's temperature T:
 //   0 log z: log-sum-exp of the tempered logits, less the tempered best logit     1 entropy in nats
@@ -29,19 +29,42 @@ enum dg_mode {
     DG_OPS  = 2,  // operations of ggml that every device has; only ggml's CPU device has run them
 };
 
+// DG_OPS: tensors of the caller on the device of the last layers. They are the self-conditioning network, and what it reads.
+struct dg_device {
+    ggml_tensor * table;     // transposed embeddings [n_vocab, n_embd]
+    ggml_tensor * bias;      // [n_vocab], added to the logits: 0, or about -1e9 for a token never to be drawn
+    ggml_tensor * pre_norm;  // [n_embd]
+    ggml_tensor * gate_up;   // [n_embd, 2 n_inner]
+    ggml_tensor * down;      // [n_inner, n_embd]
+    ggml_tensor * memory;    // [n_embd, n]: scaled mean embeddings of earlier predictions; row 0 is zero: no prediction
+    ggml_tensor * canvas;    // [1, n]: ids that the last step of a chain chose for the next one, at the rows of the memory
+    ggml_tensor * history;   // [6, m]: packed rows of the steps of a chain
+};
+
+// DG_OPS: a step of one canvas that chooses the canvas of the next step, so that the host need not look between them.
+struct dg_chain {
+    int             is_first;  // the ids are those of the batch
+    float           bound;     // nats: see `accept` in samplers.py
+    const float   * frozen;    // 1 at positions that never change, else 0
+    const float   * noise;     // ids for positions that are not accepted
+    const int64_t * history;   // rows of the history for this step's packed rows
+};
+
 struct dg_settings {
     int           mode     = DG_OFF;
     int           k        = 0;
-    ggml_tensor * table    = nullptr;  // DG_OPS: transposed embeddings [n_vocab, n_embd]: their scaled mean is computed too
+    const dg_device * device = nullptr;  // DG_OPS
     float         inv_t    = 1.0f;     // 1 / T
     const float * uniforms = nullptr;  // one for each row, in the order of the outputs
     int           n_rows   = 0;
-    const float * bias     = nullptr;  // n_vocab numbers to add to the logits: 0, or about -1e9 for a token never to be drawn
-    const int32_t * banned = nullptr;  // the same tokens by id
+    const int32_t * banned = nullptr;  // DG_ROWS: ids of tokens never to be drawn
     int           n_banned = 0;
+    const int32_t * reads  = nullptr;  // DG_OPS: for each row, the row of the memory with its last prediction,
+    const int64_t * writes = nullptr;  // and the row for this one
+    const dg_chain * chain = nullptr;  // DG_OPS, with k = 0
 };
 
-enum dg_result { DG_PACKED = 0, DG_FEEDBACK = 1, DG_LOGITS = 2, DG_RESULTS = 3 };
+enum dg_result { DG_PACKED = 0, DG_INPUT = 1, DG_LOGITS = 2, DG_HISTORY = 3, DG_RESULTS = 4 };
 
 // of the thread that decodes: graphs are built and their inputs are set there
 static thread_local dg_settings   dg_now;
@@ -198,11 +221,11 @@ struct dg_reduction : public llm_graph_input_i {
     explicit dg_reduction(const dg_settings & made) : made(made) {}
 
     // Every graph has this input, also with the mode off: a graph of one mode must not run for another one. Temperature,
-    // uniforms and bias are inputs.
+    // uniforms and rows of the memory are inputs.
     bool can_reuse(const llm_graph_params & params) override {
         if (dg_now.mode != made.mode) return false;
-        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.table == made.table &&
-               !dg_now.bias == !made.bias && results[DG_LOGITS]->ne[1] == (int64_t) params.n_outputs);
+        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.device == made.device && !dg_now.chain == !made.chain &&
+               results[DG_LOGITS]->ne[1] == (int64_t) params.n_outputs);
     }
 
     // runs before each computation of the graph, while the graph may have been built to reserve memory
@@ -215,7 +238,15 @@ struct dg_reduction : public llm_graph_input_i {
         if (!inv_t) return;
         ggml_backend_tensor_set(inv_t, &now.inv_t, 0, sizeof(float));
         ggml_backend_tensor_set(uniforms, draws.data(), 0, draws.size()*sizeof(float));
-        if (bias) ggml_backend_tensor_set(bias, now.bias, 0, ggml_nbytes(bias));
+        ggml_backend_tensor_set(reads, now.reads, 0, ggml_nbytes(reads));
+        ggml_backend_tensor_set(writes, now.writes, 0, ggml_nbytes(writes));
+        if (!chained) return;
+        const float scalars[2] = {now.chain->is_first ? 0.0f : 1.0f, now.chain->bound};
+        ggml_backend_tensor_set(chained, &scalars[0], 0, sizeof(float));
+        ggml_backend_tensor_set(bound, &scalars[1], 0, sizeof(float));
+        ggml_backend_tensor_set(frozen, now.chain->frozen, 0, ggml_nbytes(frozen));
+        ggml_backend_tensor_set(noise, now.chain->noise, 0, ggml_nbytes(noise));
+        ggml_backend_tensor_set(kept, now.chain->history, 0, ggml_nbytes(kept));
     }
 
     dg_settings        made;
@@ -223,7 +254,14 @@ struct dg_reduction : public llm_graph_input_i {
     std::vector<float> draws;
     ggml_tensor *      inv_t    = nullptr;      // [1], DG_OPS
     ggml_tensor *      uniforms = nullptr;      // [1, n_outputs], DG_OPS
-    ggml_tensor *      bias     = nullptr;      // [n_vocab], DG_OPS
+    ggml_tensor *      reads    = nullptr;      // [n_outputs], DG_OPS
+    ggml_tensor *      writes   = nullptr;      // [n_outputs], DG_OPS
+    ggml_tensor *      chained  = nullptr;      // [1], of a chain as the rest: 1 after the first step
+    ggml_tensor *      bound    = nullptr;      // [1]
+    ggml_tensor *      frozen   = nullptr;      // [1, n_outputs]
+    ggml_tensor *      noise    = nullptr;      // [1, n_outputs]
+    ggml_tensor *      kept     = nullptr;      // [n_outputs]: rows of the history
+    ggml_tensor *      ids      = nullptr;      // [1, n_outputs], F32: the canvas of this step
     ggml_tensor *      results[DG_RESULTS] = {};
 };
 
@@ -263,18 +301,36 @@ static ggml_tensor * dg_top_ids(ggml_context * ctx, ggml_tensor * logits, int k)
     return ggml_cast(ctx, id, GGML_TYPE_I32);
 }
 
-static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_reduction * in) {
+// The ids of a canvas in a chain, F32 [1, n]: those of the batch in the first step, later those that the last step chose.
+static ggml_tensor * dg_chained_ids(ggml_context * ctx, ggml_tensor * batch_ids, dg_reduction * in) {
+    ggml_tensor * given  = ggml_cast(ctx, ggml_reshape_2d(ctx, batch_ids, 1, batch_ids->ne[0]), GGML_TYPE_F32);
+    ggml_tensor * chosen = ggml_get_rows(ctx, in->made.device->canvas, in->reads);
+    return ggml_add(ctx, given, ggml_mul(ctx, ggml_sub(ctx, chosen, given), in->chained));
+}
+
+// The canvas of the next step, F32 [1, n]: `accept` and `renoise` of samplers.py.
+static ggml_tensor * dg_next_ids(ggml_context * ctx, ggml_tensor * entropy, ggml_tensor * drawn, dg_reduction * in) {
+    const int64_t n = entropy->ne[1];
+    ggml_tensor * is_free  = ggml_scale_bias(ctx, in->frozen, -1.0f, 1.0f);
+    ggml_tensor * free     = ggml_mul(ctx, entropy, is_free);
+    ggml_tensor * order    = ggml_argsort(ctx, ggml_reshape_1d(ctx, free, n), GGML_SORT_ORDER_ASC);
+    ggml_tensor * sorted   = ggml_reshape_1d(ctx, ggml_get_rows(ctx, free, order), n);
+    ggml_tensor * before   = ggml_sub(ctx, ggml_cumsum(ctx, sorted), sorted);
+    ggml_tensor * refused  = ggml_step(ctx, ggml_sub(ctx, before, in->bound));
+    ggml_tensor * rank     = ggml_argsort(ctx, ggml_cast(ctx, order, GGML_TYPE_F32), GGML_SORT_ORDER_ASC);
+    ggml_tensor * is_noise = ggml_mul(ctx, ggml_get_rows(ctx, ggml_reshape_2d(ctx, refused, 1, n), rank), is_free);
+    ggml_tensor * chosen   = ggml_add(ctx, drawn, ggml_mul(ctx, ggml_sub(ctx, in->noise, drawn), is_noise));
+    return ggml_add(ctx, chosen, ggml_mul(ctx, ggml_sub(ctx, in->ids, chosen), in->frozen));
+}
+
+static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_reduction * in, std::vector<ggml_tensor *> & stored) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     const int k = in->made.k;
     in->inv_t    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, 1);
     in->uniforms = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, n);
     ggml_set_input(in->inv_t);
     ggml_set_input(in->uniforms);
-    if (in->made.bias) {
-        in->bias = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_vocab);
-        ggml_set_input(in->bias);
-        logits = ggml_add(ctx, logits, in->bias);
-    }
+    logits = ggml_add(ctx, logits, in->made.device->bias);
     ggml_tensor * columns = ggml_reshape_3d(ctx, logits, 1, n_vocab, n);
     auto row = [&](ggml_tensor * rows, ggml_tensor * ids) { return ggml_reshape_2d(ctx, ggml_get_rows(ctx, rows, ids), ids->ne[0], n); };
     ggml_tensor * best_id    = ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n);
@@ -307,52 +363,107 @@ static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_
         packed = ggml_concat(ctx, packed, row(columns, top_ids), 0);
         packed = ggml_concat(ctx, packed, ggml_cast(ctx, top_ids, GGML_TYPE_F32), 0);
     }
-    if (in->made.table) {
-        // probabilities relative to the best one: half precision, which products may use, has no number below 6e-8
-        ggml_tensor * sums = ggml_mul_mat(ctx, in->made.table, ggml_div(ctx, p, p_best));
-        ggml_prec_set_acc(sums, GGML_PREC_F32);
-        in->results[DG_FEEDBACK] = ggml_mul(ctx, sums, ggml_scale(ctx, p_best, sqrtf((float) sums->ne[0])));
+    // probabilities relative to the best one: half precision, which products may use, has no number below 6e-8
+    ggml_tensor * sums = ggml_mul_mat(ctx, in->made.device->table, ggml_div(ctx, p, p_best));
+    ggml_prec_set_acc(sums, GGML_PREC_F32);
+    ggml_tensor * means = ggml_mul(ctx, sums, ggml_scale(ctx, p_best, sqrtf((float) sums->ne[0])));
+    stored.push_back(ggml_set_rows(ctx, in->made.device->memory, means, in->writes));
+    if (in->chained) {
+        // rounding can put the draw on a token without probability
+        ggml_tensor * p_drawn = row(ggml_reshape_3d(ctx, p, 1, n_vocab, n), ggml_cast(ctx, drawn, GGML_TYPE_I32));
+        ggml_tensor * argmax  = ggml_cast(ctx, best_id, GGML_TYPE_F32);
+        ggml_tensor * kept    = ggml_add(ctx, argmax, ggml_mul(ctx, ggml_sub(ctx, drawn, argmax), ggml_step(ctx, p_drawn)));
+        stored.push_back(ggml_set_rows(ctx, in->made.device->canvas, dg_next_ids(ctx, entropy, kept, in), in->writes));
+        stored.push_back(ggml_set_rows(ctx, in->made.device->history, packed, in->kept));
+        in->results[DG_HISTORY] = in->made.device->history;
     }
     return packed;
 }
 
+// The table to look token ids up in: that of the last layers if it is the same one and if its device can do it. Otherwise
+// the host looks them up, and the embeddings are copied to the device.
+static ggml_tensor * dg_embeddings(const llama_model & model, ggml_context * ctx) {
+    ggml_tensor * table = model.output;
+    if (dg_now.mode != DG_OPS || !table->buffer || strcmp(table->name, model.tok_embd->name) != 0) return model.tok_embd;
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(table->buffer));
+    ggml_tensor * rows = ggml_get_rows(ctx, table, ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 1));
+    return device && ggml_backend_dev_supports_op(device, rows) ? table : model.tok_embd;
+}
+
+// Adds what the memory has of the last predictions to the scaled embeddings of a canvas: the self-conditioning network.
+static ggml_tensor * dg_condition(llm_graph_context & graph, const llama_model & model, ggml_tensor * embedded, dg_reduction * in) {
+    ggml_context * ctx = graph.ctx0;
+    const dg_device & device = *in->made.device;
+    const float epsilon = graph.hparams.f_norm_rms_eps;
+    in->reads  = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, graph.n_outputs);
+    in->writes = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, graph.n_outputs);
+    ggml_set_input(in->reads);
+    ggml_set_input(in->writes);
+    if (in->made.chain) {
+        auto input = [&](ggml_type type, int64_t width, int64_t rows) {
+            ggml_tensor * made = ggml_new_tensor_2d(ctx, type, width, rows);
+            ggml_set_input(made);
+            return made;
+        };
+        in->chained = input(GGML_TYPE_F32, 1, 1);
+        in->bound   = input(GGML_TYPE_F32, 1, 1);
+        in->frozen  = input(GGML_TYPE_F32, 1, graph.n_outputs);
+        in->noise   = input(GGML_TYPE_F32, 1, graph.n_outputs);
+        in->kept    = input(GGML_TYPE_I64, graph.n_outputs, 1);
+        in->ids     = dg_chained_ids(ctx, graph.res->t_inp_tokens, in);
+        ggml_tensor * ids = ggml_cast(ctx, ggml_reshape_1d(ctx, in->ids, graph.n_outputs), GGML_TYPE_I32);
+        embedded = ggml_scale(ctx, ggml_get_rows(ctx, dg_embeddings(model, ctx), ids), sqrtf((float) embedded->ne[0]));
+    }
+    ggml_tensor * last    = ggml_get_rows(ctx, device.memory, in->reads);
+    ggml_tensor * gate_up = ggml_mul_mat(ctx, device.gate_up, ggml_mul(ctx, ggml_rms_norm(ctx, last, epsilon), device.pre_norm));
+    ggml_tensor * signal  = ggml_mul_mat(ctx, device.down, ggml_geglu(ctx, gate_up));
+    ggml_prec_set_acc(gate_up, GGML_PREC_F32);
+    ggml_prec_set_acc(signal, GGML_PREC_F32);
+    return ggml_rms_norm(ctx, ggml_add(ctx, embedded, signal), epsilon);
+}
+
+// Begins the reduction, from the scaled embeddings of a canvas, which it changes with DG_OPS.
+static dg_reduction * dg_begin(llm_graph_context & graph, const llama_model & model, ggml_tensor ** embedded) {
+    auto * in = static_cast<dg_reduction *>(graph.res->add_input(std::make_unique<dg_reduction>(dg_now)));
+    if (graph.n_outputs != (*embedded)->ne[1]) in->made.mode = DG_OFF;  // no canvas
+    if (in->made.mode == DG_OPS) *embedded = dg_condition(graph, model, *embedded, in);
+    if (in->made.mode != DG_OFF) ggml_set_output(in->results[DG_INPUT] = *embedded);
+    return in;
+}
+
 // Adds the reduction to the graph of `llama_set_causal_attn(ctx, false)`. Returns the last tensor to compute.
-static ggml_tensor * dg_reduce(llm_graph_context & graph, ggml_tensor * logits) {
-    auto * res = graph.res;
-    auto * in  = static_cast<dg_reduction *>(res->add_input(std::make_unique<dg_reduction>(dg_now)));
-    if (dg_now.mode == DG_OFF || graph.n_outputs == 0) {
-        in->made.mode = DG_OFF;
-        res->t_logits = logits;
+static ggml_tensor * dg_reduce(llm_graph_context & graph, dg_reduction * in, ggml_tensor * logits) {
+    if (in->made.mode == DG_OFF) {
+        graph.res->t_logits = logits;
         return logits;
     }
     // without t_logits, llama.cpp copies none. They stay on the device: rows may be read from there
     ggml_set_output(logits);
     in->results[DG_LOGITS] = logits;
     ggml_tensor * packed;
-    if (dg_now.mode == DG_ROWS) {
-        packed = ggml_custom_4d(graph.ctx0, GGML_TYPE_F32, 6 + 2*dg_now.k, logits->ne[1], 1, 1, &logits, 1, dg_reduce_rows,
+    std::vector<ggml_tensor *> stored;
+    if (in->made.mode == DG_ROWS) {
+        packed = ggml_custom_4d(graph.ctx0, GGML_TYPE_F32, 6 + 2*in->made.k, logits->ne[1], 1, 1, &logits, 1, dg_reduce_rows,
                                 GGML_N_TASKS_MAX, in);
     } else {
-        packed = dg_reduce_ops(graph.ctx0, logits, in);
+        packed = dg_reduce_ops(graph.ctx0, logits, in, stored);
     }
     in->results[DG_PACKED] = packed;
-    for (ggml_tensor * each : {packed, in->results[DG_FEEDBACK]}) {
-        if (each) {
-            ggml_set_output(each);
-            ggml_build_forward_expand(graph.gf, each);
-        }
-    }
+    ggml_set_output(packed);
+    ggml_build_forward_expand(graph.gf, packed);
+    for (ggml_tensor * each : stored) ggml_build_forward_expand(graph.gf, each);
     return packed;
 }
 
 // ---- functions for Python: of the calling thread ----
 
-DG_API int dg_reduction_version(void) { return 2; }
+DG_API int dg_reduction_version(void) { return 3; }
 
-// What the following graphs compute. The arrays must live until the next call, and the tensor as long as the context.
-DG_API void dg_reduction_set(int mode, int k, ggml_tensor * table, float inv_t, const float * uniforms, int n_rows,
-                             const float * bias, const int32_t * banned, int n_banned) {
-    dg_now = {mode, k, table, inv_t, uniforms, n_rows, bias, banned, n_banned};
+// What the following graphs compute. The arrays must live until the next call, the device's tensors as long as the context.
+DG_API void dg_reduction_set(int mode, int k, const dg_device * device, float inv_t, const float * uniforms, int n_rows,
+                             const int32_t * banned, int n_banned, const int32_t * reads, const int64_t * writes,
+                             const dg_chain * chain) {
+    dg_now = {mode, k, device, inv_t, uniforms, n_rows, banned, n_banned, reads, writes, chain};
 }
 
 // Copies rows of a result of the last decode. Returns the number of rows: 0 if there are none, or if they have another width.

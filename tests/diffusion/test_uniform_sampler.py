@@ -21,7 +21,8 @@ def predicts(argmax, entropy, sampled=None):
 
 
 def after(step, prediction, seed=0, **sampling):
-    return renoise(step, prediction, UniformSampling(**sampling), VOCAB, np.random.default_rng(seed))
+    noise = np.random.default_rng(seed).integers(0, VOCAB, len(step.canvas_ids), dtype=np.int32)
+    return renoise(step, prediction, UniformSampling(**sampling), noise)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ CHANGED_LINE = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;"
 CONTEXT_LINES = """
 #include "models.h"
 #include "llama-impl.h"
+    inpL = build_inp_embd(model.tok_embd);
+    cb(inpL, "inp_scaled", -1);
+
     auto * inp_attn = build_attn_inp_kv_iswa();
 
     cb(cur, "result_output", -1);

@@ -19,7 +19,6 @@ from dg_lsp.gguf import F32, TensorType
 GPU_KINDS = ("gpu", "igpu")
 """Kinds of `Device`; only without the first one llama.cpp uses the second."""
 _FOR_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS: operations go to the tensors, not the tensors to the operations
-_FLOAT_PRECISION = 10  # GGML_PREC_F32
 _GRAPH_NODES = 32
 _HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
 
@@ -33,7 +32,7 @@ class _InitParams(ctypes.Structure):
 @functools.cache
 def functions() -> Any:
     """ggml's functions with their types."""
-    unary, binary, transfer = (_HANDLE,) * 3, (_HANDLE,) * 4, (None, _HANDLE, _HANDLE, _SIZE, _SIZE)
+    unary, binary = (_HANDLE,) * 3, (_HANDLE,) * 4
     return ggml_functions(
         init=(_HANDLE, _InitParams),
         tensor_overhead=(_SIZE,),
@@ -42,16 +41,14 @@ def functions() -> Any:
         build_forward_expand=(None, _HANDLE, _HANDLE),
         new_tensor_2d=(_HANDLE, _HANDLE, ctypes.c_int, _NUMBER, _NUMBER),
         view_2d=(_HANDLE, _HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE),
-        rms_norm=(_HANDLE, _HANDLE, _HANDLE, ctypes.c_float),
-        prec_set_acc=(ctypes.c_bool, _HANDLE, ctypes.c_int),
         backend_dev_get=(_HANDLE, _SIZE),
         backend_dev_init=(_HANDLE, _HANDLE, ctypes.c_char_p),
         backend_dev_supports_op=(ctypes.c_bool, _HANDLE, _HANDLE),
         backend_alloc_ctx_tensors=unary,
         backend_graph_compute=(ctypes.c_int, _HANDLE, _HANDLE),
-        **dict.fromkeys(("transpose", "gelu"), unary),
-        **dict.fromkeys(("cpy", "mul_mat", "mul", "add"), binary),
-        **dict.fromkeys(("backend_tensor_set", "backend_tensor_get"), transfer),
+        transpose=unary,
+        **dict.fromkeys(("cpy", "mul_mat"), binary),
+        backend_tensor_set=(None, _HANDLE, _HANDLE, _SIZE, _SIZE),
         **dict.fromkeys(("free", "backend_buffer_free", "backend_free"), (None, _HANDLE)),
         backend_buffer_set_usage=(None, _HANDLE, ctypes.c_int),
     )
@@ -119,10 +116,8 @@ class DeviceGraph:
         return self._ggml.view_2d(self._context, tensor, width, rows, row_bytes, start)
 
     def apply(self, name: str, *arguments: Any) -> Any:
-        """Declares an operation of ggml; products are accumulated in float32. Returns its result."""
+        """Declares an operation of ggml. Returns its result."""
         self._operations.append(getattr(self._ggml, name)(self._context, *arguments))
-        if name == "mul_mat":
-            self._ggml.prec_set_acc(self._operations[-1], _FLOAT_PRECISION)
         return self._operations[-1]
 
     def keep_in_place(self) -> None:
@@ -140,12 +135,6 @@ class DeviceGraph:
             self.put(tensor, content)
         if status := self._ggml.backend_graph_compute(self._device.backend, self._graph):
             raise BackendError(f"llama.cpp: self-conditioning failed on the device ({status}); try gpu_layers = 0")
-
-    def result(self, rows: int, width: int) -> Floats:
-        """The result, which is float32 and has this shape."""
-        values = np.empty((rows, width), dtype=np.float32)
-        self._ggml.backend_tensor_get(self._operations[-1], values.ctypes.data, 0, values.nbytes)
-        return values
 
     def close(self) -> None:
         """Called once, before the device is closed."""

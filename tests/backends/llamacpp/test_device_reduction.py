@@ -13,13 +13,16 @@ from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma import denoiser as denoiser_module
 from dg_lsp.backends.llamacpp.diffusiongemma import self_conditioning
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.reduction import Reducer
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import TopK
-from dg_lsp.errors import BackendError
+from dg_lsp.diffusion.samplers import Stop, denoise_together
+from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import ModelSettings
@@ -120,15 +123,79 @@ def test_samples_follow_the_distribution(open_with, kinds, size, num_steps):
 
 
 @needs_runtime
-def test_no_row_of_logits_leaves_a_device(open_with, monkeypatch):
+def test_no_logits_and_no_embeddings_leave_a_device(open_with, monkeypatch):
     """Not of flat positions either, where the best tokens hold a small part of the probability."""
-    denoiser, widths = open_with(("cpu",)), []
+    denoiser = open_with(("cpu",))
+    copied = []
     read = denoiser._reduction._read
-    monkeypatch.setattr(denoiser._reduction, "_read", lambda *where: widths.append(where[2]) or read(*where))
+    put = denoiser._context.batch.put
+    monkeypatch.setattr(denoiser._reduction, "_read", lambda *where: copied.append(where[2]) or read(*where))
+    monkeypatch.setattr(denoiser._context.batch, "put", lambda *what: copied.append(what[0].ndim) or put(*what))
     monkeypatch.setattr(denoiser._context, "logits", lambda *_: pytest.fail("copied"))
     for step in range(3):
         denoiser.predict(0, [canvas_of(16, step)], 2.5, np.random.default_rng(1))
-    assert widths == [6, 64] * 3  # numbers for the sampler, then an embedding
+    assert copied == [1, 6] * 3  # ids go there, six numbers of a position for the sampler come back
+
+
+@needs_runtime
+@pytest.mark.parametrize("lanes", [(0, 1, 2), (2, 0)], ids=["all canvases", "without one that has stopped"])
+def test_canvases_on_a_device_keep_their_own_predictions(open_with, lanes):
+    """Canvases that share a pass, and change their places in it, are conditioned as on the host."""
+    canvases = {lane: canvas_of(8 + 4 * lane, lane) for lane in range(3)}
+    num_rows = sum(len(canvases[lane]) for lane in lanes)
+    inputs = {}
+    for kinds in (None, ("cpu",)):
+        denoiser = open_with(kinds)
+        rng = np.random.default_rng(1)
+        denoiser.predict(0, list(canvases.values()), 0.4, rng)
+        denoiser.predict(0, [canvas_of(30, 7)], 0.4, rng, [5])
+        denoiser.predict(0, [canvases[lane] for lane in lanes], 0.4, rng, lanes)
+        inputs[kinds] = denoiser._reduction.layer_inputs(num_rows, 64)
+        denoiser.predict(0, [canvases[lane] for lane in lanes], 0.4, rng, [lane + 10 for lane in lanes])
+        inputs[kinds, "first step"] = denoiser._reduction.layer_inputs(num_rows, 64)
+    np.testing.assert_allclose(inputs[("cpu",), "first step"], inputs[None, "first step"], atol=1e-5)
+    errors = np.abs(inputs[None] - inputs["cpu",]).mean(axis=1)
+    conditioning = np.abs(inputs[None] - inputs[None, "first step"]).mean(axis=1)
+    assert (errors < 0.5 * conditioning).all()  # another canvas's row would be off by more than all of it
+
+
+@needs_runtime
+@pytest.mark.parametrize("num_frozen", [0, 8], ids=["nothing frozen", "head and tail frozen"])
+@pytest.mark.parametrize("entropy_bound", [0.1, 40.0], ids=["one position accepted", "several positions accepted"])
+@pytest.mark.parametrize("interval", [2, 5, 16])
+def test_steps_between_two_looks_equal_single_steps(open_with, interval, entropy_bound, num_frozen):
+    """The device accepts, draws and renoises as the host does, up to the last bit."""
+    denoiser = open_with(("cpu",))
+    prompt = denoiser._cache.ids(0)
+    layout = Layout(prompt, prompt[:num_frozen], prompt[:num_frozen])
+    denoised = {}
+    for stop_interval in (1, interval):
+        denoiser.prefill(0, prompt)
+        sampling = UniformSampling(
+            entropy_bound=entropy_bound,
+            max_denoising_steps=12,
+            stability_threshold=0,
+            confidence_threshold=5.65,
+            stop_interval=stop_interval,
+        )
+        rng = np.random.default_rng(4)
+        canvas = layout.canvas(16, denoiser.spec, rng, length=32)
+        denoised[stop_interval] = [step for (step,) in denoise_together(denoiser, 0, [canvas], sampling, rng)]
+    assert denoised[1][-1].stop is Stop.STABLE
+    for step, expected in zip(denoised[interval], denoised[1], strict=True):
+        assert (step.number, step.stop) == (expected.number, expected.stop)
+        for name in ("canvas_ids", "draft_ids", "committed", "confidence"):
+            np.testing.assert_array_equal(getattr(step, name), getattr(expected, name))
+
+
+@needs_runtime
+def test_more_predictions_than_a_device_keeps_are_an_error(open_with):
+    denoiser = open_with(("cpu",))
+    with pytest.raises(RequestError, match="send the prompt again"):
+        for lane in range(100):
+            denoiser.predict(0, [canvas_of(64, lane)], 0.0, np.random.default_rng(0), [lane])
+    denoiser.prefill(0, canvas_of(5))
+    assert len(denoiser.predict(0, [canvas_of(64)], 0.0, np.random.default_rng(0))) == 1
 
 
 @needs_runtime
@@ -149,17 +216,19 @@ def test_other_models_of_the_process_get_their_logits(open_with, open_denoiser):
 def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
     """The mean embeddings that are fed back are those of all tokens but for the hundredth that is left out."""
     denoiser = open_with(kinds)
+    embeddings = denoiser._table.rows(np.arange(512, dtype=np.int32)) * denoiser._table.scale
+    canvas = canvas_of(32)
     for temperature in (0.05, 0.3, 0.8):  # from a few tokens that hold the mass to more than leave the device
-        (prediction,) = denoiser.predict(0, [canvas_of(32)], temperature, np.random.default_rng(0))
+        denoiser.prefill(0, denoiser._cache.ids(0))
+        (prediction,) = denoiser.predict(0, [canvas], temperature, np.random.default_rng(0))
         logits = denoiser._reduction.logits(range(32)).astype(np.float64)
         logits[:, list(denoiser.spec.banned_ids)] = -1e9
         shares = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
         shares /= shares.sum(axis=1, keepdims=True)
-        embeddings = denoiser._table.rows(np.arange(512, dtype=np.int32)) * denoiser._table.scale
-        soft = (shares @ embeddings).astype(np.float32)
-        exact = denoiser._network.condition(embeddings[:32], soft)
-        conditioned = denoiser._reduction.feedback.condition(embeddings[:32], denoiser._records[0][0])
-        assert np.abs(exact - denoiser._network.condition(embeddings[:32], None)).max() > 0.3
+        exact = denoiser._network.condition(embeddings[canvas], (shares @ embeddings).astype(np.float32))
+        denoiser.predict(0, [canvas], temperature, np.random.default_rng(0))
+        conditioned = denoiser._reduction.layer_inputs(32, 64)
+        assert np.abs(exact - denoiser._network.condition(embeddings[canvas], None)).max() > 0.3
         assert np.sqrt(np.square(conditioned - exact).mean()) < 0.02 * np.sqrt(np.square(exact).mean())
         np.testing.assert_allclose(prediction.confidence, shares.max(axis=1), atol=1e-4)
 
@@ -189,14 +258,16 @@ def fail(*_):
 
 
 OPEN = GraphDevice.open
-CONDITION = DeviceFeedback.condition
+LAYER_INPUTS = GraphReduction.layer_inputs
+INPUTS = DeviceFeedback.inputs
 PROBLEMS = {
     "no device of these kinds": lambda: (GraphDevice, "open", lambda *_: None),
     "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
     "missing operation": lambda: (device_graph.functions(), "backend_dev_supports_op", lambda *_: False),
-    "failing network": lambda: (DeviceFeedback, "condition", fail),
-    "wrong network": lambda: (DeviceFeedback, "condition", lambda *arguments: CONDITION(*arguments)[:, ::-1]),
-    "numbers that are none": lambda: (DeviceFeedback, "condition", lambda *arguments: CONDITION(*arguments) * np.nan),
+    "failing copy": lambda: (device_graph.functions(), "backend_graph_compute", lambda *_: -1),
+    "failing step": lambda: (DeviceFeedback, "inputs", fail),
+    "wrong inputs": lambda: (DeviceFeedback, "inputs", lambda *arguments: INPUTS(*arguments)[::-1].copy()),
+    "numbers that are none": lambda: (GraphReduction, "layer_inputs", lambda *rows: LAYER_INPUTS(*rows) * np.nan),
     "another prediction": lambda: (denoiser_module, "agrees", lambda *_: False),
 }
 
@@ -208,15 +279,6 @@ def test_host_is_used_if_the_device_cannot_compute_the_same(open_with, monkeypat
     denoiser = open_with(("cpu",))
     assert not isinstance(denoiser._reduction.feedback, DeviceFeedback)
     assert len(denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))) == 1
-
-
-@needs_runtime
-def test_failing_device_is_an_error_with_advice(open_with, monkeypatch):
-    denoiser = open_with(("cpu",))
-    denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))
-    monkeypatch.setattr(device_graph.functions(), "backend_graph_compute", lambda *_: -1)
-    with pytest.raises(BackendError, match="gpu_layers = 0"):
-        denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))
 
 
 @needs_runtime

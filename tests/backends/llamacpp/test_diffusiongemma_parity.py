@@ -14,6 +14,7 @@ from diffusiongemma_reference import Reference, calm_model, clear_bounds
 from margins import lead
 
 from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.backends.llamacpp.device_graph import functions
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, mixture
@@ -74,7 +75,10 @@ class Recording:
         shares /= shares.sum(axis=1, keepdims=True)
         feedback = self.denoiser._reduction.feedback
         if isinstance(feedback, DeviceFeedback):
-            return (self.denoiser._table.mix(None, shares) * self.denoiser._table.scale).astype(np.float32)
+            means = (self.denoiser._table.mix(None, shares) * self.denoiser._table.scale).astype(np.float32)
+            # the device's memory, from its second row on
+            functions().backend_tensor_set(feedback.tensors[5], means.ctypes.data, means[0].nbytes, means.nbytes)
+            return np.arange(1, 1 + len(means), dtype=np.int32)
         order = np.argsort(-shares, axis=1).astype(np.int32)
         entropy = -(shares * np.log(shares + 1e-30)).sum(axis=1)
         every = np.arange(len(shares))

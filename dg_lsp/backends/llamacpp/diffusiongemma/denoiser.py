@@ -11,7 +11,13 @@ from typing_extensions import override
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
-from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import REDUCTION_ARRAYS, GraphReduction, agrees
+from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import (
+    NUM_FACTS,
+    REDUCTION_ARRAYS,
+    ChainStep,
+    GraphReduction,
+    agrees,
+)
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
     MASS,
     DeviceFeedback,
@@ -20,10 +26,10 @@ from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
     SelfConditioning,
 )
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.reduction import take
+from dg_lsp.backends.llamacpp.reduction import NEVER, take
 from dg_lsp.backends.threads import physical_cores
-from dg_lsp.canvas.layout import TokenIds
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.layout import TokenIds, noise
+from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
@@ -36,12 +42,17 @@ from dg_lsp.diffusion.denoiser import (
     TopK,
     check_temperature,
 )
+from dg_lsp.diffusion.samplers import Step, temperature
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
 _FLAT, _SURE = 1.0, 0.05
 """Temperatures of the steps that compare a device with the host: of flat positions, and of sure ones."""
+_KEPT_PASSES = 2
+"""Passes over canvases of a prompt whose predictions a device keeps: the steps, and the scores of the joins."""
+MAX_CHAIN = 16
+"""Steps of a chain: their numbers stay on the device until the host reads them."""
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
 
@@ -91,29 +102,45 @@ class SelfConditionedDenoiser(LlamaDenoiser):
             return
         length = self._budget.canvas_tokens  # the longest, so that its memory is known to be enough
         needed_bytes = REDUCTION_ARRAYS * 4 * length * self.spec.vocab_size
+        num_rows = _KEPT_PASSES * self.num_slots * length
+        bias: Floats = np.zeros(self.spec.vocab_size, dtype=np.float32)
+        bias[list(self.spec.banned_ids)] = NEVER
         host = self._reduction
         try:
-            feedback = DeviceFeedback(device, self._table, self._network, needed_bytes)
+            history = (MAX_CHAIN * length, NUM_FACTS)
+            feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
         except BackendError as error:
             _log.warning("self-conditioning runs on the host: %s", error)
             return
         self._reduction = GraphReduction(self._context, self._reducer, feedback, self.spec)
         try:
             for temperature in (_FLAT, _SURE):
-                if not agrees(self._step(self._reduction, length, temperature), self._step(host, length, temperature)):
-                    raise BackendError("the device computes another step than the host")
+                self._check_device(host.feedback, length, temperature)
         except BackendError as error:
             _log.warning("self-conditioning runs on the host: %s", error)
             self._reduction = host
             feedback.close()
 
-    def _step(self, reduction: GraphReduction, length: int, temperature: float) -> tuple[Prediction, Floats]:
-        """The predictions of a step over a canvas without a prompt, and the inputs of the step after it."""
+    def _check_device(self, host: Any, length: int, temperature: float) -> None:
+        """Compares two steps over a canvas with what the host computes from their logits.
+
+        Raises:
+            BackendError: the device computes something else.
+        """
         ids = np.arange(length, dtype=np.int32) % np.int32(self.spec.vocab_size)
-        decode = partial(self._decode_canvases, 0, self._input_rows(ids, None), [length])
-        prediction = reduction.reduce(decode, length, temperature, np.random.default_rng(0))
-        embedded = self._table.rows(ids) * self._table.scale
-        return prediction, reduction.feedback.condition(embedded, reduction.record(slice(0, length)))
+        rows = slice(0, length)
+        reduction = self._reduction
+        record = None
+        for _ in range(2):
+            expected_record = None if record is None else reduction.mixture(rows, host.mass)
+            decode = partial(self._decode_canvases, 0, reduction.feedback.inputs([ids], [record]), [length])
+            prediction = reduction.reduce(decode, length, temperature, np.random.default_rng(0))
+            inputs = reduction.layer_inputs(length, self._model.embedding_length)
+            expected_inputs = host.inputs([ids], [expected_record])
+            record = reduction.record(rows)
+            expected = self._reducer.reduce(reduction.logits(range(length)), temperature, np.random.default_rng(0))
+            if not agrees((prediction, inputs), (expected, expected_inputs)):
+                raise BackendError("the device computes another step than the host")
 
     @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
@@ -143,26 +170,47 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         chosen = list(lanes) or list(range(len(checked)))
         if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
             raise RequestError(f"{len(checked)} canvases need as many different lanes, not {chosen}")
-        last = self._records.get(slot, {})
         lengths = [len(canvas) for canvas in checked]
-        rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(checked, chosen, strict=True)]
-        content = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        if not np.isfinite(content).all():
-            raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
+        content = self._inputs(slot, checked, chosen)
         decode = partial(self._decode_canvases, slot, content, lengths)
         reduced = self._reduction.reduce(decode, len(content), temperature, rng, top_k)
         parts = [slice(stop - size, stop) for size, stop in zip(lengths, np.cumsum(lengths).tolist(), strict=True)]
-        records = map(self._reduction.record, parts)
-        self._records[slot] = {**last, **dict(zip(chosen, records, strict=True))}
+        self._records[slot].update(zip(chosen, map(self._reduction.record, parts), strict=True))
         return [take(reduced, part) for part in parts]
 
-    def _input_rows(self, ids: TokenIds, record: Any) -> Floats:
-        """The model's input instead of the canvas's ids, shape (L, H)."""
-        embedded = self._table.rows(ids)
-        embedded *= self._table.scale
-        if record is None or len(record) != len(ids):
-            return self._network.condition(embedded, None)
-        return self._reduction.feedback.condition(embedded, record)
+    def _inputs(self, slot: int, canvases: Canvases, lanes: Lanes) -> TokenIds | Floats:
+        """What the model reads of canvases, whose records it takes out of those of the slot."""
+        last = self._records.get(slot, {})
+        records = [last.get(lane) for lane in lanes]
+        usable = [
+            record if record is not None and len(record) == len(canvas) else None
+            for record, canvas in zip(records, canvases, strict=True)
+        ]
+        self._records[slot] = {lane: record for lane, record in last.items() if lane not in lanes}
+        if isinstance(feedback := self._reduction.feedback, DeviceFeedback):
+            held = [record for by_lane in self._records.values() for record in by_lane.values()]
+            return feedback.inputs(canvases, usable, held)
+        return feedback.inputs(canvases, usable)
+
+    def predict_chain(
+        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """See `ChainedPasses`."""
+        if sampling.top_k or sampling.top_k_start or not isinstance(self._reduction.feedback, DeviceFeedback):
+            return []
+        checked = self._checked_canvases(slot, [step.canvas_ids])
+        length = len(step.canvas_ids)
+        count = min(sampling.stop_interval, sampling.max_denoising_steps - step.number)
+        heats = [temperature(sampling, step.number + number) for number in range(1, count + 1)]
+        noises: list[TokenIds] = []
+        for number, heat in enumerate(heats):
+            uniforms = rng.random(length).astype(np.float32)
+            noises.append(noise(self.spec, length, rng))
+            decode = partial(self._decode_canvases, slot, self._inputs(slot, checked, [lane]), [length])
+            chain = ChainStep(number, step.frozen, noises[-1], sampling.entropy_bound)
+            self._reduction.compute(decode, heat, uniforms, chain=chain)
+            self._records[slot][lane] = self._reduction.record(slice(0, length))
+        return list(zip(self._reduction.history(length, heats), noises, strict=True))
 
     @property
     @override

@@ -1,5 +1,6 @@
 """The reduction of a step's logits in llama.cpp's graph, and what the next step needs of them."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,14 +10,9 @@ import numpy.typing as npt
 
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import functions
-from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, mixture
-from dg_lsp.backends.llamacpp.reduction import (
-    NEVER,
-    NO_NUMBERS,
-    Reducer,
-    inverse_temperature,
-)
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, Mixture, mixture
+from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature
+from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction, Rng, TopK
 from dg_lsp.errors import BackendError
@@ -26,9 +22,9 @@ NUM_TOP = 64
 """Tokens of a position that leave the graph with their logits for a sum on the host."""
 REDUCTION_ARRAYS = 6
 """Arrays of the size of the logits that a device may hold. ggml may end the process if one cannot be allocated."""
-_NUM_FACTS = 6
+NUM_FACTS = 6
 """Numbers of a packed row before them."""
-_PACKED, _FEEDBACK, _LOGITS = range(3)
+_PACKED, _INPUT, _LOGITS, _HISTORY = range(4)
 _OFF, _BY_ROWS, _BY_OPERATIONS = range(3)
 """Values of `dg_mode`: one function over the rows on a CPU, or ggml's operations on a device."""
 
@@ -36,13 +32,29 @@ Decode = Callable[[], None]
 """One decode of canvases whose tokens all need a prediction."""
 
 
+class ChainStep(ctypes.Structure):
+    """`dg_chain` of gemma4_reduction.h: a step of one canvas after which the device chooses the next canvas."""
+
+    _fields_ = (
+        ("is_first", ctypes.c_int),
+        ("bound", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("frozen", "noise", "history")),
+    )
+
+    def __init__(self, number: int, frozen: Flags, noise: TokenIds, entropy_bound: float) -> None:
+        """`number` counts from 0; the noise has the ids of positions that are not accepted, shape (L,)."""
+        rows = np.arange(number * len(noise), (number + 1) * len(noise), dtype=np.int64)
+        self._arrays = (frozen.astype(np.float32), noise.astype(np.float32), rows)  # they must live as long as the step
+        super().__init__(number == 0, entropy_bound, *(values.ctypes.data for values in self._arrays))
+
+
 class GraphReduction:
     """Predictions of a decode, from a few numbers of each position instead of its logits.
 
     Tokens are drawn from the whole vocabulary in the graph, or by the host from the best ones, which leave the graph
-    with their logits. With a feedback on a device, the graph also sums the embeddings of all tokens, and one embedding
-    of each position is read. Otherwise the host sums those of the `NUM_TOP` best tokens where they hold enough of the
-    probability, and reads the logits of the other positions; with a `TopK` it sums those of its tokens only.
+    with their logits. With a feedback on a device, the graph also sums the embeddings of all tokens, and keeps the sums
+    there. Otherwise the host sums those of the `NUM_TOP` best tokens where they hold enough of the probability, and
+    reads the logits of the other positions; with a `TopK` it sums those of its tokens only.
     """
 
     def __init__(
@@ -53,13 +65,10 @@ class GraphReduction:
         self._reducer = reducer
         self._native = functions()
         self._vocab_size = spec.vocab_size
-        self._table = feedback.columns if isinstance(feedback, DeviceFeedback) else None
         self._num_top = 0 if isinstance(feedback, DeviceFeedback) else min(NUM_TOP, spec.vocab_size)
         self._banned = np.array(sorted(set(spec.banned_ids)), dtype=np.int32)
-        self._bias: Floats = np.zeros(spec.vocab_size if len(self._banned) else 0, dtype=np.float32)
-        self._bias[self._banned] = NEVER
         self._packed: Floats = np.empty((0, 0), dtype=np.float32)
-        """Of the last reduction, shape (N, `_NUM_FACTS`)."""
+        """Of the last reduction, shape (N, `NUM_FACTS`)."""
         self._best = self._packed, token_ids([])
         """Of the last reduction, shape (N, K): probabilities of the best tokens, the highest first, and their ids."""
         self._is_limited = False  # the last reduction drew from these tokens only
@@ -71,44 +80,24 @@ class GraphReduction:
         self, decode: Decode, num_rows: int, temperature: float, rng: Rng, top_k: TopK | None = None
     ) -> Prediction:
         """Decodes, and reduces the logits of all `num_rows` tokens. Raises `BackendError`."""
-        mode = _BY_ROWS if self._table is None else _BY_OPERATIONS
         num_top = self._num_top
         if top_k is not None and top_k.size > num_top:  # a power of two: llama.cpp builds a graph for each number
             num_top = min(1 << (top_k.size - 1).bit_length(), self._vocab_size)
-        scale = inverse_temperature(temperature)
         uniforms = rng.random(num_rows if temperature else 0).astype(np.float32)
-        arrays = (_address(uniforms), len(uniforms), _address(self._bias), _address(self._banned), len(self._banned))
-        self._native.dg_reduction_set(mode, num_top, self._table, scale, *arrays)
-        try:
-            decode()
-        finally:  # other decodes need logits or nothing
-            self._native.dg_reduction_set(_OFF, 0, None, 1.0, None, 0, None, None, 0)
-        packed = self._read(_PACKED, slice(0, num_rows), _NUM_FACTS + 2 * num_top)
-        self._packed, top_logits, top_ids = np.split(packed, (_NUM_FACTS, _NUM_FACTS + num_top), axis=1)
+        self.compute(decode, temperature, uniforms, num_top)
+        packed = self._read(_PACKED, slice(0, num_rows), NUM_FACTS + 2 * num_top)
+        self._packed, top_logits, top_ids = np.split(packed, (NUM_FACTS, NUM_FACTS + num_top), axis=1)
         self._temperature = temperature
         self._is_limited = top_k is not None
-        log_z, entropy, best_ids, drawn_ids, best, drawn = self._packed.T
-        if not np.isfinite(self._packed).all():
-            raise BackendError(NO_NUMBERS)
+        prediction = _prediction(self._packed, temperature)
         if top_k is not None:
-            if self._table is not None:  # a device returns them in no order
+            if isinstance(self.feedback, DeviceFeedback):  # a device returns them in no order
                 order = np.argsort(-top_logits, axis=1)
                 top_logits, top_ids = (np.take_along_axis(columns, order, axis=1) for columns in (top_logits, top_ids))
             top_logits, top_ids = top_logits[:, : top_k.size], top_ids[:, : top_k.size]
-        top_shares = np.exp((top_logits - best[:, None]) * scale - log_z[:, None])
+        log_z, best = self._packed[:, :1], self._packed[:, 4:5]
+        top_shares = np.exp((top_logits - best) * inverse_temperature(temperature) - log_z)
         self._best = top_shares, top_ids.astype(np.int32)
-        argmax_ids = best_ids.astype(np.int32)
-        confidence = np.exp(-log_z)
-        sampled_confidence = np.exp((drawn - best) * scale - log_z)
-        # rounding can put the draw on a token without probability
-        is_drawn = (sampled_confidence > 0) & (temperature > 0)
-        prediction = Prediction(
-            argmax_ids=argmax_ids,
-            sampled_ids=np.where(is_drawn, drawn_ids.astype(np.int32), argmax_ids),
-            confidence=confidence,
-            entropy=np.maximum(entropy, 0.0, dtype=np.float32),
-            sampled_confidence=np.where(is_drawn, sampled_confidence, confidence),
-        )
         return prediction if top_k is None else self._limited(prediction, uniforms, top_k)
 
     def _limited(self, prediction: Prediction, uniforms: Floats, top_k: TopK) -> Prediction:
@@ -126,15 +115,44 @@ class GraphReduction:
         confidence = shares[rows, places]
         return replace(prediction, sampled_ids=ids[rows, places], sampled_confidence=confidence, entropy=entropy)
 
+    def history(self, num_rows: int, temperatures: Sequence[float]) -> list[Prediction]:
+        """The predictions of the last chain, of `num_rows` tokens and one step for each temperature."""
+        packed = self._read(_HISTORY, slice(0, num_rows * len(temperatures)), NUM_FACTS)
+        return list(map(_prediction, np.split(packed, len(temperatures)), temperatures))
+
+    def compute(
+        self, decode: Decode, temperature: float, uniforms: Floats, num_top: int = 0, chain: ChainStep | None = None
+    ) -> None:
+        """Decodes, and draws tokens by random numbers, shape (N,); `num_top` of each row leave the graph too."""
+        scale = inverse_temperature(temperature)
+        arrays = (_address(uniforms), len(uniforms), _address(self._banned), len(self._banned))
+        if isinstance(feedback := self.feedback, DeviceFeedback):
+            rows = (_address(feedback.reads), _address(feedback.writes))
+            last = None if chain is None else ctypes.byref(chain)
+            self._native.dg_reduction_set(_BY_OPERATIONS, num_top, feedback.tensors, scale, *arrays, *rows, last)
+        else:
+            self._native.dg_reduction_set(_BY_ROWS, num_top, None, scale, *arrays, None, None, None)
+        try:
+            decode()
+        finally:  # other decodes need logits or nothing
+            self._native.dg_reduction_set(_OFF, 0, None, 1.0, None, 0, None, 0, None, None, None)
+
     def record(self, rows: slice) -> Any:
-        """What `feedback.condition` needs of a canvas at these rows of the last reduction."""
+        """What `feedback.inputs` needs of a canvas at these rows of the last reduction."""
         if isinstance(self.feedback, DeviceFeedback):
-            return self._read(_FEEDBACK, rows, self.feedback.width)
+            return self.feedback.writes[rows].astype(np.int32)
+        return self.mixture(rows, self.feedback.mass)
+
+    def mixture(self, rows: slice, mass: float) -> Mixture:
+        """The tokens with this probability mass at these rows of the last reduction."""
         top_shares, top_ids = self._best[0][rows], self._best[1][rows]
-        short = np.flatnonzero((top_shares.sum(axis=1) < self.feedback.mass) & (not self._is_limited))
+        short = np.flatnonzero((top_shares.sum(axis=1) < mass) & (not self._is_limited))
         weights = self._weights(rows.start + short)
-        entropy = self._packed[rows][short, 1]
-        return mixture(top_ids, top_shares, short, weights, entropy, self.feedback.mass, self._vocab_size)
+        return mixture(top_ids, top_shares, short, weights, self._packed[rows][short, 1], mass, self._vocab_size)
+
+    def layer_inputs(self, num_rows: int, width: int) -> Floats:
+        """What the first layer read in the last reduction, shape (N, width)."""
+        return self._read(_INPUT, slice(0, num_rows), width)
 
     def logits(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Floats:
         """Logits of rows of the last reduction, shape (R, V), until the next call; banned tokens have any value."""
@@ -161,6 +179,25 @@ class GraphReduction:
         return values
 
 
+def _prediction(packed: Floats, temperature: float) -> Prediction:
+    """From rows of the graph; raises `BackendError` if they are not numbers."""
+    log_z, entropy, best_ids, drawn_ids, best, drawn = packed[:, :NUM_FACTS].T
+    if not np.isfinite(packed[:, :NUM_FACTS]).all():
+        raise BackendError(NO_NUMBERS)
+    argmax_ids = best_ids.astype(np.int32)
+    confidence = np.exp(-log_z)
+    sampled_confidence = np.exp((drawn - best) * inverse_temperature(temperature) - log_z)
+    # rounding can put the draw on a token without probability
+    is_drawn = (sampled_confidence > 0) & (temperature > 0)
+    return Prediction(
+        argmax_ids=argmax_ids,
+        sampled_ids=np.where(is_drawn, drawn_ids.astype(np.int32), argmax_ids),
+        confidence=confidence,
+        entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+        sampled_confidence=np.where(is_drawn, sampled_confidence, confidence),
+    )
+
+
 def _address(values: npt.NDArray[Any]) -> int | None:
     """Of the first number; the array must live longer. None without numbers."""
     return values.ctypes.data if len(values) else None
@@ -169,15 +206,15 @@ def _address(values: npt.NDArray[Any]) -> int | None:
 _AGREEMENT = 0.01
 """Largest accepted difference of entropies, in nats, and of the probability of the best token."""
 _INPUT_AGREEMENT = 0.05
-"""The same of the next step's input, root mean square, as a share of it: 0.01 of the probability may be left out."""
+"""The same of the layers' input, root mean square, as a share of it: 0.01 of the probability may be left out."""
 
 
 def agrees(step: tuple[Prediction, Floats], expected: tuple[Prediction, Floats]) -> bool:
-    """Whether a step with a device computes what it computes without one: predictions, and inputs of the next step."""
-    (prediction, next_input), (expected_prediction, expected_input) = step, expected
+    """Whether a device computes what the host computes: the prediction of a step, and the input of its layers."""
+    (prediction, layer_input), (expected_prediction, expected_input) = step, expected
     entropy = prediction.entropy - expected_prediction.entropy
     confidence = prediction.confidence - expected_prediction.confidence
-    error = np.sqrt(np.square(next_input - expected_input).mean())
+    error = np.sqrt(np.square(layer_input - expected_input).mean())
     size = np.sqrt(np.square(expected_input).mean())
     # False for NaN
     is_close = (np.abs(np.concatenate([entropy, confidence])) <= _AGREEMENT).all()

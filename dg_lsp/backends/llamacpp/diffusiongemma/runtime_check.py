@@ -15,7 +15,7 @@ from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 
 NO = 10
-_VERSION = 2  # of `models/gemma4_reduction.h`
+_VERSION = 3  # of `models/gemma4_reduction.h`
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def functions() -> Any:
     number, pointer = ctypes.c_int, ctypes.c_void_p
     native.dg_reduction_set.argtypes = [
         *(number, number, pointer, ctypes.c_float),
-        *(pointer, number, pointer, pointer, number),
+        *(pointer, number, pointer, number, pointer, pointer, pointer),
     ]
     native.dg_reduction_set.restype = None
     native.dg_reduction_read.argtypes = [pointer, number, pointer, number, number, number]

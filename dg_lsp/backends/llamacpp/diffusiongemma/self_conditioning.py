@@ -7,9 +7,9 @@ fast as ggml. No GPU has run `DeviceFeedback`: it is tested on ggml's CPU device
 import ctypes
 import functools
 import math
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, RequestError
 from dg_lsp.gguf import F16, F32, GGUFHeader, TensorType, map_file_errors, read_header
 from dg_lsp.system import file_sha256
 
+Rows = npt.NDArray[np.int32]
+"""Numbers of rows of a device's memory, shape (L,)."""
 _MAPPED_BYTES = 16 << 20
 """A smaller tensor is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
@@ -265,9 +267,19 @@ class HostFeedback:
         self.mass = mass
         """Probability mass that is fed back."""
 
-    def condition(self, embedded: Floats, record: Mixture) -> Floats:
-        """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""
-        return self._network.condition(embedded, self._table.mix(record.ids, record.shares) * self._table.scale)
+    def inputs(self, canvases: Sequence[TokenIds], records: Sequence[Mixture | None]) -> Floats:
+        """The model's input for N tokens, shape (N, H), from what the last pass recorded of each canvas, if any."""
+        rows = [self._input(ids, record) for ids, record in zip(canvases, records, strict=True)]
+        inputs = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        if not np.isfinite(inputs).all():
+            raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
+        return inputs
+
+    def _input(self, ids: TokenIds, record: Mixture | None) -> Floats:
+        embedded = self._table.rows(ids)
+        embedded *= self._table.scale
+        soft = None if record is None else self._table.mix(record.ids, record.shares) * self._table.scale
+        return self._network.condition(embedded, soft)
 
     def close(self) -> None:
         """The caller closes the table."""
@@ -280,83 +292,101 @@ _SPARE_BYTES = 512 << 20
 
 
 class DeviceFeedback:
-    """Feeds predictions back on a device, which it owns. The graph of a step sums all rows of the table there."""
+    """Feeds predictions back on a device, which it owns.
+
+    The graph of a step computes the network and sums all rows of the table. It reads the sums of earlier steps from the
+    device's memory and writes its own sums there, so that the host copies numbers of rows and no embeddings.
+    """
 
     def __init__(
-        self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning, needed_bytes: int = 0
+        self,
+        device: GraphDevice,
+        table: EmbeddingTable,
+        network: SelfConditioning,
+        bias: Floats,
+        num_rows: int,
+        history_shape: tuple[int, int],
+        needed_bytes: int = 0,
     ) -> None:
         """Copies table and network to the device, of which others need `needed_bytes`.
+
+        `bias` is added to the logits, shape (V,); `num_rows` is the most positions whose predictions are kept.
+        `history_shape` is that of the numbers which the steps of a chain keep for the host.
 
         Raises:
             BackendError: the device lacks memory or an operation; it is closed.
         """
         self._device = device
-        self._network = network
-        self._vocab_size, self.width = table.shape
-        self._graphs: dict[int, DeviceGraph] = {}
-        """By canvas length; 0 has the weights."""
+        self._vocab_size, self._width = table.shape
+        self._weights: DeviceGraph | None = None
         self._is_closed = False
-        parts = (network.pre_norm, network.gate_up, network.down)
-        self.size_bytes = F16.row_bytes(self._vocab_size) * self.width + sum(part.nbytes for part in parts)
+        self.reads: Rows = np.zeros(0, dtype=np.int32)
+        """Shape (N,): the row of the memory with the last prediction of each token of a pass; 0 without one."""
+        self.writes: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Shape (N,): the row for the prediction of this pass."""
+        self._num_rows = 1 + num_rows
+        parts = (bias, network.pre_norm, network.gate_up, network.down)
+        shapes = [*(np.atleast_2d(part).shape for part in parts), (self._num_rows, self._width)]
+        shapes += [(self._num_rows, 1), history_shape]
+        self.size_bytes = F16.row_bytes(self._vocab_size) * self._width + sum(4 * rows * size for rows, size in shapes)
         """Bytes on the device."""
         try:
             if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
                 raise BackendError("the device has no memory for a second embedding table")
-            weights = self._graphs[0] = DeviceGraph(device, self._declare_weights)
+            tensors: list[Any] = []
+
+            def declare(graph: DeviceGraph) -> None:
+                tensors.append(graph.tensor(self._width, self._vocab_size, F16))
+                tensors.extend(graph.tensor(*shape) for shape in shapes)
+
+            weights = self._weights = DeviceGraph(device, declare)
             weights.keep_in_place()
-            for tensor, part in zip(self._parts, parts, strict=True):
+            first_row: Floats = np.zeros((1, self._width), dtype=np.float32)  # a token without a prediction reads it
+            canvas: Floats = np.zeros(self._num_rows, dtype=np.float32)
+            for tensor, part in zip(tensors[1:-1], (*parts, first_row, canvas), strict=True):
                 weights.put(tensor, part)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
-                self._copy_rows(start, table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size))))
+                rows = table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size)))
+                self._copy_rows(tensors[0], start, rows)
         except BackendError:
             self.close()
             raise
+        self.tensors = (ctypes.c_void_p * len(tensors))(*tensors)
+        """`dg_device` of gemma4_reduction.h."""
 
-    def condition(self, embedded: Floats, record: Floats) -> Floats:
-        """See `HostFeedback.condition`; the record has the scaled mean embeddings of the last pass, shape (L, H)."""
-        length = len(embedded)
-        if length not in self._graphs:
-            self._graphs[length] = DeviceGraph(self._device, partial(self._declare_network, length))
-        graph = self._graphs[length]
-        graph.compute(embedded, record)
-        return graph.result(length, self.width)
+    def inputs(
+        self, canvases: Sequence[TokenIds], records: Sequence[Rows | None], held: Sequence[Rows] = ()
+    ) -> TokenIds:
+        """The ids of N tokens, shape (N,); chooses `reads` and `writes`. The rows `held` belong to other canvases."""
+        lengths = [len(ids) for ids in canvases]
+        empty = [np.zeros(length, dtype=np.int32) for length in lengths]
+        self.reads = np.concatenate(
+            [rows if record is None else record for rows, record in zip(empty, records, strict=True)]
+        )
+        is_free = np.ones(self._num_rows, dtype=np.bool_)
+        is_free[0] = False
+        for rows in held:
+            is_free[rows] = False
+        # the graph reads all rows before it writes one
+        self.writes = np.flatnonzero(is_free)[: len(self.reads)].astype(np.int64)
+        if len(self.writes) < len(self.reads):
+            raise RequestError("too many canvases of one prompt keep their predictions; send the prompt again")
+        return np.concatenate(canvases)
 
     def close(self) -> None:
         """Frees its memory. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            for graph in self._graphs.values():
-                graph.close()
+            if self._weights is not None:
+                self._weights.close()
             self._device.close()
 
-    def _declare_weights(self, graph: DeviceGraph) -> None:
-        network = self._network
-        self.columns = graph.tensor(self.width, self._vocab_size, F16)
-        """ggml's tensor of the transposed table."""
-        self._parts = [graph.tensor(*part.shape) for part in (network.pre_norm, network.gate_up, network.down)]
-
-    def _declare_network(self, length: int, graph: DeviceGraph) -> None:
-        """The same as `SelfConditioning.condition`."""
-        pre_norm, gate_up, down = self._parts
-        epsilon = float(self._network.epsilon)
-        inner = self._network.down.shape[1]
-        embedded = graph.input(length, self.width)
-        soft = graph.input(length, self.width)
-        normed = graph.apply("mul", graph.apply("rms_norm", soft, epsilon), pre_norm)
-        row_bytes = 4 * self.width
-        gate, up = (
-            graph.apply("mul_mat", graph.view(gate_up, inner, self.width, row_bytes=row_bytes, start=start), normed)
-            for start in (0, inner * row_bytes)
-        )
-        signal = graph.apply("mul_mat", down, graph.apply("mul", graph.apply("gelu", gate), up))
-        graph.apply("rms_norm", graph.apply("add", embedded, signal), epsilon)
-
-    def _copy_rows(self, first: int, rows: Floats) -> None:
+    def _copy_rows(self, columns: Any, first: int, rows: Floats) -> None:
         """Copies rows of the table, and transposes them on the device."""
 
         def declare(graph: DeviceGraph) -> None:
             row_bytes = F16.row_bytes(self._vocab_size)
-            target = graph.view(self.columns, self.width, len(rows), row_bytes=row_bytes, start=2 * first)
+            target = graph.view(columns, self._width, len(rows), row_bytes=row_bytes, start=2 * first)
             graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
 
         graph = DeviceGraph(self._device, declare)
