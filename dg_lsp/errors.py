@@ -47,6 +47,12 @@ class SandboxError(UsageError):
     """Model-written programs cannot be run on this machine."""
 
 
+class PassingTestError(UsageError):
+    """The test that a candidate should make pass, passes already."""
+
+    exit_code = 1
+
+
 class DaemonError(UsageError):
     """The daemon cannot be started, reached or stopped."""
 

@@ -105,8 +105,8 @@ def tiny_repacked(tiny_checkpoint, tmp_path_factory):
 @pytest.fixture(scope="session")
 def bwrap():
     """A sandbox; without a working bubblewrap the test fails in CI and is skipped elsewhere."""
-    from dg_lsp.bench.sandbox import Sandbox
     from dg_lsp.errors import SandboxError
+    from dg_lsp.sandbox import Sandbox
 
     try:
         return Sandbox()

@@ -23,8 +23,8 @@ from dg_lsp import system
 from dg_lsp.bench import metrics
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
+from dg_lsp.sandbox import Sandbox
 
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"

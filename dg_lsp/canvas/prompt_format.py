@@ -21,7 +21,7 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, 
 from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
-from dg_lsp.context.snippets import Snippet, by_importance, in_place
+from dg_lsp.context.snippets import Snippet, SnippetSource, by_importance, in_place
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
@@ -108,10 +108,13 @@ def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
 
 
 def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
+    """Whole lines at the beginning of a snippet, at the end of a test's output."""
+    is_output = chunk.source is SnippetSource.TEST
     if room < MIN_ROOM:
         return NOTHING
     if len(chunk.text) > room * TOKEN_CHARS:
-        chunk = replace(chunk, text=chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
+        text = chunk.text[-room * TOKEN_CHARS :].partition("\n")[2] if is_output else ""
+        chunk = replace(chunk, text=text or chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
         if not chunk.text:
             return NOTHING
     ids = encode(chunk)
@@ -120,7 +123,7 @@ def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
     lines = chunk.text.split("\n")
     num = len(lines) * room // len(ids)
     while num > 0:
-        ids = encode(replace(chunk, text="\n".join(lines[:num])))
+        ids = encode(replace(chunk, text="\n".join(lines[-num:] if is_output else lines[:num])))
         if len(ids) <= room:
             return ids
         num -= max(1, num // 8)

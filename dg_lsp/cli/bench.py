@@ -21,7 +21,6 @@ from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infill_tables, run_cases
-from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import open_engine
@@ -43,6 +42,7 @@ from dg_lsp.context.languages import LANGUAGE_IDS
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.sandbox import Sandbox
 from dg_lsp.settings import RemoteSettings, Settings
 from dg_lsp.system import file_sha256
 

@@ -4,7 +4,8 @@ import math
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,12 +15,13 @@ from typer import Option
 from dg_lsp.cli import loading, output
 from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, configure, sampler_options
 from dg_lsp.cli.output import for_stream
-from dg_lsp.cli.printing import print_json, print_line
-from dg_lsp.cli.rewrite import introduce, run_rewrite
+from dg_lsp.cli.printing import note, print_json, print_line
+from dg_lsp.cli.rewrite import introduce, run_rewrite, verification_for
 from dg_lsp.cli.source import SourceFile, parse_location
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, Replacement, RewriteRequest
+from dg_lsp.engine.verification import NUM_CANDIDATES, Trial
 from dg_lsp.errors import RequestError
 from dg_lsp.server.explanation import Explanation, Visibility, explain
 from dg_lsp.settings import Settings
@@ -41,7 +43,7 @@ def fill(
     snapshot = source.snapshot()
     if gaps:
         start, end = source.span_of(location)
-        settings = run.with_attention(loading.configure_for(source, model.tree, file))
+        settings = run.with_attention(loading.configure_for(source, model.tree, file, as_json=run.as_json))
         rewrite = RewriteRequest(
             snapshot,
             start,
@@ -54,13 +56,14 @@ def fill(
         )
         if not rewrite.gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
-        return run_rewrite(rewrite, source, settings, run, write=file.write)
+        return run_rewrite(rewrite, source, settings, run, file)
     offset = source.offset_at(location.first, location.column)
-    settings = run.with_attention(loading.configure_for(source, model.tree, file))
+    settings = run.with_attention(loading.configure_for(source, model.tree, file, as_json=run.as_json))
     request = FillRequest(
         snapshot,
         offset,
-        num_candidates=candidates,
+        num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
+        is_thorough=file.test is not None,
         max_lines=settings.completion.max_lines,
         deadline_ms=run.deadline,
         decoder=run.decoder,
@@ -68,40 +71,56 @@ def fill(
         sampler=sampler_options(run.sampler, run.top_k),
         priority=Priority.INVOKED,
     )
-    return _fill_position(request, source, settings, run, write=file.write)
+    return _fill_position(request, source, settings, run, file)
 
 
 def _fill_position(
-    request: FillRequest, source: SourceFile, settings: Settings, run: RunOptions, *, write: bool
+    request: FillRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
 ) -> int:
     """Completes the code at an offset; returns the exit code."""
+    trials: list[Trial] = []
+    if (verification := verification_for(source, file)) is not None:
+        request = replace(request, snippets=verification.failure(note))
     completion = settings.completion
     until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
-    console = Console(highlight=False, stderr=run.as_json)
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
         if run.visual:
+            console = Console(highlight=False, stderr=run.as_json or file.is_patch)
             result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
         else:
             result = engine.fill(request, deadline=until)
         typed = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
         typed = typed or explain(result.confident(completion.min_confidence), completion, engine)
         if not run.as_json:
-            introduce(engine)
-    write = write and bool(result.candidates)
-    if write:
-        source.replace(request.offset, request.offset, result.text)
+            introduce(engine, file)
+    edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
+    if verification is not None:
+        passing, trials = verification.first_passing(edits, source.data_with, note)
+        edits = [passing] if passing is not None else []
+        result = result.after_test(passing)
+    if file.write and edits:
+        source.replace(edits[0])
     if run.as_json:
-        print_json(output.fill_object(result, load_ms))
+        print_json(output.fill_object(result, load_ms) | ({"tests": list(map(asdict, trials))} if verification else {}))
     else:
-        output.show_fill(result, request.snapshot, request.offset, console)
-        if not result.candidates:
-            print_line(f"no completion: the result {result.problem}")
-        elif typed.outcome is not Visibility.SHOWN:
-            print_line(f"while you type, an editor shows nothing here. {typed.sentence}")
-        if write:
-            print_line(f"wrote {source.path}")
-        print_line(output.timing_line(result, load_ms))
+        _show(result, typed, request, source, file)
+        print_line(output.timing_line(result, load_ms), err=file.is_patch)
     return 0 if result.candidates else 1
+
+
+def _show(result: FillResult, typed: Explanation, request: FillRequest, source: SourceFile, file: FileOptions) -> None:
+    """Prints the best candidate as code or as a patch, and what an editor does with it."""
+    report = partial(print_line, err=file.is_patch)
+    if not file.is_patch:
+        output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
+    elif result.candidates:
+        output.print_patch(source.patch(Replacement(request.offset, request.offset, result.candidates[0])))
+    if not result.candidates:
+        report(f"no completion: the result {result.problem}")
+    elif typed.outcome is not Visibility.SHOWN:
+        report(f"while you type, an editor shows nothing here. {typed.sentence}")
+    if file.write and result.candidates:
+        report(f"wrote {source.path}")
 
 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:

@@ -26,7 +26,7 @@ from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.errors import InputFileError, RequestError, SettingsError, escaped
+from dg_lsp.errors import InputFileError, RequestError, SettingsError, UsageError, escaped
 from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
@@ -37,8 +37,15 @@ if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 
-def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOptions) -> Settings:
-    """The settings of a command on a file. Raises InputFileError if the file is excluded, or cannot be written."""
+def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOptions, *, as_json: bool) -> Settings:
+    """The settings of a command on a file.
+
+    Raises:
+        UsageError: two forms of the output are requested.
+        InputFileError: the file is excluded, or cannot be written.
+    """
+    if as_json and options.is_patch:
+        raise UsageError("--json and --format patch exclude each other: leave one of them out")
     if options.write:
         source.check_writable()
     settings = configure(over)

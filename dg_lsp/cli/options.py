@@ -17,7 +17,7 @@ import attrs
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.printing import warn
+from dg_lsp.cli.printing import note, warn
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler, parse_settings
 
@@ -68,12 +68,27 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """What a command may do with its file."""
+    """What a command does with its file."""
 
     write: Annotated[bool, Option("--write", help="Write the result to the file.")] = False
+    format: Annotated[
+        Literal["text", "patch"], Option(help="patch prints a unified diff for git apply, and nothing else.")
+    ] = "text"
     even_secret: Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")] = (
         False
     )
+    test: Annotated[
+        str | None,
+        Option(
+            metavar="COMMAND", help="A test that fails: take the first candidate with which it passes in a sandbox."
+        ),
+    ] = None
+    test_deadline: Annotated[float, Option(min=1, metavar="MS", help="Kill a run of the test after this time.")] = 6e4
+
+    @property
+    def is_patch(self) -> bool:
+        """Standard output gets a patch and nothing else."""
+        return self.format == "patch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +182,11 @@ def with_groups(command: Command) -> Command:
     def called(**values: Any) -> int:
         for name, group in groups.items():
             values[name] = group(**{option.name: values.pop(option.name) for option in _GROUPS[group]})
-        return command(**values)
+        try:
+            return command(**values)
+        except KeyboardInterrupt:
+            note("interrupted")
+            raise
 
     called.__signature__ = inspect.Signature([*own, *options], return_annotation=int)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}

@@ -29,6 +29,7 @@ _SHOWN_FROM = 0.2
 """Drafts of a lower confidence are shown as masks."""
 _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
 """Least confidence, and its colour."""
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _NUM_LINES_AROUND = 3
 _MAX_LINE_CHARS = 300
 """Characters of a line shown before and after the completion."""
@@ -119,6 +120,15 @@ def for_stream(text: str, stream: TextIO) -> str:
     return "\n".join(map(printable, text.split("\n"))) if stream.isatty() else text
 
 
+def print_patch(patch: bytes) -> None:
+    """Prints a patch: a pipe gets its bytes, a terminal gets colours and no control characters."""
+    if not sys.stdout.isatty():
+        typer.echo(patch, nl=False)
+        return
+    for line in patch.decode("utf-8", "replace").removesuffix("\n").split("\n"):
+        typer.secho(printable(line), fg=_DIFF_COLOURS.get(line[:1]))
+
+
 # canvases
 
 
@@ -143,9 +153,9 @@ def watch(frames: Generator[Frame, None, FillResult], snapshot: Snapshot, offset
         return drain(frames, show)
 
 
-def watch_gaps(steps: Generator[Progress, None, RewriteResult], engine: Engine, *, is_json: bool) -> RewriteResult:
+def watch_gaps(steps: Generator[Progress, None, RewriteResult], engine: Engine, *, to_stderr: bool) -> RewriteResult:
     """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured."""
-    console = Console(highlight=False, stderr=is_json)
+    console = Console(highlight=False, stderr=to_stderr)
     with canvas_screen(console, lambda frame: drawing(frame, f" {_FILL}")) as show:
         return drain(steps, lambda progress: show(engine.frame(progress)))
 

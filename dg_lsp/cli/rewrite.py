@@ -1,24 +1,27 @@
 """`dg-lsp rewrite`: rewrites lines of a file. The gaps of `dg-lsp fill --gaps` are filled and shown in the same way."""
 
-import difflib
 import math
-import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Deadline, FileOptions, Json, ModelOptions, RunOptions, Seed
-from dg_lsp.cli.output import for_stream, times, watch_gaps
+from dg_lsp.cli.output import print_patch, times, watch_gaps
 from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import SourceFile, parse_location
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import Replacement, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
+from dg_lsp.engine.verification import NUM_CANDIDATES, Trial, Verification
+from dg_lsp.errors import UsageError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.sandbox import Sandbox
 from dg_lsp.settings import Settings
-
-_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def rewrite(
@@ -37,44 +40,70 @@ def rewrite(
     location = parse_location(lines, "FILE:FIRST-LAST")
     source = SourceFile.read(location.path)
     start, end = source.span_of(location)
-    settings = loading.configure_for(source, model.tree_of_rewrites, file).for_rewrites
+    settings = loading.configure_for(source, model.tree_of_rewrites, file, as_json=as_json).for_rewrites
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
-    return run_rewrite(request, source, settings, RunOptions(as_json=as_json), write=file.write)
+    return run_rewrite(request, source, settings, RunOptions(as_json=as_json), file)
 
 
 def run_rewrite(
-    request: RewriteRequest, source: SourceFile, settings: Settings, run: RunOptions, *, write: bool
+    request: RewriteRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
 ) -> int:
     """Runs a rewrite, writes it, if wanted, and prints JSON, or the difference, problems and costs; the exit code."""
+    trials: list[Trial] = []
+    if (verification := verification_for(source, file)) is not None:
+        request = replace(request, snippets=verification.failure(note), num_candidates=NUM_CANDIDATES)
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
         follows = engine.follows_instructions
         if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
             note(sentence)
         steps = engine.rewrite(request)
-        result = watch_gaps(steps, engine, is_json=run.as_json) if run.visual else drain(steps)
+        result = watch_gaps(steps, engine, to_stderr=run.as_json or file.is_patch) if run.visual else drain(steps)
         if request.gaps and not run.as_json:
-            introduce(engine)
-    write = write and not result.rejection
+            introduce(engine, file)
+    if verification is not None and not result.rejection:
+        options = (result, *result.alternatives)
+        passing, trials = verification.first_passing(options, source.data_with, note)
+        result = passing or result.rejected(Reason.FAILS_TEST)
+    write = file.write and not result.rejection
     if write:
-        source.replace(result.start, result.end, result.text)
+        source.replace(result)
     if run.as_json:
-        print_json(_object(result, request, source, load_ms))
+        print_json(
+            _object(result, request, source, load_ms) | ({"tests": list(map(asdict, trials))} if verification else {})
+        )
     else:
-        _show(result, source)
+        report = partial(print_line, err=file.is_patch)
+        _show(result, source, report)
         if write:
-            print_line(f"wrote {source.path}")
+            report(f"wrote {source.path}")
         filled = f"{sum(not gap.rejection for gap in result.gaps)} of {len(result.gaps)} gaps, " if result.gaps else ""
         times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
-        print_line(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
+        report(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
     return 1 if result.rejection else 0
 
 
-def introduce(engine: Engine) -> None:
+def verification_for(source: SourceFile, file: FileOptions) -> Verification | None:
+    """How the candidates for a file are tested, in the working directory; None without `--test`.
+
+    Raises:
+        UsageError: the file is elsewhere, or there is no sandbox.
+    """
+    if file.test is None:
+        return None
+    folder = Path.cwd()
+    path = source.path.resolve()
+    if not path.is_relative_to(folder):
+        raise UsageError(f"--test runs in the working directory, and {source.path} is not in it: change to its project")
+    sandbox = Sandbox(option="--test")
+    return Verification(file.test, folder, path, {path: source.data}, sandbox, file.test_deadline / 1e3)
+
+
+def introduce(engine: Engine, file: FileOptions) -> None:
     """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
     languages = ", ".join(engine.spec.languages) or "all languages"
     follows = "instructions" if engine.follows_instructions else "no instructions"
-    print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
+    print_line(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}", err=file.is_patch)
 
 
 def _object(result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float) -> dict[str, Any]:
@@ -111,15 +140,12 @@ def _gap_object(gap: Replacement, source: SourceFile) -> dict[str, Any]:
     }
 
 
-def _show(result: RewriteResult, source: SourceFile) -> None:
-    """Prints a unified diff, coloured on a terminal, and the problems; for a rejected rewrite only these."""
+def _show(result: RewriteResult, source: SourceFile, report: Callable[[str], None]) -> None:
+    """Prints a unified diff, and reports the problems; for a rejected rewrite only these."""
     if not result.rejection:
-        new = source.text[: result.start] + result.text + source.text[result.end :]
-        name = str(source.path)
-        for line in difflib.unified_diff(source.text.splitlines(), new.splitlines(), name, name, lineterm=""):
-            typer.secho(for_stream(line, sys.stdout), fg=_COLOURS.get(line[:1]))
+        print_patch(source.patch(result))
     elif not result.gaps:
-        print_line(f"no rewrite: the result {result.rejection.reason.problem}")
+        report(f"no rewrite: the result {result.rejection.reason.problem}")
     for gap in result.gaps:
         if gap.rejection:
-            print_line(f"line {source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}")
+            report(f"line {source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}")

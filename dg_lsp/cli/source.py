@@ -3,6 +3,8 @@
 Text keeps its line ends; positions inside are code-point offsets.
 """
 
+import difflib
+import io
 import os
 import re
 import stat
@@ -11,11 +13,14 @@ from pathlib import Path
 
 from dg_lsp.cli.printing import plural
 from dg_lsp.context.document import Encoding, LineIndex, Snapshot
+from dg_lsp.context.exclusion import repository_around
 from dg_lsp.context.languages import language_id_of
+from dg_lsp.engine.request import Replacement
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 from dg_lsp.system import replace_file
 
 _BOM = b"\xef\xbb\xbf"
+_UNUSUAL = re.compile(rb"[\x00-\x1f\x7f\"\\]")
 _NUMBER = "([0-9]{1,12})"
 _LOCATION = re.compile(f"(.*?)(?::{_NUMBER}(?:-{_NUMBER}|:{_NUMBER})?)?", re.DOTALL)
 
@@ -91,19 +96,37 @@ class SourceFile:
         if not os.access(target, os.W_OK) or not mode & 0o222:
             raise InputFileError(f"{self.path} is read-only: nothing was written; change its permissions first")
 
-    def replace(self, start: int, end: int, text: str) -> None:
-        """Replaces `[start, end)` of the text and writes the file; all other bytes stay the same.
+    def replace(self, edit: Replacement) -> None:
+        """Replaces a part of the text and writes the file; all other bytes stay the same.
 
         Raises InputFileError: no permission, no space, or the file has changed since it was read. It stays unchanged.
         """
         self.check_writable()
-        head = len(self.text[:start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
-        tail = head + len(self.text[start:end].encode())
-        data = self.data[:head] + text.encode() + self.data[tail:]
         try:
-            replace_file(self.path.resolve(strict=True), self.data, data)
+            replace_file(self.path.resolve(strict=True), self.data, self.data_with(edit))
         except OSError as error:
             raise InputFileError(_cannot("write", self.path, error)) from error
+
+    def data_with(self, edit: Replacement) -> bytes:
+        """The bytes of the file with a part of the text replaced; all other bytes are the same."""
+        head = len(self.text[: edit.start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
+        tail = head + len(self.text[edit.start : edit.end].encode())
+        return self.data[:head] + edit.text.encode() + self.data[tail:]
+
+    def patch(self, edit: Replacement) -> bytes:
+        """A unified diff of the replacement that `git apply` takes. Its path begins at the top of the repository.
+
+        Outside of repositories the path begins at the working directory.
+        """
+        path, folder = self.path.resolve(), Path.cwd()
+        top = repository_around(path) or (folder if path.is_relative_to(folder) else path.parent)
+        name = os.fsencode(path.relative_to(top))
+        old_name, new_name = (_quoted(side + name) for side in (b"a/", b"b/"))
+        blank = b"\t" if b" " in name else b""  # ends a name with blanks, as git does
+        old, new = (list(io.BytesIO(data)) for data in (self.data, self.data_with(edit)))
+        lines = difflib.diff_bytes(difflib.unified_diff, old, new, old_name + blank, new_name + blank, lineterm=b"\n")
+        ended = (line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
+        return b"".join([b"diff --git %s %s\n" % (old_name, new_name), *ended])
 
 
 def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
@@ -111,6 +134,13 @@ def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
         return f"no such file: {path}"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"cannot {verb} {path}: {reason}" + (" (it is unchanged)" if verb == "write" else "")
+
+
+def _quoted(name: bytes) -> bytes:
+    """The name as git writes it: in quotes with octal escapes if it has control characters, quotes or backslashes."""
+    if not _UNUSUAL.search(name):
+        return name
+    return b'"%s"' % _UNUSUAL.sub(lambda match: b"\\%03o" % match[0][0], name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ class SnippetSource(StrEnum):
     OPEN_FILES = "open-files"  # similar code in other open files
     GIVEN = "given"  # sent by a client of the HTTP API
     EDITS = "edits"  # recently edited code
+    TEST = "test"  # the output of a test that fails, of which the end matters most
 
 
-_IMPORTANCE = ("imports", "edits", "given", "open-files")  # order in which sources get room
+_IMPORTANCE = ("test", "imports", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,17 @@ def in_place(chunk: Snippet) -> int:
 
 
 def within(snippets: Snippets, chars: int) -> Snippets:
-    """The snippets that fit completely into `chars` characters, important ones first, in prompt order."""
+    """The snippets that fit completely into `chars` characters, important ones first, in prompt order.
+
+    Of the output of a test, the end is taken.
+    """
     taken: list[Snippet] = []
     for chunk in by_importance(snippets.chunks):
-        size = len(chunk.path) + len(chunk.text)
+        is_output = chunk.source is SnippetSource.TEST
+        shown = replace(chunk, text=chunk.text[-max(1, chars - len(chunk.path)) :]) if is_output else chunk
+        size = len(shown.path) + len(shown.text)
         if size <= chars:
-            taken.insert(0, chunk)  # within one source the most important snippet is last, nearest to the code
+            taken.insert(0, shown)  # within one source the most important snippet is last, nearest to the code
             chars -= size
     return replace(snippets, chunks=tuple(sorted(taken, key=in_place)))
 

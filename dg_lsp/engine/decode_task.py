@@ -269,11 +269,15 @@ class RequestDenoiser:
         with self.costs.stage("predict"):
             return self.model.denoiser.predict_chain(slot, step, sampling, rng, lane)
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Passes.extend`."""
+    def extend(self, slot: int, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
+        """See `Passes.extend`; the token after the last one is none of those `excluded`, if another one is possible."""
         fills = self._fills(ids)
         restrictions = {at: self.model.following_removed(self.removed, fill) for at, fill in fills.items()}
         allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
+        if len(excluded):
+            last = len(ids) - 1
+            possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
+            allowed |= {last: token_ids(possible)} if len(possible) else {}
         with self.costs.stage("predict"):
             prediction = self.model.denoiser.extend(slot, ids, allowed)
         self.held = np.concatenate([self.held, ids])

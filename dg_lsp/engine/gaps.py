@@ -202,12 +202,12 @@ class GapsText:
         self.verdicts[number] = verdict
         return isinstance(verdict, Candidate)
 
-    def result_text(self) -> str:
-        """The text from the first gap to the last one; gaps without a fill are as they were."""
+    def result_text(self, verdicts: Sequence[Verdict]) -> str:
+        """The text from the first gap to the last one with these fills; gaps without a fill are as they were."""
         parts = self._parts.copy()
         parts[1::2] = [
             verdict.text if isinstance(verdict, Candidate) else old
-            for verdict, old in zip(self.verdicts, self._old, strict=True)
+            for verdict, old in zip(verdicts, self._old, strict=True)
         ]
         return "".join(parts[1:-1])
 
@@ -231,6 +231,7 @@ class GapsFill(RangeTask):
         if self._model is not None and self._model.spec.prompt_format is PromptFormat.PREFIX:
             self._model = replace(self._model, spec=in_format(self._model.spec, PromptFormat.INFILL))
         self._text = GapsText(request.snapshot, request.gaps)
+        self._alternatives: list[tuple[int, Candidate]] = []  # by the number of their gap
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
@@ -245,7 +246,13 @@ class GapsFill(RangeTask):
             yield from mapped(steps, partial(replace, block=block))
             first = last + 1
             block += 1
-        return self._result()
+        verdicts = self._text.verdicts
+        ordered = sorted(self._alternatives, key=lambda alternative: -alternative[1].confidence)
+        alternatives = [
+            self._result([*verdicts[:number], candidate, *verdicts[number + 1 :]])
+            for number, candidate in ordered[: self._request.num_candidates - 1]
+        ]
+        return replace(self._result(verdicts), alternatives=tuple(alternatives))
 
     def _group(self, first: int) -> tuple[GapsLayout | None, int]:
         """The layout of as many gaps as share a canvas, and the last of them; None for a single one."""
@@ -277,8 +284,10 @@ class GapsFill(RangeTask):
         self._take_best(number, result.candidates or rejections)
 
     def _take_best(self, number: int, verdicts: Sequence[Verdict]) -> None:
-        for verdict in verdicts:
+        for at, verdict in enumerate(verdicts):
             if self._text.take(number, verdict, self._settings):
+                further = (verdict for verdict in verdicts[at + 1 :] if isinstance(verdict, Candidate))
+                self._alternatives += [(number, candidate) for candidate in further]
                 return
 
     def _fill_together(self, model: EngineModel, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
@@ -321,15 +330,15 @@ class GapsFill(RangeTask):
         verdict = fill.judge(task.stop.decode(draft.ids), draft.score, self._settings)
         return replace(verdict, confidence=task.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
-    def _result(self) -> RewriteResult:
-        pairs = zip(self._request.gaps, self._text.verdicts, strict=True)
+    def _result(self, verdicts: Sequence[Verdict]) -> RewriteResult:
+        pairs = zip(self._request.gaps, verdicts, strict=True)
         gaps = tuple(Replacement(gap.start, gap.end, verdict) for gap, verdict in pairs)
-        filled = [verdict for verdict in self._text.verdicts if isinstance(verdict, Candidate)]
-        whole = self._text.verdicts[0]
+        filled = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
+        whole = verdicts[0]
         if filled:
             score = fmean(candidate.score for candidate in filled)
             confidence = min(candidate.confidence for candidate in filled)
-            whole = Candidate(self._text.result_text(), score, confidence)
+            whole = Candidate(self._text.result_text(verdicts), score, confidence)
         return RewriteResult(
             gaps[0].start,
             gaps[-1].end,

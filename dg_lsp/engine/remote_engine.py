@@ -35,7 +35,7 @@ from dg_lsp.engine.request import (
     RewriteResult,
     Verdict,
 )
-from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, rewrite_prompt
+from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, rewrite_prompt, with_instruction
 from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -145,6 +145,8 @@ class RemoteEngine(Engine):
         if request.gaps:
             return (yield from GapsFill(self, request, deadline).run())
         with watch.stage("prompt"):
+            if self.follows_instructions:
+                request = with_instruction(request)
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
             request = checked_request(request, self.spec, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
@@ -152,24 +154,30 @@ class RemoteEngine(Engine):
             limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=deadline)
             size = self.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
+            max_chars = int(SNIPPETS_SHARE * size * CHARS_PER_TOKEN)
+            prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
-            query = _query(request, task, prompt, max_tokens)
+            query = replace(_query(request, task, prompt, max_tokens), num_answers=request.num_candidates)
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
-            has_all = limits.max_lines is not None and meets_stop_criteria(answer.text, limits, is_early=False)
-            verdict: Verdict = Rejection(Reason.UNFINISHED)
-            if answer.is_finished or has_all:
-                shown = cut_lines(answer.text, limits.max_lines).encode("utf-8", "surrogatepass")
-                verdict = request.judge(shown, 0.0, self.settings)
-        return RewriteResult(
+            verdicts: list[Verdict] = []
+            for text in answer.texts:
+                has_all = limits.max_lines is not None and meets_stop_criteria(text, limits, is_early=False)
+                if answer.is_finished or has_all:
+                    shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
+                    verdicts.append(request.judge(shown, 0.0, self.settings))
+            candidates, rejections = rank(verdicts)
+            first, *further = candidates or rejections[:1] or (Rejection(Reason.UNFINISHED),)
+        result = RewriteResult(
             request.start,
             request.end,
-            verdict,
+            first,
             model=self._model_of(answer),
             steps=answer.steps,
             timings=watch.timings(),
             follows_instructions=self.follows_instructions,
         )
+        return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in further))
 
     @override
     def configured(self, settings: CompletionSettings) -> "RemoteEngine":

@@ -96,6 +96,12 @@ class FillResult:
         refused = tuple(Rejection(candidate.fault or Reason.LOW_CONFIDENCE, candidate.text) for candidate in hidden)
         return replace(self, candidates=shown, hidden=(*self.hidden, *hidden), rejections=(*refused, *self.rejections))
 
+    def after_test(self, passing: "Replacement | None") -> "FillResult":
+        """The result with the candidate that passes a test, if there is one; all others are rejected."""
+        failed = tuple(Rejection(Reason.FAILS_TEST, candidate.text) for candidate in self.candidates)
+        kept = tuple(candidate for candidate in self.candidates if passing and candidate is passing.verdict)
+        return replace(self, candidates=kept, rejections=(*failed, *self.rejections))
+
     @property
     def text(self) -> str:
         """The best candidate's text; empty without one."""
@@ -161,11 +167,17 @@ class RewriteResult(Replacement):
     follows_instructions: bool = True  # False where the model saw the instruction as a comment at most
     gaps: tuple[Replacement, ...] = ()  # the gaps of the range, if only they were filled
     step_limit: int = 0  # most passes over a canvas; 0 where there is none
+    alternatives: "tuple[RewriteResult, ...]" = ()  # less probable texts, as many as were requested and differ
 
     @property
     def reason(self) -> Reason | None:
         """See `rejection`."""
         return self.rejection.reason if self.rejection else None
+
+    def rejected(self, reason: Reason) -> "RewriteResult":
+        """The result with neither a new text nor a filled gap."""
+        verdict = Rejection(reason, self.text)
+        return replace(self, verdict=verdict, gaps=tuple(replace(gap, verdict=verdict) for gap in self.gaps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +255,7 @@ class FillRequest(EngineRequest[FillResult]):
     snapshot: Snapshot
     offset: int  # code-point offset of the cursor in the snapshot's text
     num_candidates: int = 1
+    is_thorough: bool = False  # a decoder without canvases takes the time for several candidates too
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     deadline_ms: float | None = None
@@ -307,6 +320,7 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
     gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
     decoder: DecoderName | None = None  # for the gaps; None takes the setting
+    num_candidates: int = 1  # of several, improbable ones are not rejected: the caller selects one
 
     @property
     @override
@@ -316,6 +330,10 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
         return engine.rewrite(self, deadline=deadline)
+
+    def data_with(self, result: RewriteResult) -> bytes:
+        """The buffer with a result, as a file."""
+        return (self.snapshot.text[: result.start] + result.text + self.snapshot.text[result.end :]).encode()
 
     def judge(self, answer: bytes, score: float, settings: CompletionSettings) -> Verdict:
         """See `judge_rewrite`."""

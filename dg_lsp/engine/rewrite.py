@@ -4,12 +4,15 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import attrs
+
 from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.layout import renoised, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
+from dg_lsp.context.snippets import SnippetSource
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
@@ -17,7 +20,7 @@ from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, g
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.validate import Reason, Rejection, rank
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -35,6 +38,8 @@ RETRY_REASONS = (
     Reason.LOW_CONFIDENCE,
 )
 UNFINISHED = Rejection(Reason.UNFINISHED)
+FIX_TEST = "change it so that the test passes whose output is shown above."
+"""Instruction of a rewrite with the output of a test, where the user gives no other one."""
 
 
 class RangeTask:
@@ -44,6 +49,8 @@ class RangeTask:
         """`deadline` is in `time.monotonic` seconds."""
         self._engine = engine
         self._settings = engine.settings
+        if request.num_candidates > 1:
+            self._settings = attrs.evolve(engine.settings, min_confidence=0.0)
         self._request = request
         self._deadline = deadline
         self._costs = RequestCosts()
@@ -62,6 +69,8 @@ class RangeTask:
         request = FillRequest(
             snapshot,
             offset,
+            num_candidates=self._request.num_candidates,
+            is_thorough=True,
             max_lines=max_lines,
             early_stop_ms=0.0,
             decoder=decoder,
@@ -84,6 +93,8 @@ class Rewrite(RangeTask):
 
     def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
         """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
+        if has_template(model.spec):
+            request = with_instruction(request)
         self._is_instructed = bool(request.instruction.strip()) and has_template(model.spec)
         request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         super().__init__(engine, request, deadline)
@@ -93,34 +104,42 @@ class Rewrite(RangeTask):
         """One value per forward pass, then the result."""
         request = self._request
         attempt = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
-        for number in range(MAX_TRIES):
-            verdict = yield from attempt(request.seed + number)
-            if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
+        verdicts: list[Verdict] = []
+        for number in range(max(MAX_TRIES, request.num_candidates)):
+            first, *further = yield from attempt(request.seed + number)
+            verdicts += [first, *further]
+            candidates, _ = rank(verdicts)
+            is_hopeless = isinstance(first, Rejection) and first.reason not in RETRY_REASONS
+            if len(candidates) >= request.num_candidates or is_hopeless or request.strength >= 1:
                 break
-        return RewriteResult(
+        ranked = sorted(candidates, key=lambda candidate: -candidate.confidence)[: request.num_candidates]
+        result = RewriteResult(
             request.start,
             request.end,
-            verdict,
+            ranked[0] if ranked else first,
             model=self._model.spec.name,
             steps=self._costs.num_passes,
             timings=self._costs.timings(),
             follows_instructions=has_template(self._model.spec),
             step_limit=self._model.spec.sampling.max_denoising_steps if self._model.spec.sampling else 0,
         )
+        return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in ranked[1:]))
 
-    def _fill_range(self, seed: int) -> Generator[Progress, None, Verdict]:
+    def _fill_range(self, seed: int) -> Generator[Progress, None, list[Verdict]]:
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         steps = self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines, decoder=None)
         result = yield from steps
         if not result.candidates:
-            return Rejection(result.reason or Reason.UNFINISHED)
-        best = result.candidates[0]
-        written = TextStyle.of(snapshot.text).to_model(best.text).encode()
-        return self._judged(written, best.score, best.confidence)
+            return [Rejection(result.reason or Reason.UNFINISHED)]
+        style = TextStyle.of(snapshot.text)
+        return [
+            self._judged(style.to_model(candidate.text).encode(), candidate.score, candidate.confidence)
+            for candidate in result.candidates
+        ]
 
-    def _denoise(self, seed: int) -> Generator[Progress, None, Verdict]:
+    def _denoise(self, seed: int) -> Generator[Progress, None, list[Verdict]]:
         model = self._model
         request = self._request
         with self._costs.stage("prompt"):
@@ -138,19 +157,29 @@ class Rewrite(RangeTask):
                 decoder = DecoderName.AUTOREGRESSIVE
                 layout = layout.in_prompt()
                 length = 0
-            limits = Limits(length, longest, None, deadline=self._deadline)
+            limits = Limits(
+                length,
+                longest,
+                None,
+                num_canvases=1 if model.spec.block_length else request.num_candidates,  # of blocks only one continues
+                num_alternatives=0 if decoder.needs_canvas else request.num_candidates - 1,
+                deadline=self._deadline,
+            )
             task = DecodeTask.of(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(task, prompt))
-        return (yield from task.running(self._from_selection(task, prompt)))
+        return [(yield from task.running(self._from_selection(task, prompt)))]
 
-    def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, Verdict]:
-        (draft, *_) = yield from task.drafts()
-        if task.limits.is_over() and not draft.is_ended:
-            return UNFINISHED
-        indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        text = indentation.encode() + task.stop.shown_bytes(draft)
-        return self._judged(text, draft.score, task.confidence(draft))
+    def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, list[Verdict]]:
+        drafts = yield from task.drafts()
+        indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))].encode()
+        is_over = task.limits.is_over()
+        return [
+            UNFINISHED
+            if not draft.is_ended and (is_over or number)  # only the first canvas is continued by further ones
+            else self._judged(indentation + task.stop.shown_bytes(draft), draft.score, task.confidence(draft))
+            for number, draft in enumerate(drafts)
+        ]
 
     def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, Verdict]:
         model = self._model
@@ -206,6 +235,12 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         return replace(request, start=line_start(text, start), end=end)
     old = text[start:end]
     return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))
+
+
+def with_instruction(request: RewriteRequest) -> RewriteRequest:
+    """The request with the instruction to fix the test whose output it has, if it has no other one."""
+    is_failing = any(chunk.source is SnippetSource.TEST for chunk in request.snippets.chunks)
+    return replace(request, instruction=FIX_TEST) if is_failing and not request.instruction.strip() else request
 
 
 def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:

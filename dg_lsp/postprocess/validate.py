@@ -52,6 +52,7 @@ class Reason(StrEnum):
     REVERSAL = "reversal", "takes back an edit of the user"
     NOT_TEXT = "not-text", "is not UTF-8, or has control characters"
     LOW_CONFIDENCE = "low-confidence", "has a low probability of being right"
+    FAILS_TEST = "fails-test", "does not pass the test"
     UNFINISHED = "unfinished", "was not stable at the deadline"
 
 

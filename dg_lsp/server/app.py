@@ -61,6 +61,7 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     options = params.initialization_options
     trust = options.get(TRUST) if isinstance(options, Mapping) else None
     editor_trusts = trust if isinstance(trust, bool) else None
+    ls.is_restricted = editor_trusts is False
     settings, file_errors = workspace_settings(_first_folder(ls), ls.settings, editor_trusts=editor_trusts)
     settings, option_errors = parse_options(options, settings, _first_folder(ls))
     ls.initial_errors = file_errors + option_errors

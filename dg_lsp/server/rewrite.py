@@ -6,6 +6,9 @@ Every command answers `{"applied": bool, "reason": str | null}`. If nothing was 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -13,11 +16,15 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.eligibility import Cause
+from dg_lsp.context.exclusion import local_path
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
+from dg_lsp.engine.verification import NUM_CANDIDATES, Verification
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.text_edits import Change, minimal_changes
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.sandbox import Sandbox
 from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Document
 from dg_lsp.server.session import Server
@@ -31,11 +38,20 @@ FILL_GAPS = "dg-lsp.fillGaps"
 """`{uri, range}`: fills the placeholders in the range by one edit."""
 APPLY_NEXT_EDITS = "dg-lsp.applyNextEdits"
 """`{uri}`: makes the next edit at all its places by one edit."""
-ASK = "dg-lsp.askInstruction"
-"""A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
+FIX_TEST = "dg-lsp.fixTest"
+"""`{uri, range, test, instruction?}`: rewrites the range so that the command `test` passes, which the user has named.
+
+It runs in a sandbox in a copy of the workspace folder of the document.
+"""
+ASK, ASK_TEST = "dg-lsp.askInstruction", "dg-lsp.askTest"
+"""Commands of clients with an input box for the instruction and the test; declared in `experimental.dgLsp.commands`."""
 KIND = "refactor.rewrite.dg-lsp"
 MAX_FIXES, MAX_TITLE = 3, 60
 """Quick fixes of a selection, and characters of an instruction in a title."""
+
+TEST_SECONDS = 60.0
+"""After which a run of a test is killed."""
+Work = Callable[[Callable[[str], None]], Awaitable[RewriteResult]]
 
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
@@ -66,14 +82,69 @@ def register(server: Server) -> None:
     register_command(REWRITE, _rewrite)
     register_command(COMPLETE_BLOCK, _complete_block)
     register_command(FILL_GAPS, _fill_gaps)
+    register_command(FIX_TEST, _fix_test)
     register_command(APPLY_NEXT_EDITS, _apply_next_edits)
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
     server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
 
 
 async def _rewrite(ls: Server, argument: Any) -> None:
+    document, request = _request(ls, argument)
+    title = _shortened(request.instruction) or "Rewriting"
+    await _apply_rewrite(ls, document, request, title, lambda _: ls.rewrite(request))
+
+
+async def _fix_test(ls: Server, argument: Any) -> None:
+    document, request = _request(ls, argument)
+    command = argument.get("test")
+    if not isinstance(command, str) or not command.strip():
+        raise Refusal("this command needs the command of a test")
+    if ls.is_restricted:
+        raise Refusal("no test is run, because the editor does not trust this folder")
+    open_files = ((local_path(file.uri), file) for file in ls.documents.files())
+    paths = {file.uri: path.resolve() for path, file in open_files if path is not None and path.is_file()}
+    path = paths.get(document.uri)
+    folders = ls.exclusion.folders_around(path) if path is not None else []
+    if path is None or not folders:
+        raise Refusal("no test is run, because the document is no saved file in a folder of the workspace")
+    folder = folders[0].resolve()
+    contents = {
+        paths[file.uri]: file.lines.text.encode()
+        for file in ls.documents.files()
+        if file.uri in paths and paths[file.uri].is_relative_to(folder)
+    }
+    tried: list[str] = []
+
+    async def fixed(report: Callable[[str], None]) -> RewriteResult:
+        stop = Event()
+        loop = asyncio.get_running_loop()
+
+        def show(message: object) -> None:
+            tried.append(str(message))
+            loop.call_soon_threadsafe(report, str(message))
+
+        try:
+            sandbox = await asyncio.to_thread(Sandbox, option=FIX_TEST)
+            test = Verification(command, folder, path, contents, sandbox, TEST_SECONDS, stop.is_set)
+            failure = await asyncio.to_thread(test.failure, show)
+            snippets = replace(request.snippets, chunks=(*failure.chunks, *request.snippets.chunks))
+            result = await ls.rewrite(replace(request, snippets=snippets, num_candidates=NUM_CANDIDATES))
+            if result.rejection is not None:
+                return result
+            options = (result, *result.alternatives)
+            passing, _ = await asyncio.to_thread(lambda: test.first_passing(options, request.data_with, show))
+            # not logged: the output of a test may quote code
+            ls.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"dg-lsp: {'; '.join(tried)}"))
+            return passing or result.rejected(Reason.FAILS_TEST)
+        finally:
+            stop.set()
+
+    await _apply_rewrite(ls, document, request, "Fixing the test", fixed)
+
+
+def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
+    """The document of a rewrite, and the rewrite. Raises `Refusal`."""
     document, start, end = _span(ls, argument, of_rewrites=True)
-    instruction = str(argument.get("instruction") or "")
     strength = argument.get("strength")
     if not isinstance(strength, int | float | None):
         raise Refusal(_BAD_ARGUMENT)
@@ -82,16 +153,20 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         snapshot,
         start + snapshot.num_before,
         end + snapshot.num_before,
-        instruction,
+        str(argument.get("instruction") or ""),
         1.0 if strength is None else strength,
         ls.settings.rewrite.deadline_ms,
         must_fix_errors=argument.get("mustFixErrors") is True,
         snippets=ls.snippets(snapshot, start + snapshot.num_before, of_rewrites=True),
     )
-    title = _shortened(instruction) or "Rewriting"
-    result = await _with_progress(ls, document, request, title)
+    return document, request
+
+
+async def _apply_rewrite(ls: Server, document: Document, request: RewriteRequest, title: str, work: Work) -> None:
+    result = await _with_progress(ls, document, request, title, work)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: the result {result.rejection.reason.problem}")
+    snapshot = request.snapshot
     changes = minimal_changes(snapshot.text[result.start : result.end], result.text, result.start - snapshot.num_before)
     await _apply(ls, document, changes, f"dg-lsp: {title}")
 
@@ -106,7 +181,7 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     deadline_ms = ls.settings.rewrite.deadline_ms
     snippets = ls.snippets(snapshot, gaps[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
-    result = await _with_progress(ls, document, request, "Filling the gaps")
+    result = await _with_progress(ls, document, request, "Filling the gaps", lambda _: ls.rewrite(request))
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
         f"the fill {gap.rejection.reason.problem}"
@@ -184,8 +259,13 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     return document, *ls.documents.offsets(document.lines, where)
 
 
-async def _with_progress(ls: Server, document: Document, request: RewriteRequest, title: str) -> RewriteResult:
-    """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors."""
+async def _with_progress(
+    ls: Server, document: Document, request: RewriteRequest, title: str, work: Work
+) -> RewriteResult:
+    """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors.
+
+    The argument of `work` reports messages.
+    """
     uri = document.uri
     window = ls.client_capabilities.window
     progress = ls.work_done_progress
@@ -195,7 +275,7 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
         note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
     ):
         ls.show(types.MessageType.Info, f"dg-lsp: {note}")
-    job = asyncio.ensure_future(ls.rewrite(request))
+    job = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
     ls.rewrites[uri] = job
 
     def begin(created: Future[Any]) -> None:
@@ -217,6 +297,11 @@ async def _with_progress(ls: Server, document: Document, request: RewriteRequest
             del ls.rewrites[uri]
         if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
+
+
+def _report_progress(ls: Server, token: str, message: str) -> None:
+    if token in ls.work_done_progress.tokens:  # the client shows it
+        ls.work_done_progress.report(token, types.WorkDoneProgressReport(message=message))
 
 
 def _is_unchanged(ls: Server, document: Document) -> bool:
@@ -278,14 +363,20 @@ def _selection_actions(
 
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    """The rewrite by an instruction, if the client has an input box for it and the model follows instructions."""
+    """The rewrites by an instruction and by a test, if the client has an input box for it.
+
+    An instruction needs a model that follows it, a test an editor that trusts the folder.
+    """
     experimental = ls.client_capabilities.experimental
     engine = ls.engine(of_rewrites=True)
     ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-    has_input = isinstance(ours, dict) and ASK in (ours.get("commands") or ())
-    if not has_input or (engine is not None and not engine.follows_instructions):
-        return []
-    return [_action("Rewrite selection…", ASK, argument)]
+    declared = ours.get("commands") or () if isinstance(ours, dict) else ()
+    actions = []
+    if ASK in declared and (engine is None or engine.follows_instructions):
+        actions.append(_action("Rewrite selection…", ASK, argument))
+    if ASK_TEST in declared and not ls.is_restricted:
+        actions.append(_action("Fix the failing test…", ASK_TEST, argument))
+    return actions
 
 
 def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:

@@ -74,6 +74,8 @@ class Server(LanguageServer):
         )
         self.active_document = ""
         """URI of the document with the focus, if the client reports it. It may not be open yet."""
+        self.is_restricted = False
+        """The editor does not trust the workspace, so no test of it is run."""
         self.sends_canvases = False
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}

@@ -10,10 +10,10 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.contenders import EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import WARM_UP, Machine, Run, RunFile, RunHeader, run_cases
-from dg_lsp.bench.sandbox import ProgramResult
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import InputFileError
+from dg_lsp.sandbox import ProgramResult
 from dg_lsp.settings import CompletionSettings
 
 CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))

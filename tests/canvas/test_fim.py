@@ -182,6 +182,17 @@ def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
     assert kept == [f"line_{i} = {i}" for i in range(len(kept))]
 
 
+@pytest.mark.parametrize("length", [10, 400], ids=["shorter lines", "a line that is longer than all room"])
+def test_of_the_output_of_a_test_the_end_is_kept_before_all_other_snippets(length):
+    lines = [f"line_{i} = {'x' * (length if i == 30 else 3)}" for i in range(40)]
+    output = Snippet(SnippetSource.TEST, "output of make", "\n".join(lines))
+    text = snippet_text(prompt(output, *CHUNKS), 800)
+    assert len(text) <= 200
+    kept = [line for line in text.split("\n") if line.startswith("line_")]
+    assert kept
+    assert kept == lines[-len(kept) :]
+
+
 def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
     snippets = [Snippet(SnippetSource.OPEN_FILES, path, "x = 1") for path in ("first.py", "second.py")]
     text = snippet_text(prompt(*snippets))

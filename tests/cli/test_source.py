@@ -9,13 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.cli.source import Location, SourceFile, parse_location
+from dg_lsp.engine.request import Replacement
 from dg_lsp.errors import InputFileError, PositionError, UsageError
+from dg_lsp.postprocess.validate import Candidate
 
 BOM = b"\xef\xbb\xbf"
 
 LINE_ENDS = ["\n", "\r\n", "\r", ""]
 line_text = st.text(st.characters(blacklist_characters="\r\n\0", blacklist_categories=["Cs"]), max_size=12)
 texts = st.lists(st.tuples(line_text, st.sampled_from(LINE_ENDS))).map(lambda ls: "".join(a + b for a, b in ls))
+
+
+def edit(start, end, text):
+    return Replacement(start, end, Candidate(text, 0.0))
 
 
 def source_of(path: Path, data: bytes) -> SourceFile:
@@ -31,7 +37,7 @@ def test_an_insert_keeps_every_other_byte(tmp_path, text, has_bom, fill, at):
     source = source_of(path, before)
     # a text may begin with a byte order mark of its own: only the first one is the file's
     offset = at % (len(source.text) + 1)
-    source.replace(offset, offset, fill)
+    source.replace(edit(offset, offset, fill))
     head = before[: len(before) - len(source.text[offset:].encode())]
     assert path.read_bytes() == head + fill.encode() + before[len(head) :]
 
@@ -44,7 +50,7 @@ def test_mode_owner_and_group_are_kept(tmp_path, mode):
         os.chown(path, 12345, 54321)
     path.chmod(mode)
     before = path.stat()
-    SourceFile.read(path).replace(1, 1, "y")
+    SourceFile.read(path).replace(edit(1, 1, "y"))
     after = path.stat()
     assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
     assert path.read_bytes() == b"xy"
@@ -57,7 +63,7 @@ def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
     (folder / "target.py").write_bytes(b"x")
     link = tmp_path / "link.py"
     link.symlink_to("elsewhere/target.py")
-    SourceFile.read(link).replace(0, 0, "y")
+    SourceFile.read(link).replace(edit(0, 0, "y"))
     assert link.is_symlink()
     assert (folder / "target.py").read_bytes() == b"yx"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "link.py"]
@@ -67,7 +73,7 @@ def test_a_deleted_file_is_not_created_again(tmp_path):
     source = source_of(tmp_path / "a.py", b"old")
     (tmp_path / "a.py").unlink()
     with pytest.raises(InputFileError, match="no such file"):
-        source.replace(0, 0, "fill")
+        source.replace(edit(0, 0, "fill"))
     assert not list(tmp_path.iterdir())
 
 
@@ -87,7 +93,7 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, fail)
         with pytest.raises(InputFileError if isinstance(failure, OSError) else Crash) as caught:
-            source.replace(0, 0, "y")
+            source.replace(edit(0, 0, "y"))
     if isinstance(failure, OSError):
         assert "No space left on device (it is unchanged)" in str(caught.value)
     assert path.read_bytes() == b"x"

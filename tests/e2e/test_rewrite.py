@@ -236,3 +236,86 @@ def test_completions_go_on_without_the_model_of_rewrites_until_the_settings_name
     client.configure(rewrite={"model": "reviser"})
     client.wait_log("reviser for rewrites ready")
     assert "revised" in rewritten(client)
+
+
+@pytest.fixture
+def failing(bwrap, editor, tmp_path):
+    """`failing(...)`: an editor whose document is a file in its workspace; a second document is not saved."""
+
+    def begin(fill, **options):
+        folder = tmp_path / "project"
+        folder.mkdir()
+        for name in ("main.py", "other.py"):
+            (folder / name).write_text(SOURCE)
+        client = editor("three", fill, folder=folder.as_uri(), **options)
+        client.open("unsaved\n", (folder / "other.py").as_uri())
+        client.open(SOURCE, (folder / "main.py").as_uri())
+        return client, folder
+
+    return begin
+
+
+def fix(client, folder, test, **argument):
+    return command(client, "dg-lsp.fixTest", uri=(folder / "main.py").as_uri(), range=LINE, test=test, **argument)
+
+
+def test_the_first_rewrite_with_which_a_test_passes_is_one_edit(failing):
+    client, folder = failing("", capabilities=PROGRESS)
+    test = "grep -q unsaved other.py && grep second main.py || { echo 'E  no second'; echo x > stray; false; }"
+    msg_id = fix(client, folder, test)
+    created = client.wait_request("window/workDoneProgress/create")
+    client.send_bytes(client.encode(id=created["id"], result=None))
+    [change] = applying(client)["edit"]["documentChanges"]
+    assert [edit["newText"] for edit in change["edits"]] == ["second"]
+    assert client.result(msg_id) == {"applied": True, "reason": None}
+    [report] = [shown["message"] for shown in client.received("window/showMessage")]
+    assert report.startswith("dg-lsp: the test fails: E no second; the candidate with confidence ")
+    assert " passes after " in report.rpartition("; ")[2]
+    messages = [part["value"].get("message", "") for part in client.received("$/progress")]
+    assert any("the test fails: E no second" in message for message in messages)
+    assert not any("no second" in logged["message"] for logged in client.received("window/logMessage"))
+    assert sorted(path.name for path in folder.iterdir()) == ["main.py", "other.py"]
+
+
+@pytest.mark.parametrize(
+    ("test", "reason"),
+    [
+        ("false", "nothing was changed: the result does not pass the test"),
+        ("true", "the test passes already"),
+        ("no-such-program", "the test cannot be run"),
+        (" ", "needs the command of a test"),
+        (None, "needs the command of a test"),
+    ],
+)
+def test_a_test_that_does_not_help_has_a_reason(failing, test, reason):
+    client, folder = failing("")
+    assert reason in client.result(fix(client, folder, test))["reason"]
+    assert not client.received("workspace/applyEdit")
+
+
+def test_a_running_test_is_cancelled_with_its_progress(failing):
+    client, folder = failing("", capabilities=PROGRESS)
+    msg_id = fix(client, folder, "sleep 1000")
+    created = client.wait_request("window/workDoneProgress/create")
+    client.send_bytes(client.encode(id=created["id"], result=None))
+    client.wait_until(lambda: client.received("$/progress"))
+    client.notify("window/workDoneProgress/cancel", {"token": created["params"]["token"]})
+    assert client.result(msg_id) == {"applied": False, "reason": "cancelled"}
+
+
+@pytest.mark.parametrize(("is_trusted", "num_actions"), [(True, 1), (False, 0), (None, 1)])
+def test_no_test_runs_in_a_folder_that_the_editor_does_not_trust(failing, is_trusted, num_actions):
+    asking = {"experimental": {"dgLsp": {"commands": ["dg-lsp.askTest"]}}}
+    options = {} if is_trusted is None else {"isTrusted": is_trusted}
+    client, folder = failing("", capabilities=asking, **options)
+    uri = (folder / "main.py").as_uri()
+    titles = [action["title"] for action in client.actions(LINE, uri=uri)]
+    assert titles.count("Fix the failing test…") == num_actions
+    reason = client.result(fix(client, folder, "true"))["reason"]
+    assert ("does not trust" in reason) is (is_trusted is False)
+
+
+def test_no_test_runs_for_a_document_outside_of_the_workspace(failing):
+    client, _ = failing("")
+    answer = client.result(command(client, "dg-lsp.fixTest", range=LINE, test="true"))
+    assert "no saved file in a folder of the workspace" in answer["reason"]

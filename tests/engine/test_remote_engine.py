@@ -87,6 +87,17 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
     assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d"]
 
 
+def test_the_end_of_a_tests_output_takes_the_room_of_other_snippets():
+    output = "".join(f"line {number}\n" for number in range(999))
+    model = FakeModel("width * height")
+    fill(
+        model, snippets=Snippets((Snippet(SnippetSource.TEST, "test", output), Snippet(SnippetSource.EDITS, "d", "x")))
+    )
+    [snippet] = model.queries[0].prompt.snippets.chunks
+    assert 1000 < len(snippet.text) <= 2048
+    assert output.endswith(snippet.text)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -174,6 +185,14 @@ def test_gaps_are_filled_by_one_query_each():
 def test_an_unfinished_rewrite_is_rejected():
     model = FakeModel(RemoteAnswer(("b =",)), is_chat=True)
     assert rewrite(model, "double it").rejection.reason is Reason.UNFINISHED
+
+
+def test_several_rewrites_are_requested_at_once_and_faulty_ones_left_out():
+    model = FakeModel(RemoteAnswer(("def f(:", "b = 3", "b = 4", "b = 3"), is_finished=True), is_chat=True)
+    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), 6, 11, "double it", num_candidates=4)
+    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
+    assert model.queries[0].num_answers == 4
+    assert [option.text.strip() for option in (result, *result.alternatives)] == ["b = 3", "b = 4"]
 
 
 @pytest.mark.parametrize("wrong", [{"strength": 0.5}, {"start": 5, "end": 6}, {"start": 0, "end": 99}])

@@ -7,7 +7,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.rewrite import checked_request, instruction_note
+from dg_lsp.engine.rewrite import checked_request, instruction_note, with_instruction
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -133,3 +133,25 @@ def test_a_range_of_a_notebook_ends_with_its_cell():
     assert (checked.start, checked.end) == (3, 6)
     with pytest.raises(RequestError, match="select some code"):
         checked_request(RewriteRequest(snapshot, 5, 9), MASK_SPEC, is_instructed=True)
+
+
+@pytest.mark.parametrize(
+    ("fill", "strength"),
+    [
+        pytest.param(("x = 2", "x = 3", "x = 2", "= ="), 1.0, id="canvases of one pass"),
+        pytest.param("total = b * 2", 0.5, id="tries that keep other tokens"),
+    ],
+)
+def test_several_candidates_differ_and_the_most_confident_one_is_first(fill, strength):
+    result = rewritten(engine_of(fill, min_confidence=0.99), request(strength=strength, num_candidates=8))
+    found = [result, *result.alternatives]
+    assert len({option.text for option in found}) == len(found) >= 2
+    assert [option.confidence for option in found] == sorted((option.confidence for option in found), reverse=True)
+    assert {option.start for option in found} == {result.start}
+
+
+def test_the_output_of_a_test_is_an_instruction_to_fix_it_unless_there_is_another_one():
+    failure = Snippets((Snippet(SnippetSource.TEST, "output of make", "1 is not 2"),))
+    assert "so that the test passes" in with_instruction(request(snippets=failure)).instruction
+    assert with_instruction(request(snippets=failure, instruction="double it")).instruction == "double it"
+    assert with_instruction(request()).instruction == ""

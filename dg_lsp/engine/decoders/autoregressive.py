@@ -25,12 +25,40 @@ class AutoregressiveDecoder(Decoder):
 
     @override
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
+        """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
+
+        Each alternative draft differs from the first one at another of the least probable tokens that are shown.
+        """
+        task = self._task
+        num_new = yield from self._prefill(task.layout.prompt_ids)
+        first = yield from self._grow_to_end(EMPTY, num_new)
+        drafts = [first]
+        unsure = np.argsort(first.confidence[: task.stop.num_shown(first.ids) + 1], kind="stable")
+        for at in unsure[: task.limits.num_alternatives].tolist():
+            if task.limits.is_over():
+                break
+            drafts.append((yield from self._branched(first, at)))
+        return tuple(drafts)
+
+    def _branched(self, first: Draft, at: int) -> Generator[Progress, None, Draft]:
+        """A draft that is equal before this token and has another one there."""
+        task = self._task
+        draft = Draft(first.ids[:at], first.confidence[:at])
+        known_ids = np.concatenate([task.layout.prompt_ids, draft.ids])
+        excluded = first.ids[at : at + 1] if at < len(first.ids) else token_ids(task.spec.end_ids)
+        task.denoiser.prefill(task.slot, known_ids[:-1])
+        prediction = task.denoiser.extend(task.slot, known_ids[-1:], excluded)
+        task.costs.num_passes += 1
+        confidence = prediction.confidence * (1 - first.confidence[at])  # the first draft's token has the rest
+        draft = draft.grow(prediction.argmax_ids, confidence, self._end_ids)
+        return (yield from self._grow_to_end(draft, 1))
+
+    def _grow_to_end(self, draft: Draft, num_new: int) -> Generator[Progress, None, Draft]:
+        """The slot lacks the last `num_new` tokens of prompt and draft."""
         task = self._task
         limits = task.limits
-        prompt_ids = known_ids = task.layout.prompt_ids
-        draft = EMPTY
-        num_new = yield from self._prefill(prompt_ids)
+        prompt_ids = task.layout.prompt_ids
+        known_ids = np.concatenate([prompt_ids, draft.ids])
         while not (self._is_done(draft) or limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
@@ -50,7 +78,7 @@ class AutoregressiveDecoder(Decoder):
             num_new = 1
             fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + len(draft.confidence)]
             yield Progress(0, task.costs.num_passes, draft, fill_ids, draft.confidence)
-        return (draft,)
+        return draft
 
     def _prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
         """Returns how many of the last tokens are left to the first pass, at least one."""

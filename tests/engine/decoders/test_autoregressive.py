@@ -13,8 +13,9 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
 from dg_lsp.engine.decoders.base import Limits, StopCriteria
-from dg_lsp.engine.engine import drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.errors import RequestError
+from dg_lsp.settings import CompletionSettings
 
 PROMPT = "x = 1\n"
 
@@ -65,6 +66,45 @@ def test_right_draft_is_accepted_in_one_pass():
     right = (np.frombuffer(b"return", np.uint8) + NUM_SPECIALS).tolist()
     draft, passes = filled(lambda task: FixedDrafts(task, [[*right, END_ID]]), "return", Limits(0, 16, 1))
     assert (draft.ids.tolist(), draft.is_ended, passes) == (right, True, 1)
+
+
+UNSURE = {b"x"[0] + NUM_SPECIALS: 0.7, b"+"[0] + NUM_SPECIALS: 0.6}
+
+
+class Unsure(ScriptedDenoiser):
+    """Knows three texts, the most probable one first."""
+
+    TEXTS = (b"x + y", b"x - y", b"z")
+    allowed = None
+
+    def _targets(self, prompt):
+        middle = self._parts(prompt)[2]
+        rests = [text[len(middle) :] for text in self.TEXTS if text.startswith(middle)]
+        if self.allowed is not None:
+            rests = [rest for rest in rests if rest and rest[0] + NUM_SPECIALS in self.allowed]
+        return (rests[0] if rests else b"",)
+
+    def extend(self, slot, ids, allowed=None):
+        self.allowed = (allowed or {}).get(len(ids) - 1)
+        prediction = super().extend(slot, ids, allowed)
+        self.allowed = None
+        confidence = [UNSURE.get(token, 0.99) for token in prediction.argmax_ids.tolist()]
+        return replace(prediction, confidence=np.array(confidence, np.float32))
+
+
+@pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_alternatives_differ_from_the_first_text_at_its_least_probable_tokens(ask, decoder):
+    denoiser = Unsure("")
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
+    found = {}
+    for number in (1, 2, 3):
+        request = ask("a = |\n", decoder=decoder, num_candidates=number, is_thorough=True)
+        found[number] = [(fill.text, round(fill.confidence, 1)) for fill in engine.fill(request).candidates]
+    assert found[1] == [("x + y", 0.4)]
+    assert found[2] == [("x + y", 0.4), ("x - y", 0.3)]
+    assert found[3] == [("x + y", 0.4), ("x - y", 0.3), ("z", 0.3)]
+    hurried = engine.fill(ask("a = |\n", decoder=decoder, num_candidates=3))
+    assert [fill.text for fill in hurried.candidates] == ["x + y"]
 
 
 DRAFTER = replace(MASK_SPEC, is_drafter=True)

@@ -1,17 +1,21 @@
 """The hostile programs fork and allocate little enough to be harmless outside the sandbox too."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
+from concurrent.futures import CancelledError
+from pathlib import Path
 
 import psutil
 import pytest
 from http_server import wait_until
 
-from dg_lsp.bench.sandbox import Limits, Sandbox
 from dg_lsp.errors import SandboxError
+from dg_lsp.sandbox import MAX_OUTPUT_BYTES, Limits, Sandbox
 
+PYTHON = Path(sys.executable).resolve()  # not in a virtual environment, which may be in /tmp
 # the wall time is long, because the machine may be busy; only tests of the wall time wait for it
 LIMITS = Limits(cpu_seconds=1, wall_seconds=60)
 
@@ -92,20 +96,17 @@ ATTACKS = {
     "make a user namespace": "import ctypes\nif ctypes.CDLL(None).unshare(0x10000000): raise OSError",
     "connect": "import socket; socket.create_connection(('127.0.0.1', port), 5)",
     "connect outside": "import socket; socket.create_connection(('1.1.1.1', 80), 5)",
+    "connect to a service": "import socket; socket.socket(socket.AF_UNIX).connect(path + '.socket')",
+    "connect to the host of a virtual machine": "import socket; socket.socket(socket.AF_VSOCK)",
+    "queue system calls": "import ctypes\nif ctypes.CDLL(None).syscall(425, 1, bytes(120)) < 0: raise OSError",
 }
 
 
-def test_attacks_from_inside_are_denied(run, tmp_path):
-    path = tmp_path / "notes"
-    path.write_text("mine")
-    before = path.stat()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        names = {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
-        program = f"""
+ATTACKER = """
 import os
 names, done = {names!r}, []
 names["os"] = os
-for name, source in {ATTACKS!r}.items():
+for name, source in {attacks!r}.items():
     try:
         exec(source, names)
         done.append(name)
@@ -113,8 +114,25 @@ for name, source in {ATTACKS!r}.items():
         pass
 raise LookupError(done)
 """
+
+
+def test_attacks_from_inside_are_denied(run, tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    before = path.stat()
+    service = socket.socket(socket.AF_UNIX)
+    with socket.create_server(("127.0.0.1", 0)) as server, service:
+        service.bind(f"{path}.socket")
+        service.listen()
+        names = {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
+        program = ATTACKER.format(names=names, attacks=ATTACKS)
         assert run(program).reason == "LookupError: []"
-    assert list(tmp_path.iterdir()) == [path]
+    assert_unchanged(path, before)
+
+
+def assert_unchanged(path, before):
+    path.with_name("notes.socket").unlink()
+    assert list(path.parent.iterdir()) == [path]
     assert path.read_text() == "mine"
     assert (path.stat().st_mode, path.stat().st_mtime) == (before.st_mode, before.st_mtime)
 
@@ -125,7 +143,7 @@ def test_a_program_cannot_write_its_own_report(run):
 
 
 def test_the_sandbox_ends_with_its_parent(bwrap):
-    script = "from dg_lsp.bench.sandbox import Limits, Sandbox\nsandbox = Sandbox(Limits(wall_seconds=600))\n"
+    script = "from dg_lsp.sandbox import Limits, Sandbox\nsandbox = Sandbox(Limits(wall_seconds=600))\n"
     script += "print(flush=True)\nsandbox.run('import time; time.sleep(600)')"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     parent.stdout.readline()
@@ -153,3 +171,96 @@ def test_a_bubblewrap_that_fails_is_quoted(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda _: str(tmp_path / "gone"))
     with pytest.raises(SandboxError, match="cannot start bubblewrap"):
         Sandbox()
+
+
+@pytest.fixture
+def folders(tmp_path_factory):
+    """A folder outside of /tmp's copy, and a copy of it."""
+    folder, copy = tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("copy")
+    (folder / "a").write_text("of the folder")
+    (copy / "a").write_text("of the copy")
+    (folder / "shared").mkdir()
+    (folder / "shared/b").write_text("shared")
+    return folder, copy
+
+
+@pytest.fixture
+def run_command(bwrap, folders):
+    """Runs a command in the folder of `folders`; none of its processes is left."""
+
+    def call(command, *, seconds=60, **options):
+        result = bwrap.run_command(command, *folders, seconds=seconds, read_only=(Path("shared"),), **options)
+        assert not [child for child in psutil.Process().children(recursive=True) if "bwrap" in child.name()]
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "output"),
+    [
+        pytest.param("cat a; pwd", 0, "of the copy{folder}\n", id="the copy stands in the place of the folder"),
+        pytest.param("echo x > a && rm a && cat shared/b", 0, "shared", id="the copy is written"),
+        pytest.param("echo x > shared/b", 2, "Read-only file system", id="other folders are not written"),
+        pytest.param("echo x > /etc/stray", 2, "Read-only file system", id="nothing is written outside"),
+        pytest.param("echo x > {folder}/../stray; ls /tmp", 0, "", id="not even in the real /tmp"),
+        pytest.param("echo x > ~/stray", 2, "", id="nothing is written at home"),
+        pytest.param("echo out; echo err >&2; exit 3", 3, "out\nerr\n", id="both outputs and the code"),
+        pytest.param("echo $MINE", 0, "mine\n", id="the user's environment"),
+        pytest.param("no-such-program", 127, "not found", id="an unknown command"),
+        pytest.param("echo > /tmp/x && cat /tmp/x", 0, "\n", id="a directory for temporary files"),
+        pytest.param("seq 1000000; echo end", 0, "1000000\nend\n", id="megabytes of output"),
+        pytest.param("sleep 1000 & echo begun", 0, "begun", id="a process in the background"),
+        pytest.param("cat", 0, "", id="no standard input"),
+    ],
+)
+def test_a_command_runs_in_a_copy_of_its_folder(run_command, folders, monkeypatch, command, code, output):
+    folder, _ = folders
+    monkeypatch.setenv("MINE", "mine")
+    result = run_command(command.format(folder=folder))
+    assert (result.code, len(result.output) <= MAX_OUTPUT_BYTES) == (code, True)
+    assert result.output.endswith(output.format(folder=folder)) or output in result.output
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "shared"]
+    assert (folder / "a").read_text() == "of the folder"
+    assert not (folder.parent / "stray").exists()
+
+
+@pytest.mark.parametrize("command", ["sleep 1000", "exec >&- 2>&-; sleep 1000", "yes"])
+def test_a_command_is_killed_at_its_time_limit(run_command, command):
+    result = run_command(command, seconds=0.5)
+    assert result.code is None
+    assert result.seconds < 60
+
+
+def test_a_command_ends_when_its_caller_stops_it(run_command):
+    with pytest.raises(CancelledError):
+        run_command("sleep 1000", is_stopped=lambda: True)
+
+
+def test_a_command_reaches_neither_services_nor_the_network_nor_other_processes(run_command, tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    before = path.stat()
+    service = socket.socket(socket.AF_UNIX)
+    with socket.create_server(("127.0.0.1", 0)) as server, service:
+        service.bind(f"{path}.socket")
+        service.listen()
+        names = {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
+        attacks = {name: source for name, source in ATTACKS.items() if name != "read"}  # it reads what the user can
+        settings = (
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sysrq-trigger",
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+        )
+        attacks |= {f"change {setting}": f"open('{setting}', 'a')" for setting in settings}
+        script = ATTACKER.format(names=names, attacks=attacks)
+        result = run_command(f"exec {PYTHON} -c {shlex.quote(script)}")
+    assert result.output.endswith("LookupError: []\n"), result.output
+    assert_unchanged(path, before)
+
+
+def test_a_command_may_use_a_server_of_its_own(run_command):
+    script = "import socket; server = socket.create_server(('127.0.0.1', 0)); a, b = socket.socketpair()\n"
+    script += "socket.create_connection(server.getsockname()).close()"
+    result = run_command(f"{PYTHON} -c {shlex.quote(script)}")
+    assert (result.code, result.output) == (0, "")

@@ -1,0 +1,209 @@
+"""Candidates that a command of the user tests, in copies of a folder."""
+
+import os
+
+import pytest
+
+from dg_lsp.context.snippets import SnippetSource
+from dg_lsp.engine import verification
+from dg_lsp.engine.request import Replacement
+from dg_lsp.engine.verification import Verification, last_failure, message_of
+from dg_lsp.errors import PassingTestError, SandboxError, UsageError
+from dg_lsp.postprocess.validate import Candidate
+
+PYTEST = """
+FF                                                                       [100%]
+=================================== FAILURES ===================================
+___________________________________ test_one ___________________________________
+
+    def test_one():
+>       assert 1 == 2
+E       assert 1 == 2
+
+test_a.py:2: AssertionError
+___________________________________ test_two ___________________________________
+
+    def test_two():
+>       assert 3 == 4
+E       assert 3 == 4
+
+test_a.py:5: AssertionError
+=========================== short test summary info ============================
+FAILED test_a.py::test_one - assert 1 == 2
+FAILED test_a.py::test_two - assert 3 == 4
+2 failed in 0.01s
+"""
+UNITTEST = """
+======================================================================
+FAIL: test_one (test_a.A.test_one)
+----------------------------------------------------------------------
+AssertionError: 1 != 2
+
+======================================================================
+ERROR: test_two (test_a.A.test_two)
+----------------------------------------------------------------------
+Traceback (most recent call last):
+ValueError: 4
+
+----------------------------------------------------------------------
+Ran 2 tests in 0.000s
+
+FAILED (errors=1)
+"""
+GO = "--- FAIL: TestOne (0.00s)\n    a_test.go:6: 1\n--- FAIL: TestTwo (0.00s)\n    a_test.go:9: 3 is not 4\nFAIL\n"
+CARGO = "---- tests::one stdout ----\n1\n\n---- tests::two stdout ----\nthread 'tests::two' panicked\n\nfailures:\n"
+JEST = "  \x1b[1m● one\x1b[22m\n\n    1\n\n  \x1b[1m● two\x1b[22m\n\n    Expected: 4\n    Received: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "first", "message"),
+    [
+        pytest.param(PYTEST, "_" * 35 + " test_two ", "FAILED test_a.py::test_two - assert 3 == 4", id="pytest"),
+        pytest.param(UNITTEST, "ERROR: test_two", "FAILED (errors=1)", id="unittest"),
+        pytest.param(GO, "--- FAIL: TestTwo", "FAIL", id="go"),
+        pytest.param(CARGO, "---- tests::two stdout ----", "failures:", id="cargo"),
+        pytest.param(JEST, "  ● two", "Received: 3", id="jest, with colours"),
+        pytest.param("a\nb\x07\n\n", "a\nb", "b", id="another form"),
+        pytest.param("", "", "it prints nothing", id="nothing"),
+    ],
+)
+def test_the_last_failure_of_an_output_and_its_message(output, first, message):
+    failure = last_failure(output)
+    assert failure.startswith(first)
+    assert "test_one" not in failure.split("short test summary")[0]
+    assert message_of(output) == message
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a file, of which copies are tested."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a.py").write_text("b = x\n")
+    return folder
+
+
+@pytest.fixture
+def verify(bwrap, folder):
+    def make(command, *, seconds=60.0, **files):
+        contents = {folder / f"{name}.py": data for name, data in {"a": b"b = x\n", **files}.items()}
+        return Verification(command, folder, folder / "a.py", contents, bwrap, seconds)
+
+    return make
+
+
+def snapshot_of(folder):
+    return {
+        path: (path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None)
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def ignore(_):
+    """A report that nobody reads."""
+
+
+def test_the_failure_becomes_context_without_secrets(verify):
+    reports = []
+    key = "ghp_" + "aB3dE6gH9j" * 3 + "kLmNoP"
+    [snippet] = verify(f"echo 'E  no {key}'; false").failure(reports.append).chunks
+    assert (snippet.source, snippet.path) == (SnippetSource.TEST, f"output of echo 'E no {key}'; false")
+    assert snippet.text == "E  no ***"
+    assert reports == [f"the test fails: E no {key}"]
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "message"),
+    [
+        pytest.param("grep -q x a.py", PassingTestError, "the test passes already", id="a test that passes"),
+        pytest.param("pytset -q", UsageError, "cannot be run, correct its command: .*pytset: not found", id="unknown"),
+        pytest.param("./a.py", UsageError, "cannot be run, .*[Pp]ermission denied", id="not executable"),
+        pytest.param("sleep 1000", UsageError, "does not end within 0.5 s", id="a test without an end"),
+    ],
+)
+def test_a_test_that_cannot_decide_is_an_error(verify, command, error, message):
+    with pytest.raises(error, match=message):
+        verify(command, seconds=0.5 if "sleep" in command else 60.0).failure(ignore)
+
+
+def candidates(*texts):
+    confidence = dict.fromkeys(texts, 0.5)
+    return [
+        Replacement(4, 5, Candidate(text, 0.0, confidence[text] - 0.01 * number)) for number, text in enumerate(texts)
+    ]
+
+
+def data_of(option):
+    return f"b = {option.text}\n".encode()
+
+
+def test_candidates_are_tested_by_confidence_until_one_passes(verify):
+    reports = []
+    options = candidates("1", "2", "3")
+    test = verify("grep -q 2 a.py || { echo wrong; false; }")
+    passing, trials = test.first_passing(options[::-1], data_of, reports.append)
+    assert passing is options[1]
+    assert reports == trials
+    assert [(trial.text, trial.passes) for trial in trials] == [("1", False), ("2", True)]
+    assert str(trials[0]).startswith("the candidate with confidence 0.50 fails after ")
+    assert str(trials[0]).endswith(" s: wrong")
+
+
+def test_no_candidate_is_offered_if_none_passes_and_each_has_its_outcome(verify):
+    test = verify("grep -q 1 a.py && sleep 1000; false", seconds=0.5)
+    passing, trials = test.first_passing(candidates("1", "2"), data_of, ignore)
+    assert passing is None
+    assert [trial.outcome.split(" after")[0] for trial in trials] == ["does not end within 0.5 s", "fails"]
+
+
+def test_what_a_test_writes_changes_neither_the_folder_nor_the_next_run(verify, folder):
+    (folder / "only-once").write_text("x")
+    (folder / "a.py").chmod(0o444)
+    before = snapshot_of(folder)
+    command = (
+        "rm only-once && echo y > a.py.new && mv a.py.new a.py && mkdir built && test -w a.py && grep y a.py | grep n"
+    )
+    _, trials = verify(command).first_passing(candidates("1", "2"), data_of, ignore)
+    assert len({trial.outcome.split(": ")[1] for trial in trials}) == 1
+    assert snapshot_of(folder) == before
+
+
+def test_a_link_in_the_folder_never_leads_a_candidate_out_of_the_copy(verify, folder, tmp_path):
+    outside = tmp_path / "outside.py"
+    outside.write_text("mine")
+    (folder / "a.py").unlink()
+    (folder / "a.py").symlink_to(outside)
+    assert verify("grep -q 1 a.py").first_passing(candidates("1"), data_of, ignore)[0]
+    assert outside.read_text() == "mine"
+
+
+def test_dependencies_are_seen_and_not_copied_and_caches_are_left_out(verify, folder):
+    for name in ("node_modules/x", ".git/x", "env/x", "pkg/__pycache__/x"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("1")
+    (folder / "env/pyvenv.cfg").write_text("")
+    os.mkfifo(folder / "pipe")
+    command = "cat node_modules/x .git/x env/x && ! echo 2 > env/x && ! ls pkg/__pycache__ pipe && grep -q 1 a.py"
+    assert verify(command).first_passing(candidates("1"), data_of, ignore)[0]
+
+
+def test_files_with_other_contents_than_on_the_disk_are_part_of_the_copy(verify, folder):
+    (folder / "other.py").write_text("saved")
+    assert verify("grep -q unsaved other.py", other=b"unsaved").first_passing(candidates("1"), data_of, ignore)[0]
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_FILES"])
+def test_a_folder_that_is_too_large_is_refused(verify, folder, monkeypatch, limit):
+    monkeypatch.setattr(verification, limit, 1)
+    (folder / "b.py").write_text("b")
+    with pytest.raises(SandboxError, match="too much to copy: use a smaller folder"):
+        verify("true").failure(ignore)
+
+
+def test_an_unreadable_folder_is_refused(verify, folder, monkeypatch):
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.copytree", fail)
+    with pytest.raises(SandboxError, match="cannot be copied for the test: Permission denied"):
+        verify("true").failure(ignore)
