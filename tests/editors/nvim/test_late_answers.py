@@ -168,11 +168,10 @@ NEXT_EDITS = "return #vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_names
 
 def test_a_dismissed_next_edit_does_not_come_back_with_an_older_answer(typed):
     editor = typed("\nb\n", "ia")
-    editor.keys("<Esc>")
-    for number in (1, 2):
-        editor.wait(lambda number=number: editor.lua("return #late.edits") >= number, f"request {number}")
-        editor.nvim.command("silent write")
-    editor.lua("late.edit(#late.edits)")
+    for number, keys in ((1, "<Esc>"), (2, "i<Esc>")):
+        editor.keys(keys)
+        editor.wait(lambda number=number: editor.lua("return #late.edits") == number, f"request {number}")
+    editor.lua("late.edit(2)")
     editor.wait(lambda: editor.lua(NEXT_EDITS), "no edit is shown")
     editor.keys("<C-]>")
     editor.wait(lambda: not editor.lua(NEXT_EDITS), "the edit is still shown")
