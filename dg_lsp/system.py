@@ -261,12 +261,6 @@ def replace_file(path: Path, old: bytes, new: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    with contextlib.suppress(OSError):  # not all systems can open a directory
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def write_private(path: Path, tree: Any) -> None:

@@ -16,6 +16,7 @@ from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusion
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
+from dg_lsp.cli.output import fill_object
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.cli.trial import trial_request
 from dg_lsp.context.languages import missing_grammars
@@ -165,16 +166,4 @@ def _runtime() -> dict[str, Any]:
 
 def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     request = dataclasses.replace(trial_request("doctor.py"), priority=Priority.INVOKED)
-    result = engine.fill(request, deadline=deadline)
-    return {
-        "text": result.text,
-        "rejected": result.reason,
-        "load_ms": round(load_ms, 3),
-        "prefill_ms": round(result.timings.prefill, 3),
-        "step_ms": round(result.timings.denoise / max(result.steps, 1), 3),
-        "steps": result.steps,
-        "total_ms": round(result.timings.total, 3),
-        "prompt_tokens": result.prompt_tokens,
-        "decoder": result.decoder.value,
-        "canvas_length": result.canvas_length,
-    }
+    return fill_object(engine.fill(request, deadline=deadline), load_ms)

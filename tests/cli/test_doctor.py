@@ -48,7 +48,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert list(tree["costs"]) == ["causal", "canvas"]
     assert all(ms > 0 for passes in tree["costs"].values() for ms in passes.values())
     assert list(tree["decoders"]) == ["line-end", "whole-line", "block", "text"]
-    assert min(tree["fill"]["steps"], tree["fill"]["load_ms"], tree["memory_bytes"]) > 0
+    assert min(tree["fill"]["steps"], tree["fill"]["timings_ms"]["load"], tree["memory_bytes"]) > 0
 
 
 def test_a_gpu_that_llama_cpp_cannot_use_is_a_warning(dg_lsp, monkeypatch):
