@@ -20,16 +20,8 @@ from dg_lsp.canvas.prompt_format import (
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
-_CUT_REASONS = (
-    "length",
-    "abort",
-    "error",
-    "repetition",
-    "content_filter",
-    "model_length",
-    "insufficient_system_resource",
-)
-"""`finish_reason` of an answer that the model did not end: of OpenAI, vLLM, SGLang, Mistral and DeepSeek."""
+_CUT_REASONS = ("length", "abort", "error", "repetition", "content_filter", "model_length")
+"""`finish_reason` of an answer that the model did not end: of OpenAI, vLLM, SGLang and Mistral."""
 _FINISHES: dict[str | None, str] = {None: "", "": "", **dict.fromkeys(_CUT_REASONS, "length")}
 """`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
 _MAX_STOPS = 4
@@ -114,11 +106,6 @@ def _completion_body(query: RemoteQuery, fim: str, temperature: float, _deadline
     return tree
 
 
-def _completion_pieces(tree: Any) -> Iterator[TextPiece]:
-    for choice in tree["choices"]:
-        yield _piece(choice, choice["text"], _FINISHES.get(choice.get("finish_reason"), "stop"))
-
-
 def _infill_body(query: RemoteQuery, _fim: str, temperature: float, deadline_ms: float) -> Json:
     prompt = query.prompt
     line_start = prompt.prefix.rfind("\n") + 1
@@ -155,11 +142,12 @@ def _chat_body(query: RemoteQuery, _fim: str, temperature: float, _deadline_ms: 
     return {**tree, **_sampling(query, max_tokens, temperature)}
 
 
-def _chat_pieces(tree: Any) -> Iterator[TextPiece]:
+def _choice_pieces(tree: Any) -> Iterator[TextPiece]:
+    """Of completions, and of chats as a whole or as a stream."""
     for choice in tree["choices"]:
-        message = choice["delta"] if "delta" in choice else choice["message"]
-        finish = _FINISHES.get(choice.get("finish_reason"), "stop")
-        yield _piece(choice, message.get("content") or "", finish)
+        message = choice["delta"] if "delta" in choice else choice.get("message")
+        text = choice["text"] if "text" in choice else message.get("content") or ""
+        yield _piece(choice, text, _FINISHES.get(choice.get("finish_reason"), "stop"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +177,9 @@ class Dialect:
 
 
 DIALECTS = {
-    "completions": Dialect("/v1/completions", _completion_body, _completion_pieces, continues_text=True),
+    "completions": Dialect("/v1/completions", _completion_body, _choice_pieces, continues_text=True),
     "infill": Dialect("/infill", _infill_body, _infill_pieces),
-    "chat": Dialect("/v1/chat/completions", _chat_body, _chat_pieces, follows_instructions=True),
+    "chat": Dialect("/v1/chat/completions", _chat_body, _choice_pieces, follows_instructions=True),
 }
 """By the setting `remote.api`: OpenAI's, also of vLLM, SGLang and `dg-lsp serve`; llama-server's; and OpenAI's chat."""
 
