@@ -19,6 +19,18 @@ def open_session(endpoint):
     return call(endpoint, {"want": "session"})[0]
 
 
+def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
+    start()
+    session = open_session(endpoint)
+    assert "stopping" in query(endpoint, "stop")
+    assert session.recv(1) == b""
+    session.close()
+    wait_until(lambda: endpoint.read() is None and not endpoint.socket_path.exists())
+    assert query(endpoint, "status") is None
+    start()
+    assert query(endpoint, "status")["sessions"] == 0
+
+
 @pytest.mark.parametrize("endpoint", ["socket", "tcp"], indirect=True)
 def test_the_token_is_required(start, endpoint):
     start()

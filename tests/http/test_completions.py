@@ -164,14 +164,11 @@ def test_an_edit_without_marks_is_refused(module_client, content):
     assert (reply.status, reply.error["param"]) == (400, "messages")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "action"),
-    [
+def test_user_actions_are_counted(start):
+    client = start(ScriptedDenoiser("x"), rules=OPERATOR)
+    for path, body, action in (
         ("/feedback", {"request_id": "r", "provider_name": "mercury", "user_action": "accept"}, "accept"),
         ("/v1/events", {"type": "select", "completion_id": "c", "choice_index": 0, "elapsed": 5}, "select"),
-    ],
-)
-def test_user_actions_are_counted(start, path, body, action):
-    client = start(ScriptedDenoiser("x"), rules=OPERATOR)
-    assert client.post(path, body).body == b'{"status":"ok"}'
-    assert metric(client, f'dg_lsp_feedback_total{{action="{action}"}}') == 1
+    ):
+        assert client.post(path, body).body == b'{"status":"ok"}'
+        assert metric(client, f'dg_lsp_feedback_total{{action="{action}"}}') == 1
