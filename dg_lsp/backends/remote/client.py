@@ -46,8 +46,7 @@ SEVERAL_TEMPERATURE = 0.8
 """Of several answers: at 0 they would be equal."""
 BYTES_PER_TOKEN = 2048
 """Limit of a response: events repeat names and ids around each token."""
-SPARE_BYTES = 1 << 16
-SPARE_TOKENS = 64
+SPARE_BYTES = 1 << 18
 EVENT_STREAM = "text/event-stream"
 LANGUAGES = "dg-lsp-languages"
 """Header in which `dg-lsp serve` names the only languages of its model."""
@@ -316,7 +315,7 @@ class RemoteModel:
     async def _events(self, response: httpx2.Response, query: RemoteQuery) -> AsyncGenerator[str, None]:
         """The JSON texts of a stream of events, or the one of a whole response."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        max_bytes = SPARE_BYTES + BYTES_PER_TOKEN * (query.max_tokens + SPARE_TOKENS) * query.num_answers
+        max_bytes = SPARE_BYTES + BYTES_PER_TOKEN * query.max_tokens * query.num_answers
         chunks = _checked_chunks(response.aiter_raw(), max_bytes)
         if kind == "application/json":
             yield b"".join([chunk async for chunk in chunks]).decode()
