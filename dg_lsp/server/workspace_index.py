@@ -27,14 +27,18 @@ MAX_BYTES = 100_000
 """Largest file that is indexed."""
 MAX_NEW_BYTES = 40_000
 """Bytes of files that are parsed for one request, unless its first file is larger; the next request goes on."""
-MAX_READ = 100
+MAX_READ = 50
 """Files that are considered for one request."""
 MAX_INDEXED = 2000
 """Files whose definitions are kept."""
-MAX_FOLDERS, MAX_ENTRIES = 500, 1000
+MAX_FOLDERS, MAX_ENTRIES = 300, 1000
 """Folders that are searched for files that the imports of a buffer name, the nearest first, and entries of each."""
 FOLDER_FILES = ("__init__", "index", "init", "mod")
 """Names of files that an import of their folder means."""
+KEYWORDS = frozenset(
+    ("import", "from", "as", "type", "export", "const", "use", "pub", "crate", "self", "super", "require")
+)
+"""Words of import statements that are no names."""
 SKIPPED = re.compile(r"\.|(?:node_modules|site-packages|__pycache__|venv|target|dist)\Z")
 """Names of folders that are not searched, because they contain what programs wrote, or what is installed."""
 
@@ -55,8 +59,8 @@ class _IndexedFile:
     definitions: dict[str, str]
 
 
-_Candidate = tuple[Path, Words, bool]
-"""A file, the words of the imports that name it or its folder, and whether they name the file."""
+_Candidate = tuple[Path, set[Words], bool]
+"""A file, the imports that name it or its folder, and whether they name the file."""
 
 
 class WorkspaceIndex:
@@ -87,10 +91,14 @@ class WorkspaceIndex:
         shown = dict[Path, list[str]]()
         seen = set[str]()
         files = sorted(self._candidates(path, language_of(snapshot.language), imports), key=_distance)
-        for file, named, is_alone in islice(files, MAX_READ):
+        known_words = KEYWORDS | {part for file, *_ in files for part in (file.stem, file.parent.name)}
+        for file, statements, is_named in islice(files, MAX_READ):
+            named = frozenset[str]().union(*statements)
+            if not is_named and named <= seen | known_words:  # all that its imports name is found already
+                continue
             indexed = self._indexed_file(file)
             known = indexed.definitions if indexed is not None else {}
-            names = named.intersection(known) or (used.intersection(known) if is_alone else frozenset())
+            names = named.intersection(known) or (used.intersection(known) if is_named else frozenset())
             if new := names - seen:  # a name that several files define is that of the first one
                 seen |= new
                 in_order = (name for name in known if name in new)
@@ -119,8 +127,8 @@ class WorkspaceIndex:
                 and (is_sibling or _is_related(language, language_of(language_id_of(file.name))))
                 and self._is_inside(file)
             ):
-                words = frozenset[str]().union(*(words for words in imports if not words.isdisjoint(names)))
-                yield file, words, is_sibling or stem in words
+                statements = {words for words in imports if not words.isdisjoint(names)}
+                yield file, statements, is_sibling or any(stem in words for words in statements)
 
     def _files(self, path: Path) -> Iterator[Path]:
         """Files of the workspace, those in the nearest folders around a path first; links to folders are left out."""
@@ -193,8 +201,8 @@ def _snapshot(path: Path, text: str = "") -> Snapshot:
 
 def _distance(candidate: _Candidate) -> tuple[bool, bool]:
     """Sort key: files first that an import names, of these the ones whose folder it names too."""
-    file, words, is_named = candidate
-    return not is_named, file.parent.name not in words
+    file, statements, is_named = candidate
+    return not is_named, not any(file.parent.name in words for words in statements)
 
 
 def _is_related(language: Language, other: Language) -> bool:
