@@ -85,8 +85,7 @@ def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
     plan = "one token after the other"
     if sampling is not None:
         plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {sampling.max_denoising_steps} steps"
-    cache_bytes = used.cache_limit * used.cache_bytes / max(1, used.cache_cells)
-    context = f"context of {used.context_size:,} tokens with at most {size_text(cache_bytes)} of cache"
+    context = f"context of {used.context_size:,} tokens with at most {size_text(used.full_cache_bytes)} of cache"
     note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
 
 

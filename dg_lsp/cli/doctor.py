@@ -139,8 +139,10 @@ def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
 
 
 def _memory_of(engine: Engine) -> dict[str, int]:
-    num_bytes = engine.footprint.weights_bytes + engine.footprint.cache_bytes
-    return {"memory_bytes": memory_bytes(engine.spec.name, num_bytes), "weights_and_cache_bytes": num_bytes}
+    used = engine.footprint
+    held = used.weights_bytes + used.cache_bytes
+    context = {"context_tokens": used.context_size, "full_cache_bytes": used.full_cache_bytes}
+    return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held} | context
 
 
 def _try_remote(checkup: Checkup, settings: Settings) -> None:

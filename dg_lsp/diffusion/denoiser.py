@@ -69,6 +69,11 @@ class Footprint:
     gpu_estimate: int = 0  # bytes on the GPUs as they were estimated before loading, for the present cache
     sampling: str = "host"  # where logits become predictions: `host` or `device`
 
+    @property
+    def full_cache_bytes(self) -> int:
+        """Bytes of the cache after it has grown to its limit."""
+        return self.cache_limit * self.cache_bytes // max(1, self.cache_cells)
+
 
 class Passes(Protocol):
     """The passes of a model with a KV cache of several slots, one prompt each: what a decoder uses.

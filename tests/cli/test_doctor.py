@@ -42,6 +42,8 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
         "memory_bytes": listed["memory_bytes"],
     }
     assert tree["model"].items() >= expected.items()
+    assert tree["model"]["context_tokens"] == 2048, "for which it was trained"
+    assert tree["model"]["full_cache_bytes"] > tree["model"]["weights_and_cache_bytes"]
     assert tree["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert tree["devices"]
     assert tree["runtime"]["kind"] in ("stock", "overlay")

@@ -70,7 +70,7 @@ class GraphReduction:
         self._packed: Floats = np.empty((0, 0), dtype=np.float32)
         """Of the last reduction, shape (N, `NUM_FACTS`)."""
         self._best = self._packed, token_ids([])
-        """Of the last reduction, shape (N, K): probabilities of the best tokens, the highest first, and their ids."""
+        """Of the last reduction, shape (N, K): probabilities and ids of the best tokens, on the host the best first."""
         self._is_limited = False  # the last reduction drew from these tokens only
         self._temperature = 0.0
         self._logits: Floats = np.empty((0, spec.vocab_size), dtype=np.float32)
@@ -90,10 +90,10 @@ class GraphReduction:
         self._temperature = temperature
         self._is_limited = top_k is not None
         prediction = _prediction(self._packed, temperature)
-        if top_k is not None:
-            if isinstance(self.feedback, DeviceFeedback):  # a device returns them in no order
-                order = np.argsort(-top_logits, axis=1)
-                top_logits, top_ids = (np.take_along_axis(columns, order, axis=1) for columns in (top_logits, top_ids))
+        if top_k is not None and isinstance(self.feedback, DeviceFeedback):  # a device returns them in no order
+            least = np.partition(top_logits, -top_k.size, axis=1)[:, -top_k.size, None]
+            top_logits = np.where(top_logits < least, NEVER, top_logits)
+        elif top_k is not None:
             top_logits, top_ids = top_logits[:, : top_k.size], top_ids[:, : top_k.size]
         log_z, best = self._packed[:, :1], self._packed[:, 4:5]
         top_shares = np.exp((top_logits - best) * inverse_temperature(temperature) - log_z)
@@ -103,17 +103,18 @@ class GraphReduction:
     def _limited(self, prediction: Prediction, uniforms: Floats, top_k: TopK) -> Prediction:
         """The prediction with tokens drawn from the best ones, whose probabilities are 1 without the tail."""
         shares, ids = self._best
-        sums = shares.cumsum(axis=1, dtype=np.float64)
-        wanted = uniforms[:, None] * sums[:, -1:] if len(uniforms) else 0.0
-        # rounding can put the number beyond the last token
-        places = np.minimum((sums <= wanted).sum(axis=1), (shares > 0).sum(axis=1) - 1)
-        rows = np.arange(len(ids))
-        entropy = prediction.entropy
         if not top_k.counts_tail:
-            renormed = (shares / sums[:, -1:]).astype(np.float32)
+            renormed = shares / shares.sum(axis=1, keepdims=True)
             entropy = -(renormed * np.log(np.maximum(renormed, np.finfo(np.float32).tiny))).sum(axis=1)
-        confidence = shares[rows, places]
-        return replace(prediction, sampled_ids=ids[rows, places], sampled_confidence=confidence, entropy=entropy)
+            prediction = replace(prediction, entropy=np.maximum(entropy, 0.0))
+        if not len(uniforms):
+            return prediction
+        sums = shares.cumsum(axis=1, dtype=np.float64)
+        rows = np.arange(len(ids))
+        # float32 rounds up to 1, which is beyond the last token
+        wanted = np.minimum(uniforms, np.nextafter(np.float32(1), np.float32(0)))[:, None] * sums[:, -1:]
+        places = np.count_nonzero(sums <= wanted, axis=1)
+        return replace(prediction, sampled_ids=ids[rows, places], sampled_confidence=shares[rows, places])
 
     def history(self, num_rows: int, temperatures: Sequence[float]) -> list[Prediction]:
         """The predictions of the last chain, of `num_rows` tokens and one step for each temperature."""
