@@ -178,3 +178,18 @@ def test_an_edit_with_more_changes_is_no_place_of_one_with_fewer():
     argument, name = ((), (",", "x")), (("a",), ("b",))
     both, fewer = (Proposal(0, 1, "", 0.9, frozenset(changes)) for changes in ([argument, name], [name]))
     assert (both.places([both, fewer]), fewer.places([both, fewer])) == ([both, fewer], [fewer])
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "kept"),
+    [
+        ("call(\n    a\n)\n", [("(", ""), (")", "")], []),
+        ("a = 1\nb = 1\n", [("a = 1", "a = 2"), ("b = 1", "b = = 1")], ["a = 2"]),
+        ("a = (1\nb = 1\n", [("b = 1", "b = = 1")], ["b = = 1"]),
+    ],
+    ids=["an error that another proposal would mend", "one of several breaks the text", "the text is broken already"],
+)
+def test_a_proposal_that_breaks_the_text_is_dropped(monkeypatch, text, changes, kept):
+    places = [Proposal(text.index(old), text.index(old) + len(old), new, 0.9) for old, new in changes]
+    monkeypatch.setattr(next_edit, "repetitions", lambda *_: places)
+    assert [proposal.text for proposal in next_edit.next_edits(LineIndex.of(text), [], "python")] == kept
