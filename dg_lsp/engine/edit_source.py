@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 DEADLINE_MS = 5000.0
 MIN_PROBABILITY = 0.7
-"""Mean probability of a token of an answer, most of which are copies; a server reports none."""
+"""Mean probability of a token of an answer, most of which are copies; a server reports none. Not calibrated, because no
+edit model could be run."""
 STRENGTH = 0.5
 """Fraction of the region's tokens that diffusion replaces by noise."""
 REGION_LINES = (8, 4, 2, 1, 0)
