@@ -52,6 +52,13 @@ OWN: dict[str, dict[str, Any]] = {
         "markdownDescription": "The `dg-lsp` to run; may contain `~` and `${workspaceFolder}`. Empty: searched in the "
         "workspace's `.venv`, `venv` and `env`, on `PATH`, in `~/.local/bin`, then where *Install the Server* puts it.",
     },
+    "dg-lsp.test.command": {
+        "type": "string",
+        "default": "",
+        "scope": "machine",
+        "markdownDescription": "The command that *Fix the Failing Test* runs, in a sandbox in a copy of the folder. "
+        "Empty: you enter it each time.",
+    },
     "dg-lsp.trace.server": {
         "type": "string",
         "enum": ["off", "messages", "verbose"],
@@ -74,7 +81,7 @@ GROUPS = {
     "Context": ("context.",),
     "Privacy": ("privacy.",),
     "Remote": ("remote.url", "remote.api", "remote.model", "remote.fim", "remote."),
-    "Advanced": ("server.path", "completion.", "context.", "rewrite.", "model.", "remote.", ""),
+    "Advanced": ("server.path", "test.command", "completion.", "context.", "rewrite.", "model.", "remote.", ""),
 }
 """Titles, and the settings of each group in the order of their use: keys, and beginnings of keys."""
 ADVANCED = (

@@ -12,7 +12,7 @@ EXTENSION = ROOT / "editors/vscode"
 PACKAGE = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in sorted((EXTENSION / "src").rglob("*.ts"))}
 COMMANDS = {command["command"] for command in PACKAGE["contributes"]["commands"]}
-UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.showMenu"}
+UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.askTest", "dg-lsp.showMenu"}
 """Commands run only by the server or the status bar."""
 OF_THE_EDITOR = {f"editor.action.inlineSuggest.{name}" for name in ("trigger", "acceptNextLine")}
 """Commands of VS Code that have no default key."""
@@ -80,7 +80,8 @@ def test_each_choice_of_a_setting_is_described(configuration):
 
 def test_commands_are_hidden_where_they_have_no_effect():
     shown_if = {entry["command"]: entry["when"] for entry in PACKAGE["contributes"]["menus"]["commandPalette"]}
-    for command in ("dg-lsp.rewriteSelection", "dg-lsp.fillSelection", "dg-lsp.regenerate"):
+    assert "isWorkspaceTrusted" in shown_if["dg-lsp.fixFailingTest"]
+    for command in ("dg-lsp.rewriteSelection", "dg-lsp.fillSelection", "dg-lsp.regenerate", "dg-lsp.fixFailingTest"):
         assert "editorHasSelection" in shown_if[command]
         assert "dg-lsp.isServed" in shown_if[command]
     used = set(re.findall(r"dg-lsp\.is\w+", json.dumps(PACKAGE["contributes"])))

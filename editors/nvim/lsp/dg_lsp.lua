@@ -18,7 +18,7 @@ return {
   capabilities = {
     -- not declared by Neovim 0.11 and older
     textDocument = { inlineCompletion = { dynamicRegistration = false } },
-    experimental = { dgLsp = { commands = { "dg-lsp.askInstruction" } } },
+    experimental = { dgLsp = { commands = { "dg-lsp.askInstruction", "dg-lsp.askTest" } } },
   },
   init_options = {
     editorInfo = { name = "Neovim", version = tostring(vim.version()) },
@@ -32,6 +32,9 @@ return {
   commands = {
     ["dg-lsp.askInstruction"] = function(command, context)
       require("dg_lsp.rewrite").prompt(command.arguments[1], context.client_id)
+    end,
+    ["dg-lsp.askTest"] = function(command, context)
+      require("dg_lsp.rewrite").prompt_test(command.arguments[1], context.client_id)
     end,
   },
   handlers = {

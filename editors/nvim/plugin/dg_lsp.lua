@@ -33,6 +33,12 @@ local commands = {
     end,
     { range = true, nargs = "*", desc = "Rewrite the range with an instruction" },
   },
+  DgFixTest = {
+    function(options)
+      require("dg_lsp.rewrite").fix_test(options)
+    end,
+    { range = true, nargs = "*", complete = "shellcmd", desc = "Rewrite the range so that a test passes" },
+  },
   DgFill = {
     function(options)
       require("dg_lsp.rewrite").fill(options)

@@ -2,10 +2,11 @@
 
 import * as vscode from "vscode";
 import type { Installation } from "./installation";
-import { ASK, type Session } from "./session";
+import { ASK, ASK_TEST, type Session } from "./session";
 import type { Snooze } from "./snooze";
 
 const REWRITE = "dg-lsp.rewrite";
+const FIX_TEST = "dg-lsp.fixTest";
 
 const STRENGTHS = [
   { label: "30 %", description: "keep most of it", strength: 0.3 },
@@ -18,6 +19,7 @@ const MENU = [
   ["$(circle-slash) Turn Completions On or Off", "dg-lsp.toggle"],
   ["$(bell-slash) Snooze Completions…", "dg-lsp.snooze"],
   ["$(edit) Rewrite Selection…", "dg-lsp.rewriteSelection"],
+  ["$(beaker) Fix the Failing Test…", "dg-lsp.fixFailingTest"],
   ["$(symbol-snippet) Complete This Block", "dg-lsp.completeBlockHere"],
   ["$(arrow-right) Next Edit", "dg-lsp.nextEdit"],
   ["$(question) Why Is There Nothing?", "dg-lsp.why"],
@@ -25,6 +27,9 @@ const MENU = [
   ["$(refresh) Restart Server", "dg-lsp.restart"],
   ["$(output) Show Log", "dg-lsp.showLog"],
 ] as const;
+
+/** Commands that need a selection. */
+const OF_SELECTIONS = ["dg-lsp.rewriteSelection", "dg-lsp.fixFailingTest"];
 
 /** Commands at the cursor. */
 const OF_EDITORS = ["dg-lsp.completeBlockHere", "dg-lsp.nextEdit", "dg-lsp.why"];
@@ -46,6 +51,14 @@ export function registerCommands(
     [ASK]: async (target: object) => {
       const instruction = await promptInstruction();
       return instruction === undefined ? undefined : session.execute(REWRITE, { ...target, instruction });
+    },
+    [ASK_TEST]: async (target: object) => {
+      const test = await promptTest();
+      return test === undefined ? undefined : session.execute(FIX_TEST, { ...target, test });
+    },
+    "dg-lsp.fixFailingTest": async () => {
+      const test = await promptTest();
+      return test === undefined ? undefined : session.executeAtSelection(FIX_TEST, { test });
     },
     "dg-lsp.rewriteSelection": async () => {
       const instruction = await promptInstruction();
@@ -79,6 +92,26 @@ function promptInstruction(): Thenable<string | undefined> {
   });
 }
 
+/** The last command that was entered in this window. */
+let lastTest = "";
+
+/** The command of the user's settings; without one the user enters it. No file of the workspace can choose it. */
+async function promptTest(): Promise<string | undefined> {
+  const chosen = vscode.workspace.getConfiguration("dg-lsp").get<string>("test.command", "");
+  if (chosen) {
+    return chosen;
+  }
+  const test = await vscode.window.showInputBox({
+    title: "Fix the Failing Test",
+    prompt: "Which command fails? It runs in a sandbox, in a copy of the folder.",
+    placeHolder: "for example: pytest -q tests/test_app.py",
+    value: lastTest,
+    validateInput: (text) => (text.trim() ? undefined : "Enter a command."),
+  });
+  lastTest = test ?? lastTest;
+  return test;
+}
+
 /**
  * Changes the value that decides in the active editor. One of its language goes before all others; otherwise, and among
  * those, the one of the folder goes before that of the workspace, and this one before the user's.
@@ -97,7 +130,7 @@ async function toggle(): Promise<void> {
 async function showMenu(): Promise<void> {
   const editor = vscode.window.activeTextEditor;
   const isPossible = (command: string) =>
-    command === "dg-lsp.rewriteSelection" ? editor?.selection.isEmpty === false : editor !== undefined || !OF_EDITORS.includes(command);
+    OF_SELECTIONS.includes(command) ? editor?.selection.isEmpty === false : editor !== undefined || !OF_EDITORS.includes(command);
   const items = MENU.map(([label, command]) => ({ label, command })).filter(({ command }) => isPossible(command));
   const choice = await vscode.window.showQuickPick([...items, { label: "$(gear) Settings", command: "" }], { title: "dg-lsp" });
   if (choice?.command) {

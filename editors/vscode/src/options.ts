@@ -3,7 +3,7 @@
 import * as vscode from "vscode";
 
 /** Settings of this extension that the server does not have. */
-const OWN = ["enable", "languages", "server", "trace"];
+const OWN = ["enable", "languages", "server", "test", "trace"];
 
 /** Documents of these kinds are files of a user; others are logs, the input of a commit message, or a side of a difference. */
 const SCHEMES = ["file", "untitled", "vscode-notebook-cell"];

@@ -26,6 +26,7 @@ import type { Status, StatusBar } from "./status";
 import type { Frame } from "./view/frame";
 
 export const ASK = "dg-lsp.askInstruction";
+export const ASK_TEST = "dg-lsp.askTest";
 
 const SHOW_TEXT = "Show the Completion";
 const SHOW_LOG = "Show Log";
@@ -45,7 +46,7 @@ const WITHIN_MS = 180_000;
 /** Declares that this editor can prompt for a line of text. */
 const PROMPT_FEATURE: StaticFeature = {
   fillClientCapabilities(capabilities: ClientCapabilities) {
-    const declared = { dgLsp: { commands: [ASK] } };
+    const declared = { dgLsp: { commands: [ASK, ASK_TEST] } };
     capabilities.experimental = { ...(capabilities.experimental as object | undefined), ...declared };
   },
   initialize() {},

@@ -63,6 +63,19 @@ def test_the_editor_prompts_for_the_instruction(editor, command):
     assert editor.lines == REWRITTEN.splitlines()
 
 
+@pytest.mark.parametrize("way", ["argument", "prompt", "code action"])
+def test_the_command_of_a_failing_test_is_an_argument_or_entered(editor, way):
+    editor.open(SOURCE)
+    editor.lua("local test = ...; vim.ui.input = function(options, answer) asked = options; answer(test) end", "make x")
+    commands = {"argument": "2DgFixTest make x", "prompt": "2DgFixTest"}
+    editor.nvim.command(commands.get(way, CODE_ACTION.replace("Rewrite selection…", "Fix the failing test…")))
+    assert "no saved file in a folder of the workspace" in done(editor)["reason"]
+    name, argument = command_of(editor)
+    assert (name, argument["test"], argument["range"]["start"]["line"]) == ("dg-lsp.fixTest", "make x", 1)
+    if way != "argument":
+        assert editor.lua("return asked.prompt") == "Failing test: "
+
+
 def test_without_an_instruction_nothing_is_rewritten(editor):
     editor.open(SOURCE)
     editor.lua("vim.ui.input = function(_, answer) answer(nil) end")

@@ -47,6 +47,20 @@ def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
     window.until_saved(SUM)
 
 
+def test_a_failing_test_is_entered_and_the_rewrite_with_which_it_passes_is_previewed(bwrap, window):
+    window.command("dg-lsp: Fix the Failing Test")
+    window.until_text(".quick-input-widget .quick-input-message", "Which command fails?")
+    window.browser.call("Input.insertText", text="grep -q 'a . 2' main.py")
+    window.press("Enter", 13, text="\r")
+    until_preview(window, "Fixing the test")
+    assert window.file.read_text() == SUM
+    window.press("Enter", 13, ctrl=True)
+    until_back(window, DOUBLED)
+    window.press("z", 90, ctrl=True)
+    window.until_saved(SUM)
+    window.command("Notifications: Clear All Notifications")
+
+
 def test_a_discarded_rewrite_changes_nothing(window):
     window.command("dg-lsp: Replace Selection With a Completion")
     until_preview(window, "Rewriting")

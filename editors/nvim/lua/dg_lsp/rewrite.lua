@@ -1,11 +1,13 @@
--- :DgRewrite, :DgFill, and the prompt for an instruction. The server sends the result as an edit.
+-- :DgRewrite, :DgFixTest, :DgFill, and the prompts for an instruction and a test. The server sends the result as an edit.
 
 local client_of = require("dg_lsp.client")
 local positions = require("dg_lsp.positions")
 
 local M = {}
 
-local REWRITE, COMPLETE_BLOCK = "dg-lsp.rewrite", "dg-lsp.completeBlock"
+local REWRITE, FIX_TEST, COMPLETE_BLOCK = "dg-lsp.rewrite", "dg-lsp.fixTest", "dg-lsp.completeBlock"
+
+local last_test = ""
 
 local function line_of(bufnr, row)
   return vim.api.nvim_buf_get_lines(bufnr, row, row + 1, true)[1]
@@ -43,21 +45,41 @@ local function target(client, bufnr, options)
   }
 end
 
---- Prompts for an instruction, and requests a rewrite with it.
----@param range { uri: string, range: lsp.Range }
----@param client_id integer
-function M.prompt(range, client_id)
-  vim.ui.input({ prompt = "Rewrite: " }, function(instruction)
+local function request(client, range, instruction)
+  local argument = vim.tbl_extend("force", range, { instruction = instruction })
+  client_of.execute(client, REWRITE, { argument }, vim.uri_to_bufnr(range.uri))
+end
+
+local function request_test(client, range, test)
+  last_test = test
+  client_of.execute(client, FIX_TEST, { vim.tbl_extend("force", range, { test = test }) }, vim.uri_to_bufnr(range.uri))
+end
+
+--- Calls `run` with the client, the range and the text that the user enters.
+local function prompt(input, range, client_id, run)
+  vim.ui.input(input, function(text)
     local client = vim.lsp.get_client_by_id(client_id)
-    if instruction and instruction ~= "" and client then
-      local argument = vim.tbl_extend("force", range, { instruction = instruction })
-      client_of.execute(client, REWRITE, { argument }, vim.uri_to_bufnr(range.uri))
+    if text and text ~= "" and client then
+      run(client, range, text)
     end
   end)
 end
 
----@param options table arguments of the user command
-function M.rewrite(options)
+--- Prompts for an instruction, and requests a rewrite with it.
+---@param range { uri: string, range: lsp.Range }
+---@param client_id integer
+function M.prompt(range, client_id)
+  prompt({ prompt = "Rewrite: " }, range, client_id, request)
+end
+
+--- Prompts for the command of a test, and requests a rewrite with which it passes.
+---@param range { uri: string, range: lsp.Range }
+---@param client_id integer
+function M.prompt_test(range, client_id)
+  prompt({ prompt = "Failing test: ", default = last_test }, range, client_id, request_test)
+end
+
+local function run(options, execute, ask)
   local bufnr = vim.api.nvim_get_current_buf()
   local client = client_of.running(bufnr)
   if not client then
@@ -65,10 +87,20 @@ function M.rewrite(options)
   end
   local range = target(client, bufnr, options)
   if options.args == "" then
-    M.prompt(range, client.id)
+    ask(range, client.id)
   else
-    client_of.execute(client, REWRITE, { vim.tbl_extend("force", range, { instruction = options.args }) }, bufnr)
+    execute(client, range, options.args)
   end
+end
+
+---@param options table arguments of the user command
+function M.rewrite(options)
+  run(options, request, M.prompt)
+end
+
+---@param options table arguments of the user command
+function M.fix_test(options)
+  run(options, request_test, M.prompt_test)
 end
 
 ---@param options table arguments of the user command
