@@ -43,8 +43,8 @@ def test_the_name_of_a_model_file_is_printed_with_escapes(dg_lsp, tmp_path):
 
 
 def test_every_command_prints_by_the_functions_that_escape():
-    """The others print JSON in ASCII, a question of their own, or the text of a model as `for_stream` changes it."""
-    allowed = re.compile(r'json|nl=False|for_stream|get_help|echo\("(\\n)?"')
+    """The others print JSON in ASCII, a question of their own, or text as `for_stream` and `printable` change it."""
+    allowed = re.compile(r'json|nl=False|for_stream|printable|get_help|echo\("(\\n)?"')
     lines = [line.strip() for path in COMMANDS.glob("*.py") for line in path.read_text(encoding="utf-8").splitlines()]
     printed = [line for line in lines if re.search(r"typer\.s?echo\(", line)]
     assert [line for line in printed if not allowed.search(line)] == ["typer.echo(escaped(str(line)), err=err)"]

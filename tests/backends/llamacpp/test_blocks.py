@@ -158,9 +158,9 @@ def difference(denoiser, tiny, prompt, canvas, **attention):
     recorded = []
     reduce = denoiser._reducer.reduce
 
-    def record(logits, temperature, rng):
+    def record(logits, temperature, rng, top_k=None):
         recorded.append(logits.copy())  # the reduction overwrites them
-        return reduce(logits, temperature, rng)
+        return reduce(logits, temperature, rng, top_k=top_k)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(denoiser._reducer, "reduce", record)
