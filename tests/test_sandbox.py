@@ -116,7 +116,9 @@ raise LookupError(done)
 """
 
 
-def test_attacks_from_inside_are_denied(run, tmp_path):
+@pytest.fixture
+def targets(tmp_path):
+    """What `ATTACKER` aims at: a file, which has to stay as it is, this process, and two services."""
     path = tmp_path / "notes"
     path.write_text("mine")
     before = path.stat()
@@ -124,10 +126,12 @@ def test_attacks_from_inside_are_denied(run, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server, service:
         service.bind(f"{path}.socket")
         service.listen()
-        names = {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
-        program = ATTACKER.format(names=names, attacks=ATTACKS)
-        assert run(program).reason == "LookupError: []"
+        yield {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
     assert_unchanged(path, before)
+
+
+def test_attacks_from_inside_are_denied(run, targets):
+    assert run(ATTACKER.format(names=targets, attacks=ATTACKS)).reason == "LookupError: []"
 
 
 def assert_unchanged(path, before):
@@ -237,26 +241,17 @@ def test_a_command_ends_when_its_caller_stops_it(run_command):
         run_command("sleep 1000", is_stopped=lambda: True)
 
 
-def test_a_command_reaches_neither_services_nor_the_network_nor_other_processes(run_command, tmp_path):
-    path = tmp_path / "notes"
-    path.write_text("mine")
-    before = path.stat()
-    service = socket.socket(socket.AF_UNIX)
-    with socket.create_server(("127.0.0.1", 0)) as server, service:
-        service.bind(f"{path}.socket")
-        service.listen()
-        names = {"path": str(path), "pid": os.getpid(), "port": server.getsockname()[1]}
-        attacks = {name: source for name, source in ATTACKS.items() if name != "read"}  # it reads what the user can
-        settings = (
-            "/proc/sys/kernel/core_pattern",
-            "/proc/sysrq-trigger",
-            "/sys/kernel/mm/transparent_hugepage/enabled",
-        )
-        attacks |= {f"change {setting}": f"open('{setting}', 'a')" for setting in settings}
-        script = ATTACKER.format(names=names, attacks=attacks)
-        result = run_command(f"exec {PYTHON} -c {shlex.quote(script)}")
+def test_a_command_reaches_neither_services_nor_the_network_nor_other_processes(run_command, targets):
+    attacks = {name: source for name, source in ATTACKS.items() if name != "read"}  # it reads what the user can
+    settings = (
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+    )
+    attacks |= {f"change {setting}": f"open('{setting}', 'a')" for setting in settings}
+    script = ATTACKER.format(names=targets, attacks=attacks)
+    result = run_command(f"exec {PYTHON} -c {shlex.quote(script)}")
     assert result.output.endswith("LookupError: []\n"), result.output
-    assert_unchanged(path, before)
 
 
 def test_a_command_may_use_a_server_of_its_own(run_command):

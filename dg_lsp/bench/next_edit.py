@@ -140,10 +140,10 @@ def cases_of(change: FileChange) -> Iterator[NextEditCase]:
     lines = LineIndex.of(change.text)
     history = EditHistory()
     for num in range(1, len(change.edits)):
-        made, edit, remaining = change.edits[: num - 1], change.edits[num - 1], change.edits[num:]
-        lines = typed(history, lines, edit.after(made))
+        made = change.edits[:num]
+        lines = typed(history, lines, made[-1].after(made[:-1]))
         edits = tuple(history.edits(lines, 0.0))
-        yield NextEditCase(lines, edits, tuple(edit.after(change.edits[:num]) for edit in remaining))
+        yield NextEditCase(lines, edits, tuple(edit.after(made) for edit in change.edits[num:]))
 
 
 def typed(history: EditHistory, lines: LineIndex, edit: LineEdit) -> LineIndex:

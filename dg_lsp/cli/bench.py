@@ -75,9 +75,8 @@ def cut(
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     middles = case_middles(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(middles, output).most_common())
-    print_line(
-        f"{metrics.count(len(middles), 'test case')} of {metrics.count(len(sources), 'file')} ({counts}): {output}"
-    )
+    num_cases = metrics.count(len(middles), "test case")
+    print_line(f"{num_cases} of {metrics.count(len(sources), 'file')} ({counts}): {output}")
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
 

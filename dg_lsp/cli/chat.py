@@ -77,14 +77,15 @@ def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
     """Prints which model answers, where it runs and how it generates, if standard error is a terminal."""
     if run.as_json or not sys.stderr.isatty():
         return
-    spec, sampling, used = engine.spec, engine.spec.sampling, engine.footprint
+    spec = engine.spec
     if settings.is_remote:
         note(f"{spec.name} at {settings.remote.url}")
         return
+    used = engine.footprint
     where = ", ".join(device.name for device in used.devices) or "the processor"
     plan = "one token after the other"
-    if sampling is not None:
-        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {sampling.max_denoising_steps} steps"
+    if spec.sampling is not None:
+        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {spec.sampling.max_denoising_steps} steps"
     context = f"context of {used.context_size:,} tokens with at most {size_text(used.full_cache_bytes)} of cache"
     note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
 

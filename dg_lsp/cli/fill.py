@@ -16,7 +16,7 @@ from dg_lsp.cli import loading, output
 from dg_lsp.cli.options import FileOptions, Json, ModelOptions, Position, RunOptions, configure, sampler_options
 from dg_lsp.cli.output import for_stream
 from dg_lsp.cli.printing import note, print_json, print_line
-from dg_lsp.cli.rewrite import introduce, run_rewrite, verification_for
+from dg_lsp.cli.rewrite import introduce, run_rewrite, trials_object, verification_for
 from dg_lsp.cli.source import SourceFile, parse_location
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.gaps import find_gaps
@@ -101,7 +101,7 @@ def _fill_position(
     if file.write and edits:
         source.replace(edits[0])
     if run.as_json:
-        print_json(output.fill_object(result, load_ms) | ({"tests": list(map(asdict, trials))} if verification else {}))
+        print_json(output.fill_object(result, load_ms) | trials_object(trials, file))
     else:
         _show(result, typed, request, source, file)
         print_line(output.timing_line(result, load_ms), err=file.is_patch)

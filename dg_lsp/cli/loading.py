@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOptions, *, as_json: bool) -> Settings:
     """The settings of a command on a file.
 
-    Raises:
-        UsageError: two forms of the output are requested.
-        InputFileError: the file is excluded, or cannot be written.
+    Raises UsageError if two forms of the output are requested, InputFileError if the file is excluded or read-only.
     """
     if as_json and options.is_patch:
         raise UsageError("--json and --format patch exclude each other: leave one of them out")

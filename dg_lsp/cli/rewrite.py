@@ -1,7 +1,7 @@
 """`dg-lsp rewrite`: rewrites lines of a file. The gaps of `dg-lsp fill --gaps` are filled and shown in the same way."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,7 @@ def run_rewrite(
     if write:
         source.replace(result)
     if run.as_json:
-        print_json(
-            _object(result, request, source, load_ms) | ({"tests": list(map(asdict, trials))} if verification else {})
-        )
+        print_json(_object(result, request, source, load_ms) | trials_object(trials, file))
     else:
         report = partial(print_line, err=file.is_patch)
         _show(result, source, report)
@@ -86,8 +84,7 @@ def run_rewrite(
 def verification_for(source: SourceFile, file: FileOptions) -> Verification | None:
     """How the candidates for a file are tested, in the working directory; None without `--test`.
 
-    Raises:
-        UsageError: the file is elsewhere, or there is no sandbox.
+    Raises UsageError if the file is elsewhere, SandboxError if there is no sandbox.
     """
     if file.test is None:
         return None
@@ -97,6 +94,11 @@ def verification_for(source: SourceFile, file: FileOptions) -> Verification | No
         raise UsageError(f"--test runs in the working directory, and {source.path} is not in it: change to its project")
     sandbox = Sandbox(option="--test")
     return Verification(file.test, folder, path, {path: source.data}, sandbox, file.test_deadline / 1e3)
+
+
+def trials_object(trials: Iterable[Trial], file: FileOptions) -> dict[str, Any]:
+    """The key `tests` of the JSON object of a command that has `--test`."""
+    return {} if file.test is None else {"tests": list(map(asdict, trials))}
 
 
 def introduce(engine: Engine, file: FileOptions) -> None:

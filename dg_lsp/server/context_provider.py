@@ -55,9 +55,7 @@ class _Collection:
 
     uri: str
     line: int
-    key: tuple[
-        ContextSettings, tuple[Words, ...], tuple[Path, ...]
-    ]  # settings, words of imports, folders of the workspace
+    key: tuple[ContextSettings, tuple[Words, ...], tuple[Path, ...]]  # settings, words of imports, folders
     collected: tuple["_Collected", ...]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 from uuid import uuid4
@@ -48,7 +49,6 @@ ASK, ASK_TEST = "dg-lsp.askInstruction", "dg-lsp.askTest"
 KIND = "refactor.rewrite.dg-lsp"
 MAX_FIXES, MAX_TITLE = 3, 60
 """Quick fixes of a selection, and characters of an instruction in a title."""
-
 TEST_SECONDS = 60.0
 """After which a run of a test is killed."""
 Work = Callable[[Callable[[str], None]], Awaitable[RewriteResult]]
@@ -101,18 +101,7 @@ async def _fix_test(ls: Server, argument: Any) -> None:
         raise Refusal("this command needs the command of a test")
     if ls.is_restricted:
         raise Refusal("no test is run, because the editor does not trust this folder")
-    open_files = ((local_path(file.uri), file) for file in ls.documents.files())
-    paths = {file.uri: path.resolve() for path, file in open_files if path is not None and path.is_file()}
-    path = paths.get(document.uri)
-    folders = ls.exclusion.folders_around(path) if path is not None else []
-    if path is None or not folders:
-        raise Refusal("no test is run, because the document is no saved file in a folder of the workspace")
-    folder = folders[0].resolve()
-    contents = {
-        paths[file.uri]: file.lines.text.encode()
-        for file in ls.documents.files()
-        if file.uri in paths and paths[file.uri].is_relative_to(folder)
-    }
+    folder, path, contents = _saved_files(ls, document)
     tried: list[str] = []
 
     async def fixed(report: Callable[[str], None]) -> RewriteResult:
@@ -140,6 +129,18 @@ async def _fix_test(ls: Server, argument: Any) -> None:
             stop.set()
 
     await _apply_rewrite(ls, document, request, "Fixing the test", fixed)
+
+
+def _saved_files(ls: Server, document: Document) -> tuple[Path, Path, dict[Path, bytes]]:
+    """The workspace folder of a document, its path, and the text of all open files of the folder; raises `Refusal`."""
+    path = local_path(document.uri)
+    folders = ls.exclusion.folders_around(path.resolve()) if path is not None and path.is_file() else []
+    if path is None or not folders:
+        raise Refusal("no test is run, because the document is no saved file in a folder of the workspace")
+    folder = folders[0].resolve()
+    texts = ((local_path(file.uri), file.lines.text) for file in ls.documents.files())
+    saved = {file.resolve(): text.encode() for file, text in texts if file is not None and file.is_file()}
+    return folder, path.resolve(), {file: data for file, data in saved.items() if file.is_relative_to(folder)}
 
 
 def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:

@@ -100,7 +100,7 @@ def snapshot_of(folder):
 
 
 def ignore(_):
-    """A report that nobody reads."""
+    """Takes the reports of a test that checks none of them."""
 
 
 def test_the_failure_becomes_context_without_secrets(verify):
