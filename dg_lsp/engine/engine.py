@@ -5,10 +5,8 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -217,7 +215,8 @@ class LocalEngine(Engine):
                 )
             drafts = yield from task.drafts()
             with costs.stage("postprocess"):
-                judged = [(task, draft, self._judge(draft, task, request)) for draft in drafts]
+                shown = map(task.stop.within_limit, drafts)
+                judged = [(task, draft, self._judge(draft, task, request)) for draft in shown]
                 ranking, refused = rank(verdict for _, _, verdict in judged)
             attempts += judged
             rankings.append(ranking)
@@ -306,16 +305,14 @@ class LocalEngine(Engine):
         )
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
-        most = request.max_tokens
-        if len(draft.ids) > most:  # an end token after the cut is not the end of the answer
-            draft = replace(draft, ids=draft.ids[:most], confidence=draft.confidence[:most], is_ended=False)
+        draft = task.stop.within_limit(draft)
         thought = ""
         if is_raw:
             text = model.decode(draft.ids).decode("utf-8", "replace")
         else:
             thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
         result = task.result(draft, (Candidate(text, draft.score),), ())
-        return replace(result, thought=thought, output_tokens=min(result.output_tokens, most))
+        return replace(result, thought=thought, output_tokens=min(result.output_tokens, request.max_tokens))
 
     @override
     def refresh(self) -> Generator[Progress, None, None]:
@@ -327,31 +324,22 @@ class LocalEngine(Engine):
 
     @override
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
-        # where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
-        # that the key that changes it decodes a few tokens only; a layout with a canvas has the same prompt
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
-        layout = _fill_layout(request, model)
-        decoder = self._selection(request, model, layout).choose(wanted)
-
-        def ids_of(layout: Layout) -> TokenIds:
-            return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
-
-        def prompt_ids(request: FillRequest, lookahead: int) -> TokenIds:
-            return ids_of(_fill_layout(request, model, lookahead))
-
-        ids = ids_of(layout)
-        taken = [(yield from warm_up(model, ids))]
-        num_tokens = len(ids)
-        limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
-        for following in _following(request, ids, prompt_ids, model.spec.max_prompt_tokens // LOOKAHEAD_SHARE):
-            num_tokens += len(following)
-            if model.slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
-                break
-            taken.append((yield from warm_up(model, following, taken, MAX_LAG)))
-            num_lagging = MAX_LAG * len(taken)
-            model.slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
+        decoder = self._selection(request, model, _fill_layout(request, model)).choose(wanted)
+        slots = model.slots
+        taken: list[int] = []
+        num_tokens = 0
+        for prompt_ids in _prompts_ahead(request, model, decoder):
+            num_tokens += len(prompt_ids)
+            if taken:
+                limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
+                if slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
+                    break
+            taken.append((yield from warm_up(model, prompt_ids, taken)))
+            if len(taken) > 1:
+                slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - MAX_LAG * len(taken)
 
     @override
     def configured(self, settings: CompletionSettings) -> Self:
@@ -409,22 +397,21 @@ def _chat_task(
     return DecodeTask.of(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
 
 
-def _following(
-    request: FillRequest, ids: TokenIds, prompt_ids: Callable[[FillRequest, int], TokenIds], farthest: int
-) -> Iterator[TokenIds]:
-    """The prompts with another start that typing leads to within `farthest` tokens; `ids` is the prompt now."""
+def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:
+    """The prompt of a fill, and those with another start that typing, or other snippets, will soon lead to.
 
-    @cache
-    def start_of(lookahead: int) -> bytes:
-        return (prompt_ids(request, lookahead) if lookahead else ids).tobytes()
+    They are decoded into other slots, so that the key that moves the start decodes a few tokens only.
+    """
 
-    lookahead = 0
-    while start_of(farthest) != start_of(lookahead):
+    def prompt_ids(lookahead: int, request: FillRequest = request) -> TokenIds:
+        layout = _fill_layout(request, model, lookahead)  # with a canvas the prompt is the same
+        return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
+
+    farthest = model.spec.max_prompt_tokens // LOOKAHEAD_SHARE
+    prompts = [prompt_ids(0)]
+    if not np.array_equal(prompts[0], prompt_ids(farthest)):
         # each move by itself: after two moves at once the start can be another one
-        known = start_of(lookahead)
-        lookahead += 1 + bisect_left(range(lookahead + 1, farthest), True, key=lambda number: start_of(number) != known)
-        yield prompt_ids(request, lookahead)
+        prompts += [prompt_ids(farthest * part // 8) for part in range(1, 9)]
     if request.snippets.following is not None:
-        changed = prompt_ids(replace(request, snippets=request.snippets.following), 0)
-        if not np.array_equal(ids, changed):
-            yield changed
+        prompts.append(prompt_ids(0, replace(request, snippets=request.snippets.following)))
+    return list({ids.tobytes(): ids for ids in prompts}.values())

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
@@ -230,7 +230,7 @@ class StopCriteria:
             return Ending.STOP
         if self._find_stop(text) is not None or (draft.is_ended and not has_more):
             return Ending.END
-        if num_ends >= max_lines or self._is_full(draft.ids):
+        if num_ends >= max_lines or len(draft.ids) >= self._max_tokens(draft.ids):
             return Ending.TOKENS
         if self.limits.is_raw:
             return None
@@ -238,6 +238,13 @@ class StopCriteria:
             return Ending.END
         is_early = num_passes >= self.limits.early_stop_passes
         return Ending.DEADLINE if is_early and has_whole_line(text) else None
+
+    def within_limit(self, draft: Draft) -> Draft:
+        """The draft without tokens beyond the longest fill, as a canvas may settle more than that in one pass."""
+        most = self._max_tokens(draft.ids)
+        if len(draft.ids) <= most:
+            return draft
+        return replace(draft, ids=draft.ids[:most], confidence=draft.confidence[:most], is_ended=False)
 
     def shown_bytes(self, draft: Draft) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
@@ -272,14 +279,13 @@ class StopCriteria:
     def _has_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.limits.stops if stop)
 
-    def _is_full(self, ids: TokenIds) -> bool:
-        num_tokens = len(ids)
+    def _max_tokens(self, ids: TokenIds) -> int:
+        """How many tokens the draft may have, those before the cursor included."""
         limit = self.limits.max_tokens
-        if num_tokens < limit or not self.removed:
-            return num_tokens >= limit
-        sizes = (len(self.decode(ids[: at + 1])) for at in range(num_tokens))
-        num_before = next((at for at, size in enumerate(sizes) if size > len(self.removed)), num_tokens)
-        return num_tokens - num_before >= limit
+        if len(ids) < limit or not self.removed:
+            return limit
+        sizes = (len(self.decode(ids[: at + 1])) for at in range(len(ids)))
+        return limit + next((at for at, size in enumerate(sizes) if size > len(self.removed)), len(ids))
 
     def _find_stop(self, text: str) -> int | None:
         """Offset of the line end before the first line that begins with the stop."""

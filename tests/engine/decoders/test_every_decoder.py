@@ -45,6 +45,7 @@ def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder
     [
         pytest.param("x\nmore", "a = |\n", {}, "x", id="ends with the line of the cursor"),
         pytest.param(NUMBERS, "a = |\n", {"max_tokens": 32, "check_syntax": False}, NUMBERS[:32], id="max_tokens"),
+        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 9, "check_syntax": False}, NUMBERS[:9], id="part of a canvas"),
         pytest.param("x = 1\n    " + 30 * "y", "def f():\n    |\n", {"max_tokens": 16}, "x = 1", id="broken line"),
         pytest.param("\n    x = 1\n    y", "if f():\n    |\n", {"early_stop_ms": 1e-6}, "x = 1", id="text before stop"),
     ],
