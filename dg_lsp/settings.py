@@ -73,19 +73,12 @@ class CompletionSettings:
         return 1 if self.lines == "single" else None
 
 
-CONTEXT_SOURCES = ("imports", "open-files", "edits")
-
-
 @attrs.frozen
 class ContextSettings:
     """Code of other files in the prompt. Excluded files are never part of it."""
 
     enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
     """Add code of other files to the prompt: `always`, `never`, or for models trained on several files (`auto`)."""
-    sources: tuple[str, ...] = field(
-        default=CONTEXT_SOURCES, validator=validators.deep_iterable(validators.in_(CONTEXT_SOURCES))
-    )
-    """What is added: signatures of imported definitions, similar code in open files, recent edits."""
 
 
 def _patterns(_instance: object, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
@@ -105,10 +98,6 @@ class PrivacySettings:
     """Exclude the files that git ignores, whatever folder of the repository is open."""
     exclude_languages: tuple[str, ...] = ()
     """LSP language ids without completions, such as `markdown`."""
-    exclude_comments: bool = False
-    """No automatic completions inside comments, in languages with a grammar; requested ones still come."""
-    exclude_strings: bool = False
-    """No automatic completions inside strings and docstrings; code in a string, as in an f-string, is completed."""
     trusted_folders: tuple[str, ...] = ()
     """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""

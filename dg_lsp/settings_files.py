@@ -32,10 +32,7 @@ MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""
 PATTERNS = "privacy.exclude_patterns"
 _CONTEXT_ORDER = ("never", "auto", "always")
-_ONLY_TRUE = (
-    *("rewrite.preview", "privacy.exclude_secrets", "privacy.exclude_gitignored"),
-    *("privacy.exclude_comments", "privacy.exclude_strings"),
-)
+_ONLY_TRUE = ("rewrite.preview", "privacy.exclude_secrets", "privacy.exclude_gitignored")
 """Flags that a folder without trust can set and not clear."""
 
 
@@ -127,8 +124,6 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
             return (*old, *(pattern for pattern in new if not pattern.startswith("!")))
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)
-        case "context.sources":
-            return tuple(source for source in old if source in new)
     return new if key.startswith(FREE_KEYS) and key not in MODEL_KEYS else old
 
 

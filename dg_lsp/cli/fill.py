@@ -126,9 +126,8 @@ def _show(result: FillResult, typed: Explanation, request: FillRequest, source: 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:
     """Why an editor computes nothing at this position while a user types; None where it does."""
     trigger = settings.completion.trigger
-    exclusion = loading.exclusion(settings)
-    document = Eligibility.of_document(request.snapshot, exclusion, language_problem)
-    return Explanation.of(document.while_typing(request.snapshot, request.offset, exclusion, trigger))
+    document = Eligibility.of_document(request.snapshot, loading.exclusion(settings), language_problem)
+    return Explanation.of(document.while_typing(request.snapshot, request.offset, trigger))
 
 
 def why(

@@ -49,7 +49,7 @@ class Eligibility:
             return cls(Cause.UNSUPPORTED, language_problem)
         return cls()
 
-    def while_typing(self, snapshot: Snapshot, offset: int, exclusion: Exclusion, trigger: str) -> Self:
+    def while_typing(self, snapshot: Snapshot, offset: int, trigger: str) -> Self:
         """The decision for an automatic completion at an offset of the document that this decision is about.
 
         `trigger` is the setting `completion.trigger`.
@@ -60,7 +60,4 @@ class Eligibility:
             return type(self)(Cause.NOT_REQUESTED, "completions come only on request (completion.trigger is manual)")
         if Cursor.at(snapshot.text, offset).is_deep_inside_word:
             return type(self)(Cause.NOT_REQUESTED, "the cursor is inside a word: nothing is suggested there")
-        if exclusion.is_outside_code(snapshot, offset):
-            names = "privacy.exclude_comments or privacy.exclude_strings"
-            return type(self)(Cause.NOT_REQUESTED, f"the cursor is in a comment or string, which {names} excludes")
         return self

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from dg_lsp.context.document import Snapshot, path_of, split_uri
-from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
@@ -122,12 +121,6 @@ class Exclusion:
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document."""
         return self.exclusion_reason(snapshot) is not None
-
-    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
-        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
-        kinds = [Inside.COMMENT] if self.settings.exclude_comments else []
-        kinds += [Inside.STRING] if self.settings.exclude_strings else []
-        return bool(kinds) and inside(snapshot.alone().text, offset - snapshot.num_before, snapshot.language) in kinds
 
     def path_reason(self, path: str, folders: Iterable[Path] = ()) -> ExclusionReason | None:
         """Why a file is excluded by its path, before it is read, or None.

@@ -59,9 +59,6 @@ class Language:
     ends_by_depth: bool = False  # a block has no other end than a line that is less deep
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None  # matches a line that opens a block whose end needs no text
-    tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
-    like: tuple[str, ...] = ()  # languages whose queries hold here too, and whose files are imported
-    package_suffixes: tuple[str, ...] = ()  # of the files in a folder that see each other's definitions
 
     def commented(self, text: str) -> str:
         """One line of text as a comment; empty in a language without comments."""
@@ -141,7 +138,7 @@ def grammar_of(grammar: str) -> "Grammar | None":
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
         wheel = module.replace("_", "-")
         log.warning(
-            "%s: syntax is not checked and nothing is read from imported files (%s); %s",
+            "%s: syntax is not checked (%s); %s",
             wheel,
             error,
             with_extra("languages"),

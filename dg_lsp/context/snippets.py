@@ -11,14 +11,13 @@ from dg_lsp.context.exclusion import cut
 class SnippetSource(StrEnum):
     """Origin of a snippet, in prompt order: sources that change often come last, so that the cache keeps the rest."""
 
-    IMPORTS = "imports"  # signatures of imported definitions of the workspace
     OPEN_FILES = "open-files"  # similar code in other open files
     GIVEN = "given"  # sent by a client of the HTTP API
     EDITS = "edits"  # recently edited code
     TEST = "test"  # the output of a test that fails, of which the end matters most
 
 
-_IMPORTANCE = ("test", "imports", "edits", "given", "open-files")  # order in which sources get room
+_IMPORTANCE = ("test", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 
 from tree_sitter import Language as Grammar
-from tree_sitter import Node, Parser, Point, Query, QueryCursor, Tree
+from tree_sitter import Node, Parser, Point, Tree
 
 from dg_lsp.context.document import num_shared
 from dg_lsp.context.languages import grammar_of, language_of
@@ -22,8 +22,6 @@ from dg_lsp.context.languages import grammar_of, language_of
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Processor time of all parses of a text and its variants. Real files took at most a third of it, most a tenth."""
-MAX_IN_ERROR = 20_000
-"""Most children of a node with an error that a query runs over: 0.3 s."""
 MAX_AT_ONCE = 7000
 """Most bytes that a parse adds to the one before."""
 _STEP, _NUM_STEPS = 3000, 100
@@ -65,19 +63,15 @@ class LimitedParser:
         self._last: tuple[bytes, Tree] | None = None
         """The last text of `root`, and its tree."""
 
-    def root(self, text: str, *, is_quoted: bool = False) -> Node | None:
+    def root(self, text: str) -> Node | None:
         """The root of the syntax tree; None if this text or one before took too long. A lone surrogate becomes `?`.
 
-        With `is_quoted` `Node.text` may be read, also by a query. Otherwise its memory is never freed.
+        `Node.text` must not be read: its memory would never be freed.
         """
         data = text.encode("utf-8", "replace")
         tree = self._limited(data)
         self._last = None if tree is None else (data, tree)
-        if tree is None:
-            return None
-        if is_quoted:
-            tree = self._parser.parse(data, tree)  # with nothing to parse, but with the text
-        return tree.root_node
+        return None if tree is None else tree.root_node
 
     def has_error(self, text: str) -> bool:
         """True if the text has an error; False too if this text or one before took too long.
@@ -248,15 +242,11 @@ class _TooLongError(Exception):
 
 def errors_in(root: Node) -> Iterator[Node]:
     """The nodes of errors, and those that the parser missed."""
-    return (node for node in _with_errors(root) if node.is_error or node.is_missing)
-
-
-def _with_errors(root: Node) -> Iterator[Node]:
-    """The nodes that are or contain errors."""
     waiting = [root] if root.has_error else []
     while waiting:
         node = waiting.pop()
-        yield node
+        if node.is_error or node.is_missing:
+            yield node
         waiting.extend(child for child in node.children if child.has_error or child.is_missing)
 
 
@@ -265,16 +255,6 @@ class Inside(StrEnum):
 
     COMMENT = "comment"
     STRING = "string"
-    CODE_IN_STRING = "code in a string"  # as in an f-string
-
-
-def matches_of(query: Query, text: str, grammar: Grammar) -> list[dict[str, list[Node]]]:
-    """The captures of each match of a query; none in a text that takes too long."""
-    root = LimitedParser(grammar).root(text, is_quoted=True)
-    # a query takes quadratic time in an error with many nodes; tree-sitter 0.26 crashes if its progress is watched
-    if root is None or any(node.child_count > MAX_IN_ERROR for node in _with_errors(root)):
-        return []
-    return [captures for _, captures in QueryCursor(query).matches(root)]
 
 
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:
@@ -302,7 +282,7 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     """What code-point offset `offset` is inside of; None in other code, without a grammar, and for a text that is too
     long or takes too long.
 
-    A comment or string that is not closed counts if its end at the cursor would close it.
+    A comment, or a string of several lines, that is not closed counts if its end at the cursor would close it.
     """
     language = language_of(language_id)
     has_html = language.template and (text.lstrip().startswith("<") or "<?" in text)
@@ -314,9 +294,7 @@ def inside(text: str, offset: int, language_id: str) -> Inside | None:
     parser = LimitedParser(grammar)
     kind_of_text = _inside(before, after, parser)
     if kind_of_text is None:
-        line = before.rpartition("\n")[2]
-        ends = [(quote, Inside.STRING) for quote in language.quotes if quote in line]
-        ends += [(quote, Inside.STRING) for quote in language.multiline if quote in before]
+        ends = [(quote, Inside.STRING) for quote in language.multiline if quote in before]
         if language.block_comment and before.rfind(language.block_comment[0]) > before.rfind(language.block_comment[1]):
             ends.append((language.block_comment[1], Inside.COMMENT))
         kind_of_text = next((kind for end, kind in ends if _inside(before, end + after, parser) is kind), None)
@@ -334,12 +312,8 @@ def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
     while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
         if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
             kind = Inside.COMMENT
-        elif node.start_byte < place < node.end_byte:
-            # YAML's `string_scalar` has no quotes
-            if node.type.endswith("quote_scalar") or ("string" in node.type and node.type != "string_scalar"):
-                kind = Inside.STRING
-            elif "interpolat" in node.type or "substitution" in node.type:
-                kind = Inside.CODE_IN_STRING
+        elif "string" in node.type and node.start_byte < place < node.end_byte:
+            kind = Inside.STRING
         node = node.child_with_descendant(innermost) if node != innermost else None
     return kind
 

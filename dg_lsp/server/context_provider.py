@@ -1,4 +1,4 @@
-"""Context of a completion from outside its file: imported definitions, other open files and recent edits.
+"""Context of a completion from outside its file: other open files and recent edits.
 
 The result stays the same while the cursor stays near: it precedes the file's own code in the prompt, whose KV cache
 would be lost otherwise.
@@ -7,11 +7,9 @@ would be lost otherwise.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from pathlib import Path
 
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
-from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
     MAX_CHARS,
     MAX_LINE,
@@ -26,11 +24,8 @@ from dg_lsp.context.snippets import (
     windows_of,
     words_of,
 )
-from dg_lsp.context.tags import imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceIndex
-from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600
 """Characters on each side of the cursor that other code is compared with."""
@@ -49,27 +44,29 @@ SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Collection:
-    """Snippets, and what they were collected for."""
-
-    uri: str
-    line: int
-    key: tuple[ContextSettings, tuple[Words, ...], tuple[Path, ...]]  # settings, words of imports, folders
-    collected: tuple["_Collected", ...]
-
-
 _Collected = tuple[Snapshot, Snippet]
 """A snippet and the document that it is from, without its text."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """Snippets, and the line that they were collected for."""
+
+    uri: str
+    line: int
+    collected: tuple[_Collected, ...]
+
+    def is_near(self, uri: str, line: int, num_lines: int) -> bool:
+        """Whether a line is at most `num_lines` lines away."""
+        return self.uri == uri and abs(self.line - line) <= num_lines
+
+
 class ContextProvider:
-    """Collects the snippets of one session. Reads files of the workspace; the session reports edits."""
+    """Collects the snippets of one session from its documents. The session reports edits."""
 
     def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
-        self._index = WorkspaceIndex(documents, exclusion)
         self._collection: _Collection | None = None
         self._following: _Collection | None = None
         """The collection that replaces `_collection` next."""
@@ -96,28 +93,27 @@ class ContextProvider:
             self._collection = self._following = None
         self._windows.pop(uri, None)
 
-    def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
+    def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
+        uri = snapshot.file_uri
         line = snapshot.text.count("\n", 0, offset)
-        imports = imports_of(snapshot.text) if SnippetSource.IMPORTS in settings.sources else ()
-        key = settings, imports, self._exclusion.roots
-
-        def new() -> _Collection:
-            return _Collection(snapshot.file_uri, line, key, tuple(self._collect(snapshot, offset, settings, imports)))
-
-        def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
-            is_same = known is not None and (known.uri, known.key) == (snapshot.file_uri, key)
-            return known if known is not None and is_same and abs(known.line - line) <= num_lines else None
-
-        known = near(self._collection) if self._index.is_complete else None
-        if known is None:
-            known, self._following = near(self._following) or new(), None
+        known = self._collection
+        if known is None or not known.is_near(uri, line, NEAR_LINES):
+            known = self._following_at(snapshot, offset, line)
+            self._following = None
         self._collection = known
         shown = self._shown(known)
-        if near(known, READY_LINES):
+        if known.is_near(uri, line, READY_LINES):
             return shown
-        self._following = near(self._following) or new()
+        self._following = self._following_at(snapshot, offset, line)
         return replace(shown, following=self._shown(self._following))
+
+    def _following_at(self, snapshot: Snapshot, offset: int, line: int) -> _Collection:
+        """The collection that was made for the next lines if the cursor is in them, else a new one."""
+        known = self._following
+        if known is not None and known.is_near(snapshot.file_uri, line, NEAR_LINES):
+            return known
+        return _Collection(snapshot.file_uri, line, tuple(self._collect(snapshot, offset)))
 
     def _shown(self, known: _Collection) -> Snippets:
         """The snippets of a collection that may be shown. The settings may have changed since it was made."""
@@ -125,23 +121,13 @@ class ContextProvider:
         repository = next((root.name for root in self._exclusion.roots), "")
         return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
 
-    def _collect(
-        self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Words, ...]
-    ) -> Iterator[_Collected]:
-        near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
-        words = words_of(near)
-        if SnippetSource.IMPORTS in settings.sources:
-            for definitions in self._index.definitions(snapshot, imports, near):
-                text = TextStyle().to_model(definitions.lines)
-                language_id = language_id_of(definitions.path.name)
-                yield _collected(SnippetSource.IMPORTS, definitions.path.as_uri(), language_id, text)
-        if SnippetSource.OPEN_FILES in settings.sources:
-            yield from self._collect_open_files(snapshot, words)
-        if SnippetSource.EDITS in settings.sources:
-            for edit_words, edit in reversed(self._edits.values()):
-                is_elsewhere = edit[0].uri != snapshot.file_uri
-                if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
-                    yield edit
+    def _collect(self, snapshot: Snapshot, offset: int) -> Iterator[_Collected]:
+        words = words_of(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
+        yield from self._collect_open_files(snapshot, words)
+        for edit_words, edit in reversed(self._edits.values()):
+            is_elsewhere = edit[0].uri != snapshot.file_uri
+            if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
+                yield edit
 
     def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
         """The most similar part of each of the last open files, the most similar one first."""

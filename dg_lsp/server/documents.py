@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start, path_of
+from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import PLAIN_TEXT, language_of, opening_of
-from dg_lsp.gitignore import folded
 from dg_lsp.postprocess.text_edits import Change, shared_ends
 
 PYTHON_CELLS = frozenset(
@@ -209,11 +207,6 @@ class DocumentStore:
     def get(self, uri: str) -> Document | None:
         """The newest version, or None if the document is not open."""
         return self._open.get(uri)
-
-    def at_path(self, path: Path) -> Document | None:
-        """The newest version of the file at this path, or None if it is not open."""
-        name = folded(path.as_posix().lstrip("/"))
-        return next((file for file in self.files() if folded(path_of(file.uri)) == name), None)
 
     def files(self) -> list[Document]:
         """Every open file in the order of opening, without notebooks."""

@@ -348,7 +348,7 @@ class Server(LanguageServer):
             self.log_once(f"no completions in {where}: {eligibility.reason}")
         if typed_at is None:
             return eligibility
-        return eligibility.while_typing(snapshot, typed_at, self.exclusion, self.settings.completion.trigger)
+        return eligibility.while_typing(snapshot, typed_at, self.settings.completion.trigger)
 
     def report_ineligible(self, eligibility: Eligibility, snapshot: Snapshot, offset: int) -> None:
         """Shows why a completion that the user requested is not computed, and records that in the audit log."""
@@ -365,9 +365,8 @@ class Server(LanguageServer):
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
         """Code of other files for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
         engine = self.engine(of_rewrites=of_rewrites)
-        settings = self.settings.context
-        is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
-        return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
+        is_allowed = engine is not None and takes_snippets(engine.spec, self.settings.context.enabled)
+        return self.context_provider.snippets(snapshot, offset) if is_allowed else NO_SNIPPETS
 
     def settle(self) -> None:
         """Judges the completions that are due, and displays the counts."""

@@ -73,10 +73,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 GROUPS = {
-    "Completion": (
-        *("enable", "model.name", "completion.", "languages", "privacy.exclude_languages"),
-        *("privacy.exclude_comments", "privacy.exclude_strings", "rewrite."),
-    ),
+    "Completion": ("enable", "model.name", "completion.", "languages", "privacy.exclude_languages", "rewrite."),
     "Next Edits": ("next_edit.",),
     "Context": ("context.",),
     "Privacy": ("privacy.",),
@@ -115,11 +112,6 @@ CHOICES = {
         "auto": "For models that were trained on several files.",
         "always": "For every model.",
         "never": "Only the file at the cursor.",
-    },
-    "context.sources": {
-        "imports": "Signatures of definitions that the file imports from the workspace.",
-        "open-files": "Code in other open files that is similar to the code at the cursor.",
-        "edits": "Code around recent edits.",
     },
     "remote.api": {
         "completions": "/v1/completions: dg-lsp serve, vLLM, SGLang and others.",

@@ -185,7 +185,7 @@ def test_a_shown_path_omits_the_folders_above_the_package(uri, path):
 def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
     chunks = (
         Snippet(SnippetSource.EDITS, "b.py", "b = 2"),
-        Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
+        Snippet(SnippetSource.OPEN_FILES, "c.md", "```\ncode\n```\n<turn|>\n"),
     )
     prompt = replace(PROMPT, snippets=Snippets(chunks))
     layout = fill_layout(prompt)

@@ -56,7 +56,7 @@ def one_line(lines_above=0, lines_below=0):
     return {"editable_tokens": 0, "lines_above": lines_above, "lines_below": lines_below}
 
 
-CONTEXT = Snippet(SnippetSource.IMPORTS, "src/context.rs", "context\n")
+CONTEXT = Snippet(SnippetSource.OPEN_FILES, "src/context.rs", "context\n")
 RUST = "// prefix\nfn foo() {\n    let x = 1;\n}\n// suffix\n"
 SWEEP_EDIT = Edit(0, "", "old", "new", "")
 AREA = "def area(w, h):\n    return w * h\n\nprint(area(2))\n"

@@ -137,7 +137,7 @@ REPO_SPEC = replace(
 )
 CHUNKS = (
     Snippet(SnippetSource.EDITS, "pkg/b.py", "b = 2\n"),
-    Snippet(SnippetSource.IMPORTS, "pkg/a.py", "def a():\n    ..."),
+    Snippet(SnippetSource.GIVEN, "pkg/a.py", "def a():\n    ..."),
 )
 
 

@@ -7,8 +7,6 @@ from dg_lsp.context.eligibility import Cause, Eligibility
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.settings import PrivacySettings
 
-COMMENTS = {"exclude_comments": True}
-STRINGS = {"exclude_strings": True}
 UNKNOWN = "m knows Python only; choose another model: dg-lsp setup"
 
 
@@ -17,20 +15,16 @@ def snapshot(text, name="a.py"):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "settings", "trigger", "sentence"),
+    ("before", "after", "trigger", "sentence"),
     [
-        pytest.param("x = ", "", {}, "auto", None, id="served"),
-        pytest.param("x = ", "", {}, "manual", "Completions come only on request (completion.trigger is", id="manual"),
-        pytest.param("val", "ue_of = other_value", {}, "auto", "The cursor is inside a word", id="inside a word"),
-        pytest.param("# a comment", "", COMMENTS, "auto", "The cursor is in a comment or string", id="comment"),
-        pytest.param("x = 'a string ", "", STRINGS, "auto", "The cursor is in a comment or string", id="string"),
-        pytest.param("# a comment", "", STRINGS, "auto", None, id="comment that is allowed"),
+        pytest.param("x = ", "", "auto", None, id="served"),
+        pytest.param("x = ", "", "manual", "Completions come only on request (completion.trigger is", id="manual"),
+        pytest.param("val", "ue_of = other_value", "auto", "The cursor is inside a word", id="inside a word"),
     ],
 )
-def test_an_automatic_completion_is_computed_only_where_it_is_of_use(before, after, settings, trigger, sentence):
-    exclusion = Exclusion(PrivacySettings(**settings))
+def test_an_automatic_completion_is_computed_only_where_it_is_of_use(before, after, trigger, sentence):
     document = snapshot(before + after)
-    eligibility = Eligibility.of_document(document, exclusion).while_typing(document, len(before), exclusion, trigger)
+    eligibility = Eligibility().while_typing(document, len(before), trigger)
     assert eligibility.is_served is (sentence is None)
     assert sentence is None or eligibility.sentence.startswith(sentence)
 
@@ -53,4 +47,4 @@ def test_a_document_is_served_unless_it_is_excluded_or_in_an_unknown_language(na
     exclusion, document = Exclusion(PrivacySettings()), snapshot("x = ", name)
     eligibility = Eligibility.of_document(document, exclusion, problem)
     assert (eligibility.cause, eligibility.sentence) == (cause, sentence)
-    assert eligibility.while_typing(document, 4, exclusion, "auto") == eligibility
+    assert eligibility.while_typing(document, 4, "auto") == eligibility

@@ -3,11 +3,11 @@ import random
 import tracemalloc
 
 import pytest
-from tree_sitter import Parser, Query
+from tree_sitter import Parser
 
 from dg_lsp.context import syntax_tree
 from dg_lsp.context.languages import grammar_of, language_of
-from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside, matches_of
+from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside
 
 TYPESCRIPT = grammar_of(language_of("typescript").grammar)
 RUST = grammar_of(language_of("rust").grammar)
@@ -28,23 +28,15 @@ COMMENTS = [
 ]
 STRINGS = [
     ("python", "x = 'a¦b'"),
-    ("python", "x = 'not closed¦"),
     ("python", 'def f():\n    """doc¦'),
     ("javascript", "const a = `x¦ ${b} y`;"),
-    ("javascript", "const a = 'not closed¦;\nlet b = 1;"),
-    ("json", '{"a": "b¦"}'),
-    ("yaml", "a: 'bc¦d'"),
 ]
 CODE = [
     ("python", "x = 'é'¦"),
-    ("python", "x = f'a{b¦}'"),
     ("python", "'''a'''\nx = foo(¦)\n'''b'''"),
     ("python", "# hi\n¦x"),
-    ("javascript", "const a = `x ${b¦} y`;"),
     ("javascript", "/* a */¦ let b"),
-    ("shellscript", 'echo "$(ls ¦)"'),
     ("typescript", "type A = { a: string¦; }"),
-    ("yaml", "a: bc¦d"),
     ("javascript", "let a = '/*'\nlet b = ¦\n"),
     ("html", "<!-- a -->¦<p>b</p>"),
     ("php", "<!-- a -->\n<?php f(¦); // <!--\n"),
@@ -53,16 +45,16 @@ CODE = [
 
 
 @pytest.mark.parametrize(
-    ("language", "text", "kinds"),
+    ("language", "text", "kind"),
     [
-        *((*case, (Inside.COMMENT,)) for case in COMMENTS),
-        *((*case, (Inside.STRING,)) for case in STRINGS),
-        *((*case, (None, Inside.CODE_IN_STRING)) for case in CODE),
+        *((*case, Inside.COMMENT) for case in COMMENTS),
+        *((*case, Inside.STRING) for case in STRINGS),
+        *((*case, None) for case in CODE),
     ],
 )
-def test_comments_and_strings_are_found_by_the_grammar_also_where_they_are_not_closed(language, text, kinds):
+def test_comments_and_strings_are_found_by_the_grammar_also_where_they_are_not_closed(language, text, kind):
     before, _, after = text.partition("¦")
-    assert inside(before + after, len(before), language) in kinds
+    assert inside(before + after, len(before), language) is kind
 
 
 @pytest.mark.timeout(60)
@@ -76,8 +68,8 @@ def test_a_text_that_would_be_parsed_for_hours_is_given_up(before):
 
 def test_the_tree_is_that_of_the_whole_text():
     text = "fn é() { let a = [1, 2]; }\n" * 1000 + "fn g( {\n"
-    root = LimitedParser(RUST).root(text, is_quoted=True)
-    assert root.text == text.encode()
+    root = LimitedParser(RUST).root(text)
+    assert root.end_byte == len(text.encode())
     assert [node.type for node in root.named_children][:1000] == ["function_item"] * 1000
     assert root.has_error
 
@@ -93,11 +85,10 @@ def test_no_character_is_cut_where_the_parser_reads_in_pieces():
 
 def test_texts_that_were_parsed_are_freed():
     """tree-sitter keeps every object that it has read through a function."""
-    query, num, length = Query(RUST, '((identifier) @a (#eq? @a "f"))'), 50, 100_000
+    num, length = 50, 100_000
 
     def parse(number):
         text = f"fn f{number}() {{ /* a */ }}\n".ljust(length, "\n") + f"let {number} = 'é"
-        assert matches_of(query, text, RUST) == []
         assert inside(text, 15, "rust") is Inside.COMMENT
 
     parse(0)

@@ -65,7 +65,7 @@ def test_min_confidence_rejects_an_unlikely_rewrite(strength):
 
 
 def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_snippets():
-    snippets = Snippets((Snippet(SnippetSource.IMPORTS, "tools.py", "def clean(text): ..."),))
+    snippets = Snippets((Snippet(SnippetSource.OPEN_FILES, "tools.py", "def clean(text): ..."),))
     seen = []
 
     def fill(prefix, _suffix):

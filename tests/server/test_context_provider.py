@@ -5,10 +5,9 @@ from lsprotocol import types
 
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
-from dg_lsp.context.tags import MAX_SIGNATURE, MAX_VALUE
 from dg_lsp.server.context_provider import MAX_EDITS, NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.settings import CONTEXT_SOURCES, ContextSettings, PrivacySettings
+from dg_lsp.settings import PrivacySettings
 
 SECRET = "hunter2"
 
@@ -25,11 +24,6 @@ class Session:
     def uri(self, name):
         return (self.root / name).as_uri()
 
-    def write(self, name, text):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
     def open(self, name, text, language="python"):
         self.documents.open(types.TextDocumentItem(self.uri(name), language, 1, text))
 
@@ -44,13 +38,12 @@ class Session:
         self.provider.close(self.uri(name))
         self.documents.close(self.uri(name))
 
-    def snippets(self, name="main.py", offset=None, without=None):
+    def snippets(self, name="main.py", offset=None):
         snapshot = self.documents.get(self.uri(name)).snapshot()
-        settings = ContextSettings(sources=tuple(source for source in CONTEXT_SOURCES if source != without))
-        return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset, settings)
+        return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset)
 
-    def chunks(self, name="main.py", offset=None, without=None):
-        return [(snippet.source, snippet.text) for snippet in self.snippets(name, offset, without).chunks]
+    def chunks(self, source):
+        return [snippet.text for snippet in self.snippets().chunks if snippet.source is source]
 
 
 @pytest.fixture
@@ -58,35 +51,27 @@ def session(tmp_path):
     return Session(tmp_path)
 
 
-def test_definitions_of_an_open_file_come_from_its_buffer(session):
-    session.write("pkg/tools.py", "def clean(): pass\n")
-    session.open("pkg/main.py", "from .tools import clean\n")
-    session.open("pkg/tools.py", "def clean(text): pass\n")
-    assert session.chunks("pkg/main.py", without="open-files") == [(SnippetSource.IMPORTS, "def clean(text): ...")]
-
-
 def test_the_most_similar_part_of_each_open_file_is_shown(session):
     filler = "\n".join(f"other_{number} = {number}" for number in range(60))
     session.open("far.py", filler + "\ntotal = price * amount + tax\n" + filler)
     session.open("near.py", "price = amount = tax = total = 0\n")
     session.open("main.py", "def bill(price, amount, tax):\n    total = ")
-    first, second = session.chunks(without="imports")
-    assert first == (SnippetSource.OPEN_FILES, "price = amount = tax = total = 0\n")
-    assert "total = price * amount + tax" in second[1]
+    first, second = session.chunks(SnippetSource.OPEN_FILES)
+    assert first == "price = amount = tax = total = 0\n"
+    assert "total = price * amount + tax" in second
 
 
 def test_an_earlier_edit_at_another_position_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")
     session.edit("a.py", 50, "changed = 1\n")
-    assert session.chunks(without="open-files") == []
+    assert session.chunks(SnippetSource.EDITS) == []
     session.edit("main.py", 0, "y = 2\n")
-    [(source, text)] = session.chunks(without="open-files")
-    assert source is SnippetSource.EDITS
+    [text] = session.chunks(SnippetSource.EDITS)
     assert "changed = 1" in text
     assert text.count("\n") == 16
     session.close("a.py")
-    assert len(session.chunks(without="open-files")) == 1
+    assert len(session.chunks(SnippetSource.EDITS)) == 1
 
 
 def test_of_many_edits_the_newest_are_shown_and_of_one_place_the_last(session):
@@ -95,7 +80,7 @@ def test_of_many_edits_the_newest_are_shown_and_of_one_place_the_last(session):
         session.open(f"{number}.py", f"old_{number}\n")
         session.edit(f"{number}.py", 0, f"edited_{number}\n")
     session.edit("main.py", 0, "y = 2\n")
-    edits = [text for source, text in session.chunks() if source is SnippetSource.EDITS]
+    edits = session.chunks(SnippetSource.EDITS)
     assert [text.split("\n")[0] for text in edits] == [f"edited_{number}" for number in range(MAX_EDITS + 1, 1, -1)]
 
 
@@ -103,40 +88,18 @@ def test_the_edit_at_the_cursor_is_not_shown(session):
     session.open("main.py", "def handled(event):\n    return event\n")
     session.edit("main.py", 1, "    log(event)\n")
     session.provider.record_edit(session.documents.get(session.uri("main.py")), 90)
-    assert session.chunks() == []
-
-
-@pytest.fixture
-def with_all(session):
-    """`main.py` with an import, an open file, and an edit."""
-    session.write("tools.py", "def clean(): pass\n")
-    session.open("b.py", "clean = shown\n")
-    session.open("c.py", "clean = edited\n")
-    session.edit("c.py", 0, "clean = 1\n")
-    session.open("main.py", "from tools import clean\nclean(pth)\n")
-    session.edit("main.py", 1, "\n")
-    return session
-
-
-def test_every_source_can_be_turned_off(with_all):
-    session = with_all
-    sources = [SnippetSource.IMPORTS, SnippetSource.OPEN_FILES, SnippetSource.EDITS]
-    assert {source for source, _ in session.chunks()} == set(sources)
-    assert set(CONTEXT_SOURCES) == set(sources)
-    for source in sources:
-        assert {shown for shown, _ in session.chunks(without=source)} == {*sources} - {source}
+    assert session.snippets() is NO_SNIPPETS
 
 
 def test_snippets_stay_the_same_while_the_user_types(session):
-    session.write("pkg/tools.py", "def clean(text): pass\n")
-    session.open("pkg/b.py", "def shown(text): return text\n")
-    session.open("pkg/main.py", "from .tools import clean\n\n\ndef run(text):\n    ")
-    first = session.snippets("pkg/main.py")
-    assert len(first.chunks) == 2
+    session.open("b.py", "def shown(text): return text\n")
+    session.open("main.py", "def run(text):\n    ")
+    first = session.snippets()
+    assert len(first.chunks) == 1
     for number, char in enumerate("return clean(shown(text))\n"):
-        snapshot = session.documents.get(session.uri("pkg/main.py")).snapshot()
-        session.open("pkg/main.py", snapshot.text + char)
-        assert session.snippets("pkg/main.py") == first, number
+        snapshot = session.documents.get(session.uri("main.py")).snapshot()
+        session.open("main.py", snapshot.text + char)
+        assert session.snippets() == first, number
 
 
 def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(session):
@@ -163,58 +126,41 @@ def test_text_of_an_excluded_file_is_never_shown(session, name, state):
     assert session.snippets() is NO_SNIPPETS
 
 
-def test_definitions_of_an_excluded_file_are_never_shown(session):
-    session.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/", "credentials*.py"))
-    session.write("vendored/keys.py", f"KEY = '{SECRET}'\n")
-    session.write("credentials.py", f"KEY = '{SECRET}'\n")
-    (session.root / "linked.py").symlink_to(session.root / "credentials.py")
-    session.open("main.py", "from vendored.keys import KEY\nfrom credentials import KEY\nfrom linked import KEY\n")
-    assert session.snippets() is NO_SNIPPETS
-    session.open("credentials.py", f"KEY = '{SECRET}'\n")
-    assert session.snippets() is NO_SNIPPETS
-
-
 def test_secrets_are_masked_in_snippets_of_all_sources(session):
     token = "ghp_" + "a1" * 18
-    session.write("tools.py", f"KEY = '{token}'\n")
     session.open("b.py", f"total = price = '{token}'\n")
     session.open("c.py", f"total = '{token}'\n")
     session.edit("c.py", 0, f"price = '{token}'\n")
-    session.open("main.py", f"from tools import KEY\ntotal = price('{token}')\n")
+    session.open("main.py", f"total = price('{token}')\n")
     session.edit("main.py", 0, "\n")
-    chunks = session.chunks()
-    assert {source for source, _ in chunks} == set(SnippetSource) - {SnippetSource.GIVEN, SnippetSource.TEST}
-    assert all("***" in text and token not in text for _, text in chunks)
+    chunks = session.snippets().chunks
+    assert {chunk.source for chunk in chunks} == {SnippetSource.OPEN_FILES, SnippetSource.EDITS}
+    assert all("***" in chunk.text and token not in chunk.text for chunk in chunks)
 
 
 @pytest.mark.parametrize("num_shown", [4, 12, 30])
-@pytest.mark.parametrize("limit", [MAX_VALUE, MAX_SIGNATURE, MAX_LINE])
-def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, limit, num_shown):
+def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, num_shown):
     token = "ghp_" + "a1" * 18
     names = "total, price, " * 50
-    value, line = (f"{names[: limit - num_shown - num_before]} '{token}' +" for num_before in (16, 1))
-    session.write("tools.py", f"KEY = {value}'\nclass Tax:\n    KEY = {value}'\n    def f(self, a={value}'): ...\n")
+    line = f"{names[: MAX_LINE - num_shown - 1]} '{token}' +"
     session.open("b.py", f"{line}\n")
     session.open("c.py", f"{line}\n")
     session.edit("c.py", 0, f"{line}\n")
-    session.open("main.py", "from tools import KEY, Tax\ntotal = price\n")
+    session.open("main.py", "total = price\n")
     session.edit("main.py", 0, "\n")
-    chunks = session.chunks()
-    assert len(chunks) >= 3
-    assert not any("a1a1" in text or "ghp_" in text for _, text in chunks)
+    chunks = session.snippets().chunks
+    assert len(chunks) == 3
+    assert not any("a1a1" in chunk.text or "ghp_" in chunk.text for chunk in chunks)
 
 
-def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
-    session = with_all
-    assert len(session.snippets().chunks) == 4
-    session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py", "tools.py"))
+def test_a_file_that_is_excluded_later_is_not_shown_any_more(session):
+    session.open("b.py", "clean = shown\n")
+    session.open("c.py", "clean = edited\n")
+    session.edit("c.py", 0, "clean = 1\n")
+    session.open("main.py", "clean(pth)\n")
+    session.edit("main.py", 0, "\n")
+    assert len(session.snippets().chunks) == 3
+    session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py"))
     assert session.snippets() is NO_SNIPPETS
     session.exclusion.settings = PrivacySettings(exclude_languages=("python",))
-    assert session.snippets() is NO_SNIPPETS
-
-
-def test_an_unreadable_file_is_not_shown(session):
-    (session.root / "tools.py").write_bytes(b"def clean(): '\xff'\n")
-    (session.root / "folder.py").mkdir()
-    session.open("main.py", "from tools import clean\nimport folder\nfolder.x\n")
     assert session.snippets() is NO_SNIPPETS

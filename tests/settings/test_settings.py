@@ -37,14 +37,11 @@ def test_absent_keys_keep_their_value():
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting a\\n\\x1b", id="control characters"),
         pytest.param({"completion": {"deadline_ms": 10**400}}, "deadline_ms must be <= ", id="hundreds of digits"),
-        pytest.param(
-            {"context": {"sources": ["web"]}}, "^context.sources must be one of imports, ", id="list of others"
-        ),
         pytest.param({"model": {"prompt_attention": "exact"}}, "unknown setting", id="internal field"),
         pytest.param({"model": 3}, "^model must be a table$", id="number for a group"),
         pytest.param({"model": {"device": "tpu"}}, "^model.device must be auto, cpu, gpu", id="no device"),
         pytest.param({"remote": {"url": "host:80"}}, r"^remote.url must be an address such as http:", id="no address"),
-        pytest.param({"context": {"sources": "edits"}}, "^context.sources must be a list of texts", id="no list"),
+        pytest.param({"privacy": {"exclude_languages": "markdown"}}, "exclude_languages must be a list", id="no list"),
     ],
 )
 def test_a_bad_value_is_named_in_one_line(tree, message):

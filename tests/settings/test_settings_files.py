@@ -19,7 +19,6 @@ strength = 0.3
 preview = false
 [context]
 enabled = "always"
-sources = ["open-files", "edits"]
 [privacy]
 exclude_secrets = false
 exclude_patterns = ["*.sql", "!private/"]
@@ -63,16 +62,15 @@ def ignored(message):
 
 
 def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
-    user = settings_of(privacy={"exclude_patterns": ["private/"]}, context={"sources": ["imports", "open-files"]})
+    user = settings_of(privacy={"exclude_patterns": ["private/"]})
     settings, (untrusted, forbidden) = with_workspace_file(user, file(EVERYTHING), ())
     assert settings == settings_of(
         completion={"max_tokens": 8},
         rewrite={"strength": 0.3},
-        context={"sources": ["open-files"]},
         privacy={"exclude_patterns": ["private/", "*.sql"], "exclude_languages": ["markdown"]},
     )
     assert ignored(untrusted) == (
-        "context.enabled, context.sources, model.name, model.threads,"
+        "context.enabled, model.name, model.threads,"
         " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.model, rewrite.preview"
     )
     assert ignored(forbidden) == NEVER

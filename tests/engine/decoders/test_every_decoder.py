@@ -17,7 +17,7 @@ from dg_lsp.settings import DECODERS, CompletionSettings, SamplerOptions
 
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
-SNIPPETS = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
+SNIPPETS = Snippets((Snippet(SnippetSource.OPEN_FILES, "pkg/tools.py", "def clean(text): ..."),))
 NUMBERS = "'" + "".join(f"{number:03}" for number in range(160)) + "'"
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
