@@ -10,15 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dg_lsp import gguf
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32, Tensor, copied, read_header, write_gguf
-from dg_lsp.models.convert import (
-    ModelParts,
-    convert_checkpoint,
-    read_gguf,
-    side_path,
-    write_model,
-)
+from dg_lsp.models.convert import ModelParts, convert_checkpoint, read_gguf, side_path, write_model
 from dg_lsp.models.metadata import read_folder
 
 OLD = "diffusion-gemma."
@@ -27,11 +21,10 @@ EXPERTS = "model.decoder.layers.1.experts.gate_up_proj"
 TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
 
 
-@pytest.fixture(scope="session", params=["24423", "24427"])
-def pull_request_gguf(request, tiny_repacked, tmp_path_factory):
-    """The same model as a `diffusion-gemma` GGUF, in each pull request's naming."""
-    target = tmp_path_factory.mktemp("pull-request") / f"dg-{request.param}.gguf"
-    return tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, target, naming=request.param)
+@pytest.fixture(scope="module")
+def published(tiny_repacked, tmp_path_factory):
+    """The same model as a `diffusion-gemma` GGUF, as it is published."""
+    return tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, tmp_path_factory.mktemp("published") / "dg.gguf")
 
 
 @pytest.fixture
@@ -41,20 +34,17 @@ def checkpoint(tiny_checkpoint, tmp_path):
 
 
 @pytest.fixture
-def rewritten(tmp_path):
-    """`rewritten(path, {key: value or None}, drop=, rename=)`: a GGUF with other metadata and tensors."""
+def rewritten(published, tmp_path):
+    """`rewritten({key: value or None}, drop=, rename=)`: the published file with other metadata and tensors."""
 
-    def rewrite(path, changes=None, *, drop=(), rename=None, name="rewritten.gguf"):
-        header = read_header(path)
+    def rewrite(changes=None, *, drop=(), rename=None):
+        header = read_header(published)
         values = {key: value for key, value in (dict(header.values) | (changes or {})).items() if value is not None}
-        tensors = [
-            copied(path, tensor, (rename or {}).get(tensor.name))
-            for tensor in header.tensors.values()
-            if tensor.name not in drop
-        ]
-        with (tmp_path / name).open("wb") as file:
-            write_gguf(file, values, tensors)
-        return tmp_path / name
+        names = {name: (rename or {}).get(name, name) for name in header.tensors if name not in drop}
+        path = tmp_path / "rewritten.gguf"
+        with path.open("wb") as file:
+            write_gguf(file, values, [copied(published, header.tensors[old], new) for old, new in names.items()])
+        return path
 
     return rewrite
 
@@ -71,18 +61,14 @@ def same_weights(path, expected_path):
     return header, expected
 
 
-def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(pull_request_gguf, tiny_repacked, tmp_path):
+@pytest.mark.parametrize("naming", ["24423", "24427"])
+def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(naming, tiny_repacked, tmp_path):
+    source = tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, tmp_path / "dg.gguf", naming=naming)
     target = tmp_path / "new.gguf"
-    write_model(read_gguf(pull_request_gguf), target)
+    write_model(read_gguf(source), target)
     header, expected_header = same_weights(target, tiny_repacked)
     side, _ = same_weights(side_path(target), side_path(tiny_repacked))
     assert side.architecture == "dg-selfcond"
-    assert [(name, tensor.shape) for name, tensor in side.tensors.items()] == [
-        ("self_cond.pre_norm", (64,)),
-        ("self_cond.gate", (96, 64)),
-        ("self_cond.up", (96, 64)),
-        ("self_cond.down", (64, 96)),
-    ]
     values = {key: value.read() for key, value in header.values.items()}
     expected = {key: value.read() for key, value in expected_header.values.items()}
     assert values.pop("dg.self_conditioning") == "new.selfcond.gguf"
@@ -90,40 +76,30 @@ def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(pull_r
     assert values == expected
 
 
-def test_a_part_of_a_split_file_is_refused(pull_request_gguf, rewritten):
-    with pytest.raises(ModelUnsupportedError, match=r"is one of several files: join them with llama-gguf-split"):
-        read_gguf(rewritten(pull_request_gguf, {"split.count": gguf.uint32(2)}))
-
-
-def test_a_gguf_with_a_different_encoder_is_refused(pull_request_gguf, rewritten):
+def test_a_gguf_with_a_different_encoder_is_refused(rewritten):
     """llama.cpp's graph has one scale for prompt and canvas, so different scales would give wrong results."""
     renamed = {"blk.3.layer_output_scale.weight": "blk.2.enc_layer_output_scale.weight"}
     drop = ("blk.2.enc_layer_output_scale.weight", "blk.3.enc_layer_output_scale.weight")
-    path = rewritten(pull_request_gguf, drop=drop, rename=renamed)
-    with pytest.raises(
-        ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from the decoder's"
-    ):
-        read_gguf(path)
-    alone = {"blk.3.layer_output_scale.weight": "blk.3.enc_layer_output_scale.weight"}
-    path = rewritten(pull_request_gguf, drop=("blk.3.enc_layer_output_scale.weight",), rename=alone)
+    with pytest.raises(ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from the decoder"):
+        read_gguf(rewritten(drop=drop, rename=renamed))
     with pytest.raises(ModelBrokenError, match=r"lacks 1 tensors .*blk\.3\.layer_output_scale"):
-        read_gguf(path)
+        read_gguf(rewritten(drop=("blk.3.layer_output_scale.weight",)))
 
 
 @pytest.mark.parametrize(
     ("dropped", "changes", "message"),
     [
         (("self_cond_up.weight",), {}, r"lacks 1 tensors of a DiffusionGemma \(self_cond\.up\)"),
-        (("blk.5.ffn_down_exps.weight",), {}, r"\(blk\.5\.ffn_down_exps\.weight\)"),
         ((), {f"{OLD}block_count": None}, f"{OLD}block_count is missing or invalid"),
         ((), {f"{OLD}context_length": gguf.text("six")}, f"{OLD}context_length is missing or invalid"),
         ((), {"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens"),
         ((), {"tokenizer.ggml.token_type": gguf.int32s([1, 1])}, "not lists of one length"),
+        ((), {"split.count": gguf.uint32(2)}, "is one of several files: join them with llama-gguf-split"),
     ],
 )
-def test_missing_or_invalid_parts_of_a_gguf_are_named(pull_request_gguf, rewritten, dropped, changes, message):
-    with pytest.raises(ModelBrokenError, match=message):
-        read_gguf(rewritten(pull_request_gguf, changes, drop=dropped))
+def test_missing_or_invalid_parts_of_a_gguf_are_named(rewritten, dropped, changes, message):
+    with pytest.raises(ModelError, match=message):
+        read_gguf(rewritten(changes, drop=dropped))
 
 
 # checkpoints
@@ -196,13 +172,7 @@ def test_a_configuration_that_llama_cpp_does_not_compute_is_refused(checkpoint, 
         convert_checkpoint(checkpoint)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"t_max": "hot"},
-        {"eos_token_id": {"id": 1}},
-    ],
-)
+@pytest.mark.parametrize("change", [{"t_max": "hot"}, {"eos_token_id": {"id": 1}}])
 def test_a_damaged_generation_config_is_refused_by_every_reader(checkpoint, change):
     edit(checkpoint, "generation_config.json", lambda config: config.update(change))
     with pytest.raises(InputFileError, match=r"generation_config\.json is damaged"):
@@ -213,10 +183,6 @@ def test_a_damaged_generation_config_is_refused_by_every_reader(checkpoint, chan
 
 def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
     weights = all_weights(checkpoint)
-    scale = "model.encoder.language_model.layers.2.layer_scalar"
-    save_single(checkpoint, weights | {scale: weights[scale] + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's"):
-        convert_checkpoint(checkpoint)
     norm = "model.encoder.language_model.norm.weight"
     shared = weights["model.decoder.norm.weight"].clone()
     save_single(checkpoint, weights | {norm: shared})
@@ -272,22 +238,16 @@ def test_damaged_files_are_refused(checkpoint):
 # output
 
 
-@pytest.fixture
-def parts(tiny_checkpoint):
-    return convert_checkpoint(tiny_checkpoint)
-
-
 @pytest.mark.parametrize("error", [ModelBrokenError, KeyboardInterrupt])
-def test_a_failure_or_an_interruption_leaves_no_files(parts, tmp_path, error):
+def test_a_failure_or_an_interruption_leaves_no_files(tiny_checkpoint, tmp_path, error):
     def blocks():
         assert len(list(tmp_path.iterdir())) == 2
         if error is KeyboardInterrupt:
             raise error
         return (b"too short",)
 
+    parts = convert_checkpoint(tiny_checkpoint)
+    parts = ModelParts(parts.values, (*parts.main, Tensor("last", (10, 10), F16, blocks)), parts.side)
     with pytest.raises(error):
-        write_model(
-            ModelParts(parts.values, (*parts.main, Tensor("last", (10, 10), F16, blocks)), parts.side),
-            tmp_path / "a.gguf",
-        )
+        write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
