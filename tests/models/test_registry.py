@@ -10,15 +10,7 @@ from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.gguf import read_header
 from dg_lsp.models.metadata import describe
-from dg_lsp.models.registry import (
-    AUTO,
-    BASE,
-    BUNDLED,
-    FAMILIES,
-    MINI,
-    PRESETS,
-    locate,
-)
+from dg_lsp.models.registry import AUTO, BASE, BUNDLED, FAMILIES, MINI, PRESETS, locate
 from dg_lsp.settings import Settings
 
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
@@ -42,20 +34,15 @@ def test_dg_base_completes_token_by_token_in_the_languages_of_its_file():
     assert {"python", "javascript", "typescript"} < {*spec.languages}
 
 
-def test_a_known_name_has_priority_over_a_file_of_that_name(tmp_path, monkeypatch):
+def test_a_path_is_used_as_it_is_and_a_known_name_has_priority(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    file = tmp_path / "über model.gguf"
+    file.write_bytes(b"GGUF")
+    assert locate("~/über model.gguf") == file
     Path("dg-mini").write_bytes(b"GGUF")
     assert locate("dg-mini") == BUNDLED[0].path
     assert locate("./dg-mini") == Path("dg-mini")
-
-
-def test_a_path_is_used_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    file = tmp_path / "über model.gguf"
-    file.write_bytes(b"GGUF")
-    assert locate(str(file)) == file
-    assert locate("~/über model.gguf") == file
 
 
 @pytest.mark.parametrize("name", ["", "dg-maxi", "no/such.gguf", "gone.gguf", "a\0b", "x" * 5000])

@@ -74,6 +74,9 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
         " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.model, rewrite.preview"
     )
     assert ignored(forbidden) == NEVER
+    again = settings_of(privacy={"exclude_patterns": ["*.sql", "!a.sql"]})
+    settings, _ = with_workspace_file(again, file('[privacy]\nexclude_patterns = ["*.sql"]\n'), ())
+    assert Exclusion(settings.privacy).path_reason("a.sql") is ExclusionReason.PATTERN
 
 
 def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file, tmp_path):
@@ -96,12 +99,6 @@ def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file,
     assert {f"{link}/secret/", f"{escaped}/secret/"} < set(settings.privacy.exclude_patterns)
 
 
-def test_a_folder_excludes_again_what_the_user_includes(file):
-    user = settings_of(privacy={"exclude_patterns": ["*.sql", "!a.sql"]})
-    settings, _ = with_workspace_file(user, file('[privacy]\nexclude_patterns = ["*.sql"]\n'), ())
-    assert Exclusion(settings.privacy).path_reason("a.sql") is ExclusionReason.PATTERN
-
-
 def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(file, tmp_path):
     user = settings_of(privacy={"trusted_folders": [str(tmp_path.parent)], "exclude_patterns": ["private/"]})
     settings, [forbidden] = with_workspace_file(user, file(EVERYTHING), ())
@@ -114,7 +111,7 @@ def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(fil
 
 
 def test_a_file_may_repeat_what_is_set_already(file):
-    text = "[model]\nname = 'auto'\n[privacy]\nexclude_secrets = true\n[remote]\nurl = ''\n"
+    text = "[model]\nname = 'auto'\n[privacy]\nexclude_secrets = true\n"
     assert with_workspace_file(Settings(), file(text), ("auto",)) == (Settings(), ())
 
 
@@ -164,15 +161,11 @@ def test_the_users_file_may_set_everything(user_settings):
     assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", "log")
     assert settings.model.name == str(path.parent / "mine.gguf")
     assert settings.rewrite.model == str(path.parent / "large.gguf")
+    assert workspace_file(path.parent) is None, "the user's file is no workspace's"
     path.chmod(0o666)
     settings, [message] = settings_files.user_settings(())
     assert "other users" in message
     assert settings == Settings(privacy=INCOMPLETE)
-
-
-def test_the_users_file_is_no_workspaces(user_settings):
-    path = user_settings(EVERYTHING)
-    assert workspace_file(path.parent) is None
 
 
 def test_the_line_of_an_unknown_key_in_a_file_is_named(file):

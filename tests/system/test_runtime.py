@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import runtime
-from dg_lsp.runtime import InstalledLibrary, Runtime, find_runtime, installed_library, read_runtime, runtime_folder
+from dg_lsp.runtime import InstalledLibrary, Runtime, find_runtime, installed_library, runtime_folder
 
 
 @pytest.fixture
@@ -43,9 +43,12 @@ def test_nothing_is_found_without_llama_cpp_python(monkeypatch):
     assert find_runtime({}) == runtime.RuntimeSearch(None)
 
 
-def test_a_runtime_for_the_installed_library_is_found(overlay):
+def test_a_runtime_for_the_installed_library_is_found_also_through_a_link(overlay, installed, tmp_path, monkeypatch):
     assert search(overlay.folder) == runtime.RuntimeSearch(overlay)
-    assert read_runtime(overlay.folder) == overlay
+    (tmp_path / "link").symlink_to(installed.library.parent)
+    linked = replace(installed, library=tmp_path / "link" / installed.library.name)
+    monkeypatch.setattr(runtime, "installed_library", lambda: linked)
+    assert search(overlay.folder).runtime == overlay
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,6 @@ def test_a_runtime_for_another_library_is_refused(overlay, change, note):
     assert note in search(overlay.folder).note
 
 
-def test_a_runtime_fits_an_environment_that_is_reached_by_a_link(overlay, installed, tmp_path, monkeypatch):
-    (tmp_path / "link").symlink_to(installed.library.parent)
-    linked = replace(installed, library=tmp_path / "link" / installed.library.name)
-    monkeypatch.setattr(runtime, "installed_library", lambda: linked)
-    assert search(overlay.folder).runtime == overlay
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', None])
 def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
     if text is None:
@@ -79,11 +75,6 @@ def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
     assert "is damaged; run dg-lsp models build-runtime again" in search(overlay.folder).note
 
 
-def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
-    monkeypatch.setattr(runtime, "runtime_folder", lambda _environment: tmp_path / "nowhere")
-    assert find_runtime({}) == runtime.RuntimeSearch(None)
-
-
 @pytest.mark.parametrize(
     ("environment", "note"),
     [
@@ -92,10 +83,12 @@ def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
         ({"LLAMA_CPP_LIB_PATH": "/mine"}, "LLAMA_CPP_LIB_PATH selects the library"),
     ],
 )
-def test_the_users_variables_decide_and_are_reported(overlay, environment, note):
+def test_the_users_variables_decide_and_are_reported(overlay, environment, note, monkeypatch):
     result = find_runtime({"DG_LSP_RUNTIME": str(overlay.folder), **environment})
     assert result.runtime is None
     assert note in result.note
+    monkeypatch.setattr(runtime, "runtime_folder", lambda _environment: overlay.folder / "nowhere")
+    assert find_runtime({}) == runtime.RuntimeSearch(None), "a missing runtime is not reported"
 
 
 def test_each_python_has_its_folder_for_runtimes(monkeypatch):

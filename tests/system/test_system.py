@@ -10,65 +10,51 @@ import pytest
 
 from dg_lsp import system
 from dg_lsp.errors import UsageError
-from dg_lsp.models.registry import PRESETS
-from dg_lsp.system import (
-    GPU_VARIABLES,
-    config_folder,
-    data_folder,
-    leave_out_relative_programs,
-    pin_gpu,
-    system_free,
-)
+from dg_lsp.system import GPU_VARIABLES, config_folder, data_folder, leave_out_relative_programs, pin_gpu, system_free
 
 LOTS = 1 << 50
 
 
 @pytest.fixture
-def groups(tmp_path, monkeypatch):
-    """A tree of control groups, and the file with the groups of this process."""
+def free(tmp_path, monkeypatch):
+    """`free(folders, group)`: free memory with these files of control groups, for a process in a group."""
     monkeypatch.setattr(system, "_available", lambda: LOTS)
 
-    class Groups:
-        own = tmp_path / "own"
-
-        def put(self, folder="", **files):
+    def call(folders, group):
+        for folder, files in folders.items():
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
                 (tmp_path / folder / f"memory.{name}").write_text(f"{text}\n")
+        (tmp_path / "own").write_text(f"{group}\n")
+        return system_free(tmp_path, tmp_path / "own")
 
-        def free(self, *lines):
-            self.own.write_text("\n".join(lines) + "\n")
-            return system_free(tmp_path, self.own)
-
-    return Groups()
+    return call
 
 
 CACHED = "anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7"
 
 
 @pytest.mark.parametrize(
-    ("folders", "own", "free"),
+    ("folders", "group", "expected"),
     [
-        pytest.param({"": {"max": 5000, "current": 1000}}, ["0::/"], 4000, id="limit"),
-        pytest.param({"": {"max": "max", "current": 1000}}, ["0::/"], LOTS, id="no limit"),
-        pytest.param({"": {"max": 500, "current": 1000}}, ["0::/"], 0, id="above the limit"),
-        pytest.param({"": {"max": 5000, "current": 4500, "stat": CACHED}}, ["0::/"], 3500, id="cached files are free"),
+        pytest.param({"": {"max": 5000, "current": 1000}}, "0::/", 4000, id="limit"),
+        pytest.param({"": {"max": "max", "current": 1000}}, "0::/", LOTS, id="no limit"),
+        pytest.param({"": {"max": 500, "current": 1000}}, "0::/", 0, id="above the limit"),
+        pytest.param({"": {"max": 5000, "current": 4500, "stat": CACHED}}, "0::/", 3500, id="cached files are free"),
         pytest.param(
             {
                 "user.slice": {"max": 3000, "current": 1000},
                 "user.slice/app.service": {"max": 9000, "current": 0},
                 "system.slice": {"max": 1, "current": 1},
             },
-            ["0::/user.slice/app.service"],
+            "0::/user.slice/app.service",
             2000,
             id="smallest limit of the parents",
         ),
     ],
 )
-def test_the_limits_of_control_groups_count(groups, folders, own, free):
-    for folder, files in folders.items():
-        groups.put(folder, **files)
-    assert groups.free(*own) == free
+def test_the_limits_of_control_groups_count(free, folders, group, expected):
+    assert free(folders, group) == expected
 
 
 def test_a_system_without_control_groups_is_supported(tmp_path):
@@ -125,12 +111,6 @@ def test_relative_entries_of_the_search_path_are_left_out(monkeypatch):
     leave_out_relative_programs()
     assert os.environ["PATH"] == os.defpath
     assert "LD_LIBRARY_PATH" not in os.environ
-
-
-def test_dg_lsps_variable_has_priority(home, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", "/elsewhere")
-    monkeypatch.setenv("DG_LSP_DATA_DIR", "~/mine")
-    assert PRESETS[0].folder == Path("/home/ada/mine/models/diffusiongemma")
 
 
 def test_a_pinned_process_sees_one_gpu_of_those_that_it_saw():
