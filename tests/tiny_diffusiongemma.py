@@ -7,6 +7,9 @@ import json
 import re
 from pathlib import Path
 
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+
 from dg_lsp.gguf import copied, flag, read_header, text, uint32, write_gguf
 
 VOCAB_SIZE = 512
@@ -120,42 +123,15 @@ def tokenizer_json():
     tokens = {i: SPECIALS.get(i, f"<unused{i}>") for i in range(VOCAB_SIZE)} | {NEWLINE_ID: "\n"}
     tokens |= {_FIRST_BYTE + byte: f"<0x{byte:02X}>" for byte in range(256)}
     tokens |= dict(enumerate((*_LETTERS, *map("".join, merges)), _FIRST_LETTER))
-    vocab = {token: i for i, token in tokens.items()}
-    added = [
-        {"id": i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False}
-        | {"normalized": False}
-        for i, text in SPECIALS.items()
-    ]
-    model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None}
-    model |= {"end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False}
-    bos = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
-    sequences = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
-    decoders = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"String": " "},
-            "behavior": "MergedWithPrevious",
-            "invert": False,
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [bos, sequences[0]],
-            "pair": [bos, *sequences],
-            "special_tokens": {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}},
-        },
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {**model, "vocab": vocab, "merges": list(map(list, merges))},
-    }
+    vocabulary = {token: i for i, token in tokens.items()}
+    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    start = ("<bos>", vocabulary["<bos>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", "<bos> $A $B", special_tokens=[start])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS.values()])
+    return json.loads(tokenizer.to_str())
 
 
 def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Path:

@@ -24,7 +24,6 @@ def convert_model(
     source: Annotated[Path, Argument(metavar="SOURCE", help="Folder of a checkpoint, or a diffusion-gemma GGUF.")],
     output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
     kind: Annotated[str | None, Option("--type", metavar="TYPE", help="BF16, Q8_0...; default: unchanged.")] = None,
-    trust: Annotated[bool, Option("--trust-remote-code", help="Run the checkpoint's Python files, if any.")] = False,
 ) -> int:
     """Convert a model to a GGUF that llama.cpp runs.
 
@@ -40,17 +39,17 @@ def convert_model(
         return 0
     target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
-    convert_checkpoint(source, target, weight_type, with_code=trust)
+    convert_checkpoint(source, target, weight_type)
     print_line(target)
     return 0
 
 
-def convert_checkpoint(source: Path, target: Path, weight_type: FileType | None, *, with_code: bool = False) -> None:
+def convert_checkpoint(source: Path, target: Path, weight_type: FileType | None) -> None:
     """Converts a checkpoint with llama.cpp's script, which writes some types itself; raises as it does."""
     kind = weight_type.name if weight_type and weight_type.name in SCRIPT_TYPES else "auto"
     convert = partial(quantize, kind=weight_type) if weight_type and kind == "auto" else None
     with step_progress() as show_step:
-        convert_with_script(source, target, kind, show_step, convert, with_code=with_code)
+        convert_with_script(source, target, kind, show_step, convert)
 
 
 def convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
@@ -105,11 +104,8 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
             build_runtime.compile_wheel(backend, source, partial(supports_bidirectional, LLAMA_CPP_VARIABLE), show_step)
             folder, extent = require_library().library.parent, f"{PACKAGE} {version} for {backend}"
         else:
-            runtime = build_runtime.build_overlay(source, partial(supports_bidirectional, VARIABLE), show_step)
-            if runtime is None:
-                print_line(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
-                return None
-            folder, extent = runtime.folder, f"one class, loaded before the library of {PACKAGE} {version}"
+            folder = build_runtime.build_overlay(source, partial(supports_bidirectional, VARIABLE), show_step).folder
+            extent = f"one class, loaded before the library of {PACKAGE} {version}"
     print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent})", err=True)
     if problem := find_runtime().note:
         print_line(f"it will not be loaded: {problem}", err=True)

@@ -49,13 +49,14 @@ class Patch:
         target, *hunks = re.split(r"^@@.*\n", diff, flags=re.MULTILINE)
         return cls(target.splitlines()[0], tuple((_lines_of(hunk, "-"), _lines_of(hunk, "+")) for hunk in hunks))
 
-    def is_in(self, source: str) -> bool:
-        """Whether the source contains the change."""
-        return all(new in source and old not in source for old, new in self.hunks)
-
     def apply(self, source: str, version: str) -> str:
-        """The changed source of llama-cpp-python `version`; raises ModelRuntimeError if the patch does not fit it."""
+        """The changed source of llama-cpp-python `version`, which may have the change already.
+
+        Raises ModelRuntimeError: the patch does not fit.
+        """
         for old, new in self.hunks:
+            if new in source and old not in source:
+                continue
             if source.count(old) != 1:
                 raise ModelRuntimeError(
                     f"{self.target} of llama-cpp-python {version} differs from the one that dg-lsp can change: "
@@ -69,22 +70,17 @@ def _lines_of(hunk: str, sign: str) -> str:
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
-def _unpack_changed(
-    version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep
-) -> tuple[Path, bool]:
-    """The folder of llama.cpp's changed source, and whether the source had the change already."""
+def _unpack_changed(version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep) -> Path:
+    """The folder of llama.cpp's changed source."""
     source = source.expanduser().absolute() if source else None
     llama_cpp = unpack_llama_cpp(version, source, work, parts, show_step)
     patch = Patch.read()
     target = llama_cpp / patch.target
     if not target.is_file():
         raise ModelRuntimeError(f"llama.cpp of {runtime.PACKAGE} {version} has no {patch.target}: update dg-lsp")
-    original = target.read_text(encoding="utf-8")
-    if patch.is_in(original):
-        return llama_cpp, True
-    target.write_text(patch.apply(original, version), encoding="utf-8")
+    target.write_text(patch.apply(target.read_text(encoding="utf-8"), version), encoding="utf-8")
     shutil.copy(REDUCTION, target.parent)
-    return llama_cpp, False
+    return llama_cpp
 
 
 # overlay
@@ -97,13 +93,10 @@ _EXPORTS = "{ global: *18llama_model_gemma4*; dg_reduction_*; local: *; };\n"
 """Mangled names: exports only the changed class and the new functions, not the templates compiled with them."""
 
 
-def build_overlay(
-    source: Path | None, is_changed: IsUsable, show_step: ShowStep = lambda *_: None
-) -> runtime.Runtime | None:
+def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep = lambda *_: None) -> runtime.Runtime:
     """Builds and tests an overlay, and moves it to its folder; an existing one is replaced.
 
-    `source` is the source distribution of llama-cpp-python or a folder with it; None fetches it. Returns None if it
-    contains the change already.
+    `source` is the source distribution of llama-cpp-python or a folder with it; None fetches it.
 
     Raises:
         UsageError: the folder has other files.
@@ -116,9 +109,7 @@ def build_overlay(
         raise UsageError(f"{folder} contains other files than a runtime: name another folder")
     compiler = _find_compiler()
     with working_folder(folder, runtime.VARIABLE) as work:
-        llama_cpp, is_in_source = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
-        if is_in_source:
-            return None
+        llama_cpp = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
         new = work / folder.name
         new.mkdir()
         show_step("compiling", None)
@@ -178,7 +169,7 @@ def compile_wheel(
     check_tools(backend)
     version = runtime.require_library().version
     with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
-        llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
+        llama_cpp = _unpack_changed(version, source, work, (), show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
         options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))
         variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip()}

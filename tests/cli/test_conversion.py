@@ -152,7 +152,7 @@ def test_a_failed_conversion_leaves_no_file(dg_lsp, script, checkpoint, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"Coder", "data"}
 
 
-def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoint):
+def test_a_checkpoints_code_is_not_shown_to_the_script(dg_lsp, script, checkpoint):
     (checkpoint / "config.json").write_text('{"auto_map": {}, "architectures": ["StableDiffcoderForCausalLM"]}')
     (checkpoint / "tokenizer_config.json").write_text('{"auto_map": {}, "tokenizer_class": "DreamTokenizer"}')
     for name in ("odd.py", "Odder.PY", "oddest.so"):
@@ -162,14 +162,6 @@ def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoin
         "config.json": {"architectures": ["LlamaForCausalLM"]},
         "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"},
     }
-    assert dg_lsp("models", "convert", checkpoint, "--trust-remote-code", "-o", "b.gguf").code == 0
-    assert json.loads(script.seen.read_text())["odd.py"] is None
-
-
-def test_a_failure_without_the_checkpoints_code_names_the_option(dg_lsp, script, checkpoint):
-    (checkpoint / "odd.py").write_text("")
-    error = dg_lsp("models", "convert", checkpoint, "--type", "F32").error(3)
-    assert "Model Odd is not supported; pass --trust-remote-code to run its Python files, or use a published" in error
 
 
 @pytest.fixture
@@ -213,19 +205,12 @@ def test_a_runtime_is_built_and_its_folder_is_printed(dg_lsp, built, monkeypatch
     assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime", *options).err
 
 
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        pytest.param({"is_supported": True}, "nothing to build: llama-cpp-python", id="the library needs no change"),
-        pytest.param({"overlay": None}, "has the change already", id="its source needs none"),
-    ],
-)
-def test_nothing_is_built_without_need(dg_lsp, built, facts, message):
-    vars(built).update(facts)
+def test_nothing_is_built_without_need(dg_lsp, built):
+    built.is_supported = True
     outcome = dg_lsp("models", "build-runtime")
     assert (outcome.code, outcome.out) == (0, "")
-    assert message in outcome.err
-    assert len(built.calls) == (not built.is_supported)
+    assert "nothing to build: llama-cpp-python" in outcome.err
+    assert not built.calls
 
 
 def test_the_installed_library_is_tested_in_a_child_process():
