@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.layout import Canvas, Layout, token_ids
@@ -31,21 +30,12 @@ def test_masks_are_replaced_step_by_step_until_the_end_token():
     assert len(steps[-1].canvas_ids) == len("return x") + 1
 
 
-def test_each_step_is_one_pass_and_a_closed_loop_runs_none():
-    denoiser, canvas = start("a long enough text", tokens_per_step=1, length=32)
-    loop = denoise(denoiser, 0, canvas, denoiser.spec.sampling, np.random.default_rng(0))
-    assert denoiser.num_steps == 0
-    next(loop)
-    next(loop)
-    loop.close()
-    assert denoiser.num_steps == 2
-
-
-def test_a_canvas_filled_without_an_end_token_stops():
-    denoiser, canvas = start("x" * 40, tokens_per_step=16)
-    (step,) = steps_of(denoiser, canvas)
-    assert step.stop is Stop.FILLED
-    assert text(denoiser, step) == "x" * 16
+def test_the_steps_depend_on_the_seed_only_and_a_closed_loop_runs_none():
+    denoiser, canvas = start("deterministic", spec=UNIFORM_SPEC, tokens_per_step=2)
+    first, second = (denoise(denoiser, 0, canvas, denoiser.spec.sampling, np.random.default_rng(0)) for _ in range(2))
+    assert [next(first).canvas_ids.tolist() for _ in range(3)] == [next(second).canvas_ids.tolist() for _ in range(3)]
+    first.close()
+    assert denoiser.num_steps == 6
 
 
 def test_a_frozen_canvas_needs_at_most_one_pass():
@@ -64,24 +54,8 @@ def test_several_canvases_share_each_pass():
     assert states[1][1].stop is Stop.FILLED
 
 
-def test_the_first_of_several_canvases_equals_a_single_one():
-    denoiser, canvas = start("alone", tokens_per_step=2)
-    alone = steps_of(denoiser, canvas)[-1]
-    together = list(denoise_together(denoiser, 0, [canvas] * 3, denoiser.spec.sampling, np.random.default_rng(0)))[-1][
-        0
-    ]
-    assert together.canvas_ids.tolist() == alone.canvas_ids.tolist()
-
-
 def test_uniform_noise_converges_to_the_scripted_text():
     denoiser, canvas = start("ok", spec=UNIFORM_SPEC, length=8, tokens_per_step=8)
     steps = steps_of(denoiser, canvas)
     assert steps[-1].stop is not None
     assert denoiser.tokenizer.decode(steps[-1].canvas_ids) == b"ok"
-
-
-@pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["mask", "uniform"])
-def test_the_same_seed_gives_the_same_steps(spec):
-    denoiser, canvas = start("deterministic", spec=spec, tokens_per_step=2)
-    first, second = steps_of(denoiser, canvas), steps_of(denoiser, canvas)
-    assert [s.canvas_ids.tolist() for s in first] == [s.canvas_ids.tolist() for s in second]

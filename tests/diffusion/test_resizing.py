@@ -46,15 +46,6 @@ def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
     assert step.stop is (Stop.FILLED if MASK not in expected else None)
 
 
-def test_tokens_that_were_filled_before_stay_where_they_were():
-    first = after(canvas(0, 0, 0), predicts([5, 6, 7], [0.3, 0.95, 0.2]))
-    grown = after(first, predicts([GROW, 6, 7], [0.6, 1, 0.2]))
-    assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
-    assert grown.confidence[2] == pytest.approx(0.95)
-    shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
-    assert shrunk.canvas_ids.tolist() == [0, 6, 0], "a filled token ends the run of deleted masks"
-
-
 @pytest.mark.parametrize(
     ("ids", "confidence", "expected", "sampling"),
     [
@@ -74,27 +65,22 @@ def test_one_step_on_three_masks(ids, confidence, expected, sampling):
     assert step.stop is (None if MASK in expected else Stop.FILLED)
 
 
-def test_at_the_limit_the_next_best_token_is_taken():
-    step = after(canvas(0, 0, 0, 0), predicts([GROW, 5, 6, 7], [0.8, 0.1, 0.1, 0.1], unexpanded=[4, 5, 6, 7]))
-    assert step.canvas_ids.tolist() == [4, 0, 0, 0]
-    assert step.confidence[0] == 0.5
+def test_a_filled_token_ends_the_run_of_deleted_masks():
+    grown = after(canvas(0, 6, 0, frozen=[1]), predicts([GROW, 6, 7], [0.6, 1, 0.2]))
+    assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
+    shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
+    assert shrunk.canvas_ids.tolist() == [0, 6, 0]
 
 
-def test_the_last_step_expands_nothing():
-    step = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), LAST)
-    assert step.canvas_ids.tolist() == [6, 5]
-    assert after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2]), LAST).stop is Stop.MAX_STEPS
-
-
-def test_frozen_positions_do_not_count_towards_the_limit():
-    frozen = [0, 1, 2, 3, 5]
-    step = after(canvas(9, 9, 9, 9, 0, 9, frozen=frozen), predicts([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1]))
-    assert step.canvas_ids.tolist() == [9, 9, 9, 9, 0, 0, 9]
-
-
-def test_a_frozen_delete_token_stays():
-    step = after(canvas(GONE, 0, frozen=[0]), predicts([GONE, 5], [1, 0.3]))
-    assert step.canvas_ids.tolist() == [GONE, 5]
+def test_at_the_limit_and_in_the_last_step_the_next_best_token_is_taken():
+    step = after(
+        canvas(9, 0, 0, 0, 0, frozen=[0]),
+        predicts([9, GROW, 5, 6, 7], [1, 0.8, 0.1, 0.1, 0.1], unexpanded=[9, 4, 5, 6, 7]),
+    )
+    assert step.canvas_ids.tolist() == [9, 4, 0, 0, 0]
+    assert step.confidence[1] == 0.5
+    last = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), LAST)
+    assert last.canvas_ids.tolist() == [6, 5]
 
 
 class ExpandingModel:

@@ -47,13 +47,6 @@ def test_accepted_positions_hold_the_sample_and_the_others_fresh_noise():
     assert not step.committed.any()
 
 
-def test_an_accepted_position_may_be_renoised_by_the_next_step():
-    first = after(canvas(1, 2, 3), predicts([10, 11, 12], [0.0, 1.0, 5.0]))
-    second = after(first, predicts([10, 11, 12], [5.0, 1.0, 0.0]), seed=3)
-    assert first.canvas_ids[0] == 10
-    assert second.canvas_ids[0] == np.random.default_rng(3).integers(0, VOCAB, 3, dtype=np.int32)[0]
-
-
 def test_frozen_positions_ignore_the_prediction():
     step = after(canvas(7, 2, frozen=[0]), predicts([10, 11], [9.0, 9.0], sampled=[20, 21]))
     assert step.canvas_ids.tolist() == [7, 21]  # the frozen one counts as entropy 0 and uses nothing of the bound
@@ -64,34 +57,29 @@ def test_frozen_positions_ignore_the_prediction():
 @pytest.mark.parametrize(
     ("second", "stop"),
     [
-        pytest.param(predicts([10, 12], [0.0, 0.0]), None, id="confident but changed"),
-        pytest.param(predicts([10, 11], [0.0, 0.02]), None, id="stable but uncertain: mean 0.01"),
-        pytest.param(predicts([10, 11], [0.0, 0.009]), Stop.STABLE, id="stable and certain: mean 0.0045"),
+        pytest.param(predicts([7, 7, 10, 12], [0, 0, 0.0, 0.0]), None, id="confident but changed"),
+        pytest.param(predicts([7, 7, 10, 11], [0, 0, 0.0, 0.018]), None, id="stable but uncertain: mean 0.009"),
+        pytest.param(predicts([7, 7, 10, 11], [0, 0, 0.0, 0.009]), Stop.STABLE, id="stable and certain: mean 0.0045"),
     ],
 )
-def test_stability_and_confidence_are_both_needed_to_stop(second, stop):
-    first = after(canvas(1, 2), predicts([10, 11], [0.5, 0.5]))
+def test_stability_and_confidence_of_the_free_positions_are_both_needed_to_stop(second, stop):
+    first = after(canvas(7, 7, 1, 2, frozen=[0, 1]), predicts([7, 7, 10, 11], [0, 0, 0.5, 0.5]))
     step = after(first, second)
     assert (first.stop, step.stop) == (None, stop)
     if stop:
-        assert step.canvas_ids.tolist() == [10, 11]
+        assert step.canvas_ids.tolist() == [7, 7, 10, 11]
         assert step.committed.all()
 
 
-def test_frozen_positions_are_excluded_from_the_mean_entropy():
-    """One free position at 0.01 nats beside three frozen ones: their mean would be 0.0025 and stop too early."""
-    step = canvas(7, 7, 7, 2, frozen=[0, 1, 2])
-    prediction = predicts([7, 7, 7, 11], [0.0, 0.0, 0.0, 0.01])
-    assert after(after(step, prediction), prediction).stop is None
-
-
-def test_stability_threshold_counts_the_repeats():
-    sure = predicts([10], [0.0])
-    stops = []
-    step = canvas(1)
+def test_a_position_settles_and_a_canvas_stops_after_the_models_stability_steps():
+    unsure, sure = canvas(1, 2), canvas(1)
+    settled, stops = [], []
     for _ in range(4):
-        step = after(step, sure, stability_threshold=3)
-        stops.append(step.stop)
+        unsure = after(unsure, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
+        sure = after(sure, predicts([10], [0.0]), stability_threshold=3)
+        settled.append(unsure.num_settled)
+        stops.append(sure.stop)
+    assert settled == [0, 0, 0, 1]
     assert stops == [None, None, None, Stop.STABLE]
 
 
@@ -147,12 +135,3 @@ def test_settled_position_is_open_again_when_its_token_changes():
         step = after(step, predicts([token, 11], [0.01, 3.0]))
     assert not step.committed.any()
     assert step.num_stable.tolist() == [0, 2]
-
-
-def test_a_position_settles_after_the_models_stability_steps():
-    step = canvas(1, 2)
-    settled = []
-    for _ in range(4):
-        step = after(step, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
-        settled.append(step.num_settled)
-    assert settled == [0, 0, 0, 1]

@@ -32,10 +32,12 @@ def test_a_line_has_the_record_to_the_microsecond():
     assert parse_line(json.dumps({**json.loads(LINE), "of_a_later_version": 1})).endpoint == "/infill"
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", '"x"', "{", '{"time":1}', LINE.replace(b"0.123457", b'"late"')])
-def test_line_that_is_no_record_is_refused(line):
-    with pytest.raises(ValueError, match=r".+"):
-        parse_line(line)
+def test_lines_that_are_no_records_are_counted(tmp_path):
+    bad = [b"", b"[]", b"{}", b'"x"', b"{", b'{"time":1}', LINE.replace(b"0.123457", b'"late"').strip(), b"[" * 100_000]
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"\n".join([*bad, LINE]))
+    records, _, num_bad = read_log(path)
+    assert (len(records), num_bad) == (1, len(bad))
 
 
 CHAT = ChatRequest((), "", endpoint="/infill", max_tokens=32)
@@ -68,20 +70,16 @@ def result(candidates, *reasons):
 
 
 def test_fill_leaves_its_numbers_and_no_text(tmp_path):
-    record = recorded(tmp_path, result((Candidate("sesame", -0.1),)))
+    engine = SimpleNamespace(footprint=ON_GPU)
+    record = recorded(tmp_path, result((Candidate("sesame", -0.1),)), engine=engine)
     assert (record.outcome, record.reason) == ("shown", "")
     assert (record.model, record.decoder, record.steps, record.step_limit) == ("m", "diffusion", 4, 48)
     assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
     assert (record.setup_seconds, record.prefill_seconds, record.generation_seconds) == (0.001, 0.005, 0.5)
     assert (record.prompt_rate, record.output_rate, record.step_rate) == (2500.0, 40.0, 8.0)
-    assert (record.gpu, record.gpu_budget_bytes, record.task, record.language) == ("", 0, "", "")
+    assert (record.gpu, record.gpu_budget_bytes, record.task, record.language) == ("a card", 5_000, "", "")
     assert record.resident_bytes > 0
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
-
-
-def test_a_record_names_the_gpu_and_its_budget(tmp_path):
-    record = recorded(tmp_path, result(()), engine=SimpleNamespace(footprint=ON_GPU))
-    assert (record.gpu, record.gpu_budget_bytes) == ("a card", 5_000)
 
 
 CODE = Snapshot("file:///secret/tests/a.py", 1, "x = 1\n")
@@ -182,10 +180,3 @@ def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
     process.join(60)
     assert process.exitcode == 0
     assert len(read_log(path)[0]) == 200
-
-
-def test_a_deeply_nested_line_is_a_bad_line(tmp_path):
-    path = tmp_path / "audit.jsonl"
-    path.write_bytes(b"[" * 100_000 + b"\n" + LINE)
-    records, _, num_bad = read_log(path)
-    assert (len(records), num_bad) == (1, 1)

@@ -2,7 +2,6 @@
 
 import math
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import drain
-from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -90,21 +89,6 @@ def test_cached_prompt_gives_the_same_candidates(engine):
     assert warm.steps == cold.steps
     for cached, computed in zip(warm.candidates, cold.candidates, strict=True):
         assert cached.score == pytest.approx(computed.score, abs=0.02)
-
-
-@pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.AUTO])
-def test_the_candidate_of_an_automatic_request_is_one_of_several(engine, decoder):
-    num_shown = 0
-    for position in POSITIONS[::6]:
-        wanted = at_position(position, decoder=decoder, priority=Priority.INVOKED)
-        alone, several = fill(engine, wanted), fill(engine, replace(wanted, num_candidates=3))
-        num_shown += bool(alone.candidates)
-        assert {candidate.text for candidate in alone.candidates} <= {
-            candidate.text for candidate in several.candidates
-        }
-        if decoder is DecoderName.AUTO and alone.candidates:
-            assert several.candidates[0].confidence >= alone.candidates[0].confidence - 0.02
-    assert num_shown > 2
 
 
 @pytest.mark.parametrize("position", POSITIONS[::4], ids=lambda position: f"{position['file']}:{position['line']}")

@@ -28,22 +28,20 @@ def chat(engine, request=REQUEST, deadline=math.inf):
     return drain(engine.chat(request, deadline=deadline))
 
 
-@pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["masks", "uniform noise"])
-def test_answer_is_not_changed(spec):
-    engine, _ = engine_of("  x = [\n", spec)
-    result = chat(engine)
-    assert (result.text, result.decoder.value) == ("  x = [\n", "diffusion")
-    assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
-    assert result.output_tokens == len("  x = [\n") + 1
-
-
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 
 
-def test_model_without_a_canvas_answers_token_by_token():
-    engine, _ = engine_of("  x = [\n", CAUSAL_SPEC)
+@pytest.mark.parametrize(
+    ("spec", "decoder"),
+    [(MASK_SPEC, "diffusion"), (UNIFORM_SPEC, "diffusion"), (CAUSAL_SPEC, "autoregressive")],
+    ids=["masks", "uniform noise", "no canvas"],
+)
+def test_answer_is_not_changed(spec, decoder):
+    engine, _ = engine_of("  x = [\n", spec)
     result = chat(engine)
-    assert (result.text, result.decoder.value) == ("  x = [\n", "autoregressive")
+    assert (result.text, result.decoder.value) == ("  x = [\n", decoder)
+    assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
+    assert result.output_tokens == len("  x = [\n") + 1
 
 
 def test_model_without_a_canvas_rewrites_by_instruction():

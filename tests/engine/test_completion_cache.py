@@ -29,7 +29,7 @@ def cache():
     return cache
 
 
-@pytest.mark.parametrize("num_typed", range(8))
+@pytest.mark.parametrize("num_typed", [0, 3, 7])
 def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
     rest = cache.find(at("x = " + "foo(bar)"[:num_typed], "\ny = 1\n"))
     assert texts(rest) == ["foo(bar)"[num_typed:]]
@@ -37,27 +37,43 @@ def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "options"),
     [
-        pytest.param("x = foo(bar)", "\ny = 1\n", id="all of it is typed"),
-        pytest.param("x = fu", "\ny = 1\n", id="something else is typed"),
-        pytest.param("z = fo", "\ny = 1\n", id="another line"),
-        pytest.param("x =", "\ny = 1\n", id="something is deleted"),
-        pytest.param("x = fo", "\ny = 2\n", id="another suffix"),
-        pytest.param("x = fo", "\ny = 1\nz", id="a longer suffix"),
-        pytest.param("x = fo", "", id="no suffix"),
-        pytest.param("# \nx = fo", "\ny = 1\n", id="a new line above"),
+        pytest.param("x = foo(bar)", "\ny = 1\n", {}, id="all of it is typed"),
+        pytest.param("x = fu", "\ny = 1\n", {}, id="something else is typed"),
+        pytest.param("z = fo", "\ny = 1\n", {}, id="another line"),
+        pytest.param("x =", "\ny = 1\n", {}, id="something is deleted"),
+        pytest.param("x = fo", "\ny = 1\nz", {}, id="another suffix"),
+        pytest.param("# \nx = fo", "\ny = 1\n", {}, id="a new line above"),
+        pytest.param("x = fo", "\ny = 1\n", {"max_lines": 1}, id="another limit"),
+        pytest.param("x = fo", "\ny = 1\n", {"client": "b"}, id="another client"),
+        pytest.param("x = fo", "\ny = 1\n", {"uri": "file:///b.py"}, id="another document"),
     ],
 )
-def test_nothing_is_found_elsewhere(cache, before, after):
-    assert cache.find(at(before, after)) is None
+def test_nothing_is_found_elsewhere(cache, before, after, options):
+    assert cache.find(at(before, after, **options)) is None
 
 
-def test_change_that_a_long_prompt_shows_is_not_overlooked():
-    cache, far = CompletionCache(), "# a line\n" * 1600
-    cache.keep(at(f"a = 1\n{far}x = "), result("foo(bar)"))
-    assert texts(cache.find(at(f"a = 1\n{far}x = f"))) == ["oo(bar)"]
-    assert cache.find(at(f"b = 1\n{far}x = f")) is None
+@pytest.mark.parametrize(
+    ("before", "after", "fill", "typed"),
+    [
+        pytest.param("if ", "\n", ["foo(bar):"], at("if foo(", ")\n"), id="a closed bracket inside of the rest"),
+        pytest.param("x", "", [" = 1\n    "], at("x = 1"), id="a blank rest"),
+        pytest.param("x = ", "", [], at("x = "), id="no candidate"),
+    ],
+)
+def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
+    cache = CompletionCache()
+    cache.keep(at(before, after), result(*fill))
+    assert cache.find(typed) is None
+
+
+@pytest.mark.parametrize(("far", "is_found"), [("# a line\n" * 1600, False), ("#" * 20_000 + "\n", True)])
+def test_only_a_change_that_no_prompt_shows_may_be_overlooked(far, is_found):
+    cache = CompletionCache()
+    cache.keep(at(f"a = 1\n{far}x = "), result("foo"))
+    assert texts(cache.find(at(f"a = 1\n{far}x = f"))) == ["oo"]
+    assert (cache.find(at(f"b = 1\n{far}x = f")) is not None) is is_found
 
 
 def test_bracket_that_the_editor_closed_is_left_out(cache):
@@ -66,41 +82,11 @@ def test_bracket_that_the_editor_closed_is_left_out(cache):
     assert cache.find(at("x = fo", ")\ny = 1\n")) is None, "no bracket was typed"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "fill", "typed"),
-    [
-        pytest.param("if ", "\n", "foo(bar):", at("if foo(", ")\n"), id="a closed bracket inside of the rest"),
-        pytest.param("x", "", " = 1\n    ", at("x = 1"), id="a blank rest"),
-    ],
-)
-def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
-    cache = CompletionCache()
-    cache.keep(at(before, after), result(fill))
-    assert cache.find(typed) is None
-
-
-@pytest.mark.parametrize("options", [{"max_lines": 1}, {"seed": 1}, {"uri": "file:///b.py"}])
-def test_other_requests_find_nothing(cache, options):
-    assert cache.find(at("x = fo", "\ny = 1\n", **options)) is None
-
-
 def test_candidates_narrow_down_while_the_user_types(cache):
     assert cache.find(at("x = ", "\ny = 1\n", num_candidates=3)) is None
     cache.keep(at("x = ", "\ny = 1\n", num_candidates=3), result("foo(bar)", "four", "bar"))
     assert texts(cache.find(at("x = fo", "\ny = 1\n", num_candidates=3))) == ["o(bar)", "ur"]
     assert texts(cache.find(at("x = fou", "\ny = 1\n"))) == ["r"]
-
-
-def test_fill_without_candidates_is_not_kept():
-    cache = CompletionCache()
-    cache.keep(at("x = "), result())
-    assert cache.find(at("x = ")) is None
-
-
-def test_text_far_away_may_change():
-    cache, far = CompletionCache(), "#" * 20_000 + "\n"
-    cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
-    assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
 
 
 @pytest.mark.parametrize("hidden", [{"confidence": 0.01}, {"fault": Reason.NO_EFFECT}], ids=["improbable", "faulty"])

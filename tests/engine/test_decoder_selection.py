@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
-from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
-from dg_lsp.context.document import Cursor
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.engine.decoder_selection import DEFAULTS, DecoderSelection, PositionKind, StepCosts, measure_costs
 
 CPU = StepCosts(((1, 2.0), (8, 8.0)), ((16, 11.0), (32, 21.0)))
@@ -107,29 +106,10 @@ def test_model_without_expected_passes_gets_the_defaults():
     assert select(MASK_SPEC, CPU).choose().needs_causal_head
 
 
-@pytest.mark.parametrize("wanted", [DecoderName.AUTO, DecoderName.DIFFUSION, DecoderName.INFILL])
-def test_model_in_the_format_infill_runs_infill(wanted):
-    infill = selection(prompt_format=PromptFormat.INFILL, has_causal_head=False)
-    assert infill.choose(wanted) is DecoderName.INFILL
-
-
-def test_named_decoder_is_kept():
-    assert selection(num_candidates=3).choose(DecoderName.PROMPT_LOOKUP) is DecoderName.PROMPT_LOOKUP
-    assert selection(num_candidates=3).choose() is DecoderName.DIFFUSION
-
-
-@pytest.mark.parametrize(
-    ("text", "max_lines", "kind"),
-    [
-        pytest.param("a = |", 1, PositionKind.LINE_END, id="after text"),
-        pytest.param("f(|)", 1, PositionKind.LINE_END, id="inside a line"),
-        pytest.param("def f():\n    |", None, PositionKind.BLOCK, id="blank, any number of lines"),
-        pytest.param("def f():\n    |", 3, PositionKind.BLOCK, id="blank, several lines"),
-        pytest.param("def f():\n    |", 1, PositionKind.WHOLE_LINE, id="blank, one line"),
-    ],
-)
-def test_kind_of_a_cursor_position(text, max_lines, kind):
-    assert PositionKind.of(Cursor.at(text.replace("|", ""), text.index("|")), max_lines) is kind
+def test_several_candidates_are_those_of_canvases_and_the_automatic_one():
+    several = selection(num_candidates=3)
+    assert several.decoders(DecoderName.PROMPT_LOOKUP) == (DecoderName.PROMPT_LOOKUP,)
+    assert several.decoders(DecoderName.AUTO) == (DecoderName.PROMPT_LOOKUP, DecoderName.DIFFUSION)
 
 
 class Clocked(ScriptedDenoiser):

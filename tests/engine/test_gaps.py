@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
-from dg_lsp.canvas.spec import DecoderName, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.diffusion.denoiser import Prediction
@@ -31,8 +31,10 @@ class GapsModel:
         self.spec, self.tokenizer = spec, ByteTokenizer()
         self._fills, self._known = fills, [self.tokenizer.encode(text).tolist() or [END_ID] for text in known]
         self.canvases = []
+        self.prompt = ""
 
     def prefill(self, _slot, prompt_ids, _most=0):
+        self.prompt = self.tokenizer.decode(prompt_ids).decode()
         return len(prompt_ids)
 
     def predict(self, _slot, canvases, *_):
@@ -92,6 +94,7 @@ def test_gaps_that_do_not_fit_into_one_canvas_share_several():
     model = GapsModel(spec, ["1"], ["q"])
     drain(engine_of(model).rewrite(request("a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n")))
     assert max(len(canvas) for canvases in model.canvases for canvas in canvases) <= 64
+    assert max(sum(map(len, canvases)) for canvases in model.canvases) <= 256, "more than a runtime takes in a pass"
 
 
 def scripted(prefix, _suffix):
@@ -109,10 +112,12 @@ def test_a_model_of_one_gap_fills_them_one_after_the_other():
 
 def test_the_joint_canvas_can_be_requested():
     fills, known = ["a * 2", "print(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
-    model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,)), fills, known)
+    fim = replace(MASK_SPEC.fim, cut=PromptCut.TOKEN)  # no causal pass spells what precedes the first gap
+    model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,), fim=fim), fills, known)
     model._known[0] = []
     result = drain(engine_of(model).rewrite(request(decoder=DecoderName.INFILL)))
     assert applied(result) == FILLED
+    assert model.prompt.endswith("def f(a):\n    x = ")
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,15 @@ import time
 from dataclasses import replace
 
 import attrs
-import numpy as np
 import pytest
 from gates import LONG, TIMEOUT, Slow, ask, is_idle, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.decoders import base
-from dg_lsp.engine.decoders.base import PrefillSpeed, prefill
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.decoders.base import PrefillSpeed
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -65,27 +63,6 @@ def test_the_deadline_is_kept_by_pieces_and_the_next_request_continues_with_the_
     assert result.cached_tokens == num_first
     whole = engine_of(ScriptedDenoiser("alpha")).fill(request, deadline=1e6)
     assert (result.candidates, whole.cached_tokens) == (whole.candidates, 0)
-
-
-def test_the_size_of_a_piece_follows_the_measured_speed():
-    speed = PrefillSpeed(1.0)
-    assert speed.piece(np.inf) == 30
-    speed.measure(30, 0.003)
-    assert speed.piece(np.inf) == 300
-    speed.measure(300, 30.0)
-    assert speed.piece(np.inf) == base.MIN_PIECE  # fewer cost almost as much
-    speed.measure(1, 1000.0)  # the constant cost of a pass
-    assert speed.piece(np.inf) == base.MIN_PIECE
-    assert speed.piece(time.monotonic() - 1) == 1
-
-
-def test_a_model_without_a_cache_gets_its_prompt_at_once():
-    class Uncached(ScriptedDenoiser):
-        def prefill(self, _slot, prompt_ids, *_most):
-            return len(prompt_ids)
-
-    prompt = token_ids([9] * 100)
-    assert drain(prefill(Uncached("x"), 0, prompt, PrefillSpeed(10.0))) == 100
 
 
 @pytest.mark.usefixtures("short_pieces")

@@ -76,26 +76,25 @@ def test_the_languages_of_a_server_are_known_from_its_first_answer_on():
     assert engine.spec.language_problem("python") == ""
 
 
-def test_extra_code_takes_at_most_its_share_of_the_prompt():
-    chunks = (
-        Snippet(SnippetSource.OPEN_FILES, "large.py", "x" * 1900),
-        Snippet(SnippetSource.OPEN_FILES, "small.py", "x" * 100),
-        Snippet(SnippetSource.EDITS, "d", "x" * 100),
-    )
-    model = FakeModel("width * height")
-    fill(model, snippets=Snippets(chunks))
-    assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d"]
+OUTPUT = "".join(f"line {number}\n" for number in range(999))
 
 
-def test_the_end_of_a_tests_output_takes_the_room_of_other_snippets():
-    output = "".join(f"line {number}\n" for number in range(999))
+@pytest.mark.parametrize(
+    ("chunks", "kept"),
+    [
+        pytest.param({"large.py": "x" * 1900, "small.py": "x" * 100, "d": "x" * 100}, ["large.py", "d"], id="the best"),
+        pytest.param({"test": OUTPUT, "d": "x"}, ["test"], id="the end of a test's output first"),
+    ],
+)
+def test_extra_code_takes_at_most_its_share_of_the_prompt(chunks, kept):
+    sources = {"test": SnippetSource.TEST, "d": SnippetSource.EDITS}
     model = FakeModel("width * height")
-    fill(
-        model, snippets=Snippets((Snippet(SnippetSource.TEST, "test", output), Snippet(SnippetSource.EDITS, "d", "x")))
-    )
-    [snippet] = model.queries[0].prompt.snippets.chunks
-    assert 1000 < len(snippet.text) <= 2048
-    assert output.endswith(snippet.text)
+    snippets = (Snippet(sources.get(path, SnippetSource.OPEN_FILES), path, text) for path, text in chunks.items())
+    fill(model, snippets=Snippets(tuple(snippets)))
+    sent = model.queries[0].prompt.snippets.chunks
+    assert [chunk.path for chunk in sent] == kept
+    assert 1000 < sum(len(chunk.text) for chunk in sent) <= 2048
+    assert all(chunks[chunk.path].endswith(chunk.text) for chunk in sent)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +110,6 @@ def test_the_end_of_a_tests_output_takes_the_room_of_other_snippets():
 def test_an_answer_that_is_not_worth_showing_is_rejected(answer, reason):
     result = fill(FakeModel(answer))
     assert (result.candidates, result.rejections[0].reason) == ((), reason)
-
-
-def test_a_faulty_answer_is_hidden_from_automatic_requests_only():
-    answer = RemoteAnswer(("height",), is_finished=True)
-    result = fill(FakeModel(answer), "height = ")
-    assert (result.candidates, result.rejections[0].reason) == ((), Reason.NO_EFFECT)
-    assert fill(FakeModel(answer), "height = ", priority=Priority.INVOKED).text == "height"
 
 
 @pytest.mark.parametrize(
@@ -152,8 +144,8 @@ def test_a_request_that_only_warms_the_cache_sends_nothing():
 TEXT = "a = 1\nb = 2\nc = 3\n"
 
 
-def rewrite(model, instruction="", strength=1.0, start=6, end=11):
-    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), start, end, instruction, strength)
+def rewrite(model, instruction="", **options):
+    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), 6, 11, instruction, **options)
     return drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
 
 
@@ -182,23 +174,15 @@ def test_gaps_are_filled_by_one_query_each():
     assert [query.prompt.prefix for query in model.queries] == ["x = ", "x = 7\ny = "]
 
 
-def test_an_unfinished_rewrite_is_rejected():
-    model = FakeModel(RemoteAnswer(("b =",)), is_chat=True)
-    assert rewrite(model, "double it").rejection.reason is Reason.UNFINISHED
-
-
-def test_several_rewrites_are_requested_at_once_and_faulty_ones_left_out():
+def test_several_rewrites_are_requested_at_once_and_faulty_and_unfinished_ones_left_out():
     model = FakeModel(RemoteAnswer(("def f(:", "b = 3", "b = 4", "b = 3"), is_finished=True), is_chat=True)
-    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), 6, 11, "double it", num_candidates=4)
-    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
+    result = rewrite(model, "double it", num_candidates=4)
     assert model.queries[0].num_answers == 4
     assert [option.text.strip() for option in (result, *result.alternatives)] == ["b = 3", "b = 4"]
-
-
-@pytest.mark.parametrize("wrong", [{"strength": 0.5}, {"start": 5, "end": 6}, {"start": 0, "end": 99}])
-def test_an_invalid_rewrite_is_refused(wrong):
-    with pytest.raises(RequestError):
-        rewrite(FakeModel(), **wrong)
+    unfinished = FakeModel(RemoteAnswer(("b =",)), is_chat=True)
+    assert rewrite(unfinished, "double it").rejection.reason is Reason.UNFINISHED
+    with pytest.raises(RequestError, match="no canvas to renoise"):
+        rewrite(FakeModel(), strength=0.5)
 
 
 def test_a_chat_sends_its_messages_and_needs_the_chat_api():

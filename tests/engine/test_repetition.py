@@ -38,14 +38,6 @@ def test_the_token_that_followed_the_same_tokens(before, fill, after, expected):
     assert following(before, fill, after) == expected
 
 
-def test_longer_and_more_frequent_matches_have_more_confidence():
-    once = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
-    twice = Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING).following(NOTHING)
-    longer = Repetition(token_ids([9, 8, 1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
-    assert once and twice and longer
-    assert 0 < once.confidence < min(twice.confidence, longer.confidence) < 1
-
-
 class WordTokenizer:
     """One id per word; records the encoded texts."""
 
@@ -91,13 +83,6 @@ def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
     for _ in range(2):
         buffers.repetition(line, len(line))
     assert words.encoded == [line, line]
-
-
-def test_a_run_continues_while_the_buffer_has_one_continuation():
-    repetition = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3]), NOTHING)
-    assert repetition.run(NOTHING, 8).tolist() == [4, 5, 6]
-    assert repetition.run(NOTHING, 2).tolist() == [4, 5]
-    assert repetition.run(token_ids([4, 7]), 8).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_second_model_is_loaded_only_where_another_one_is_named(open_models):
         ),
     ],
 )
-def test_the_model_of_a_submitteddepends_on_its_kind_and_on_the_canvas_of_the_model_of_rewrites(
+def test_the_model_depends_on_the_request_and_on_the_canvas_of_the_model_of_rewrites(
     open_models, submitted, of_pair, of_causal_rewrites
 ):
     models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))

@@ -50,18 +50,26 @@ def test_tokens_that_are_kept_stay_where_they_are():
     assert new != "total = a + 1"
 
 
-def test_unchanged_text_is_rejected_after_some_tries():
-    result = rewritten(engine_of("total = a + 1"), request(strength=0.3))
-    assert (result.text, result.rejection.reason) == ("", Reason.UNCHANGED)
+@pytest.mark.parametrize(
+    ("fill", "options", "least", "reason"),
+    [
+        pytest.param("total = a + 1", {"strength": 0.3}, 0.0, Reason.UNCHANGED, id="unchanged"),
+        pytest.param("total = a * 2", {"strength": 0.5, "seed": 3}, 0.999, Reason.LOW_CONFIDENCE, id="a part is kept"),
+        pytest.param("total = a * 2", {}, 0.999, Reason.LOW_CONFIDENCE, id="from nothing"),
+    ],
+)
+def test_an_unchanged_or_unlikely_text_is_rejected_after_some_tries(fill, options, least, reason):
+    result = rewritten(engine_of(fill, min_confidence=least), request(**options))
+    assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, reason)
     assert result.steps >= 4
 
 
-@pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_min_confidence_rejects_an_unlikely_rewrite(strength):
-    engine, wanted = engine_of("total = a * 2", min_confidence=0.999), {"strength": strength, "seed": 3}
-    assert rewritten(engine_of("total = a * 2", min_confidence=0.0), request(**wanted)).rejection is None
-    result = rewritten(engine, request(**wanted))
-    assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
+@pytest.mark.parametrize("where", [(5, 5), (0, 999), (9, 13)], ids=["empty", "outside", "blanks"])
+def test_range_without_text_or_strength_is_refused(where):
+    with pytest.raises(RequestError, match="select some code"):
+        rewritten(engine_of("x"), request(where=where))
+    with pytest.raises(RequestError, match="strength must be above 0"):
+        rewritten(engine_of("x"), request(strength=0.0))
 
 
 def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_snippets():
@@ -86,14 +94,6 @@ def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fa
     note = instruction_note(wanted, "scripted", follows_instructions=False)
     assert fate in note
     assert "diffusiongemma follows them" in note
-
-
-@pytest.mark.parametrize(
-    ("where", "options"), [((5, 5), {}), ((0, 999), {}), ((9, 4), {}), ((9, 13), {}), (LINE, {"strength": 0.0})]
-)
-def test_range_without_text_or_strength_is_refused(where, options):
-    with pytest.raises(RequestError):
-        rewritten(engine_of("x"), request(where=where, **options))
 
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():

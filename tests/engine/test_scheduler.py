@@ -71,16 +71,19 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
     assert ended.names == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
 
 
-def test_newer_rewrite_cancels_an_interrupted_one(busy):
+def test_newer_request_of_a_document_cancels_a_running_and_an_interrupted_one(busy):
     scheduler, denoiser, stale = busy(script, rewrite())
-    typed = scheduler.submit(ask())
+    typed = scheduler.submit(ask(text="b = "))
     newer = scheduler.submit(rewrite())
-    with pytest.raises(CancelledError):
-        stale.result(TIMEOUT)
+    newest = scheduler.submit(ask())
+    for cancelled in (stale, typed):
+        with pytest.raises(CancelledError):
+            cancelled.result(TIMEOUT)
     denoiser.go_on.set()
-    assert typed.result(TIMEOUT).text == "short"
+    assert newest.result(TIMEOUT).text == "short"
     assert newer.result(TIMEOUT).text == NEW
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
+    wait_until(lambda: scheduler.model_time.total > scheduler.model_time.stale > 0, "model time is counted")
 
 
 def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs(scheduler_of):
@@ -141,17 +144,6 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy):
-    scheduler, denoiser, stale = busy("abcdefgh", ask())
-    newer = scheduler.submit(ask())
-    with pytest.raises(CancelledError):
-        stale.result(TIMEOUT)
-    denoiser.go_on.set()
-    assert newer.result(TIMEOUT).text == "abcdefgh"
-    assert denoiser.num_steps == 1 + 9
-    wait_until(lambda: scheduler.model_time.total > scheduler.model_time.stale > 0, "model time is counted")
 
 
 def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):

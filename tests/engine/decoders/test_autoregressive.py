@@ -62,12 +62,6 @@ def test_any_draft_gives_the_same_text_in_no_more_passes(script, drafts, max_lin
     assert num_verified <= num_plain
 
 
-def test_right_draft_is_accepted_in_one_pass():
-    right = (np.frombuffer(b"return", np.uint8) + NUM_SPECIALS).tolist()
-    draft, passes = filled(lambda task: FixedDrafts(task, [[*right, END_ID]]), "return", Limits(0, 16, 1))
-    assert (draft.ids.tolist(), draft.is_ended, passes) == (right, True, 1)
-
-
 UNSURE = {b"x"[0] + NUM_SPECIALS: 0.7, b"+"[0] + NUM_SPECIALS: 0.6}
 
 
@@ -128,13 +122,6 @@ def test_speculative_verifies_a_canvas_in_one_pass(engine_of, ask, frames_of):
     assert [cell.is_committed for cell in frames[2].cells][:2] == [True, False]
 
 
-def test_speculative_leaves_unlikely_tokens_out_of_the_draft(engine_of, ask):
-    # the rest of the canvas has a confidence under a half
-    engine, denoiser = engine_of("x + y", tokens_per_step=2, spec=DRAFTER)
-    assert engine.fill(ask("a = |\n", decoder=DecoderName.SPECULATIVE)).text == "x + y"
-    assert denoiser.num_steps == 6
-
-
 @pytest.mark.parametrize(
     ("text", "fill", "most"),
     [
@@ -155,14 +142,11 @@ def test_prompt_lookup_drafts_what_stands_in_the_buffer(engine_of, ask, text, fi
     ("ids", "following"),
     [
         pytest.param([], [], id="nothing"),
-        pytest.param([1, 2], [], id="no room for a copy"),
-        pytest.param([1, 2, 3, 4, 1, 2], [3], id="one token after two"),
         pytest.param([0, 1, 2, 3, 4, 5, 0, 1, 2], [3, 4], id="two tokens after three"),
         pytest.param([9, 2, 3, 1, 2], [], id="only the last token recurs"),
         pytest.param([1, 2, 3, 1, 2, 4, 1, 2], [4], id="the later of two copies"),
         pytest.param([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8], id="the longer of two copies"),
         pytest.param([0, 1, 2, 3, -1, 0, 1, 2], [3], id="not beyond a border"),
-        pytest.param([5, 5, 5, 5], [5], id="a copy that overlaps"),
         pytest.param([*range(30), *range(12)], [12, 13, 14, 15], id="four tokens at most"),
     ],
 )

@@ -13,7 +13,7 @@ from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import DECODERS, CompletionSettings, SamplerOptions
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
@@ -26,14 +26,11 @@ def no_hurry(**settings):
     return CompletionSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
 
 
-def test_settings_list_every_decoder():
-    assert list(DECODERS) == [name.value for name in DecoderName]
-
-
 @every_decoder
 def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder):
-    engine, _ = engine_of("x + y")
-    result = engine.fill(ask("def add(x, y):\n    return |\n", decoder=decoder))
+    engine, _ = engine_of("x + y", no_hurry(decoder=decoder.value))
+    assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION)).decoder is DecoderName.DIFFUSION
+    result = engine.fill(ask("def add(x, y):\n    return |\n"))
     assert (result.text, result.decoder, len(result.candidates)) == ("x + y", decoder, 1)
     assert result.canvas_length == (8 if decoder.needs_canvas else 0)
     assert result.output_tokens == len("x + y") + 1
@@ -54,13 +51,6 @@ def test_fill_ends_within_the_limits_of_the_settings(engine_of, ask, decoder, sc
     engine, denoiser = engine_of(script, no_hurry(**changes), tokens_per_step=8)
     assert engine.fill(ask(text, decoder=decoder)).text.strip() == fill
     assert denoiser.num_steps <= len(script)
-
-
-@every_decoder
-def test_request_overrides_the_decoder_of_the_settings(engine_of, ask, decoder):
-    engine, _ = engine_of("x", no_hurry(decoder=decoder.value))
-    assert engine.fill(ask("a = |\n")).decoder is decoder
-    assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION)).decoder is DecoderName.DIFFUSION
 
 
 @every_decoder

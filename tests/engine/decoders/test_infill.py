@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
+from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
@@ -51,9 +51,13 @@ def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(around
 
 
 @both_noises
-def test_prefix_and_suffix_stay_frozen_in_every_pass(around, spec):
+def test_all_lengths_share_each_pass_and_prefix_and_suffix_stay_frozen(around, frames_of, spec):
     engine, denoiser, request = around("side * 2", spec)
-    engine.fill(request)
+    frames, result = frames_of(engine, request)
+    assert len(frames) == result.steps == len(denoiser.passes)
+    assert frames[-1].settled_text == "side * 2"
+    *lanes, of_joins = [lanes for kind, _, lanes in denoiser.calls if kind == "predict"]
+    assert (set(lanes), of_joins) == ({(0, 1, 2)}, (3, 4, 5)), "a model conditioned on its last pass has seen the join"
     encode = ByteTokenizer().encode
     head, tail = encode(BEFORE[-PREFIX_TAIL:]).tolist(), encode(AFTER).tolist()
     *passes, joins = denoiser.passes
@@ -67,16 +71,6 @@ def test_prefix_and_suffix_stay_frozen_in_every_pass(around, spec):
         after = canvas[PREFIX_TAIL + gap :]
         assert after[JOIN_TOKENS:] == tail[JOIN_TOKENS : len(after)]
         assert after[:JOIN_TOKENS] != tail[:JOIN_TOKENS]
-
-
-def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(around, frames_of):
-    engine, denoiser, request = around("side * 2")
-    frames, result = frames_of(engine, request)
-    assert [lanes for kind, _, lanes in denoiser.calls if kind == "predict"] == [(0, 1, 2), (3, 4, 5)]
-    assert len(frames) == result.steps == len(denoiser.passes) == 2
-    assert frames[-1].settled_text == "side * 2"
-    assert "".join(cell.text for cell in frames[-1].cells).startswith("side * 2")
-    assert result.canvas_length == 32  # eight, sixteen and eight
 
 
 def test_longer_gaps_are_tried_while_the_longest_wins(around):
@@ -103,15 +97,6 @@ def test_line_end_ends_the_fill_of_one_line_and_the_join_follows_there(reciting,
     _, middle, longest = denoiser.passes[-1]
     assert middle[:8] == longest[:8] == encode(" = 12345").tolist()
     assert middle[8 + JOIN_TOKENS :] == encode(" 0\nz = 1\nz = 2\n").tolist()[: len(middle) - 8 - JOIN_TOKENS]
-
-
-def test_end_token_in_the_gap_ends_the_fill_and_the_join_follows_there(reciting, ask):
-    engine, denoiser = reciting("a = 1", replace(MASKS, gap_lengths=(4,)))
-    assert engine.fill(ask("a = |\nz = 0\nz = 1\nz = 2\n")).text == "1"
-    [canvas] = denoiser.passes[-1]
-    assert canvas[:4] == ByteTokenizer().encode(" = 1").tolist()
-    assert END_ID not in canvas
-    assert len(denoiser.passes) == 2
 
 
 def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):

@@ -104,14 +104,3 @@ def test_fill_in_the_middle_of_a_word_begins_with_the_rest_of_the_word(bundled, 
     result = bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
     assert result.text == "ue"
     assert 0 < result.candidates[0].confidence <= 1
-
-
-@pytest.mark.parametrize("cursor", range(4, 40, 5))
-def test_causal_decoders_give_the_same_text_at_any_cursor(bundled, ask, cursor):
-    line = "    total_value = self.count_items(name)"
-    text = f"class Shop:\n    def count(self, name):\n    {line[:cursor]}|\n        return total_value\n"
-    fills = [
-        bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
-        for decoder in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
-    ]
-    assert len({(fill.text, tuple(rejection.text for rejection in fill.rejections)) for fill in fills}) == 1
