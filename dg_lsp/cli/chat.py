@@ -1,23 +1,28 @@
 """`dg-lsp chat`, a conversation on a terminal or with given messages, and `dg-lsp generate`, which continues a text."""
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Annotated
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer import Argument, Option
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
-from dg_lsp.cli.output import show_text
-from dg_lsp.cli.printing import note, size_text
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest
+from dg_lsp.cli.output import canvas_screen, drawing, for_stream, times
+from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import ChatRequest, FillResult, Frame
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.models.selection import instruction_advice
-from dg_lsp.settings import Settings
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
@@ -47,7 +52,7 @@ def chat(
             problem = "follows no instructions, and dg-lsp generate continues a text with it"
             advice = instruction_advice(loading.this_machine())
             raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")
-        _print_banner(engine, settings, run)
+        run.note_effects(engine.spec)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(
@@ -60,7 +65,7 @@ def chat(
                 ignores_end=ignore_eos,
             )
             try:
-                code, answer = show_text(engine, request, run, load_ms)
+                code, answer = _show_text(engine, request, run, load_ms)
             except RequestError as error:
                 if not is_interactive:
                     raise
@@ -71,23 +76,6 @@ def chat(
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code
-
-
-def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
-    """Prints which model answers, where it runs and how it generates, if standard error is a terminal."""
-    if run.as_json or not sys.stderr.isatty():
-        return
-    spec = engine.spec
-    if settings.is_remote:
-        note(f"{spec.name} at {settings.remote.url}")
-        return
-    used = engine.footprint
-    where = ", ".join(device.name for device in used.devices) or "the processor"
-    plan = "one token after the other"
-    if spec.sampling is not None:
-        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {spec.sampling.max_denoising_steps} steps"
-    context = f"context of {used.context_size:,} tokens with at most {size_text(used.full_cache_bytes)} of cache"
-    note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
 
 
 def _typed() -> Iterator[str]:
@@ -147,6 +135,136 @@ def generate(
         ignores_end=ignore_eos,
     )
     with loading.timed_engine(settings) as (engine, load_ms):
-        _print_banner(engine, settings, run)
-        code, _ = show_text(engine, request, run, load_ms)
+        run.note_effects(engine.spec)
+        code, _ = _show_text(engine, request, run, load_ms)
     return code
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt. Only the main thread can catch them."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def catch(_number: int, _frame: FrameType | None) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = signal.signal(signal.SIGINT, catch)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: float) -> tuple[int, str]:
+    """Runs a request; prints the text on standard output, the thought, the canvas and the costs beside it.
+
+    Returns the exit code and the text. After Ctrl-C the text is what is settled.
+    """
+    console = Console(stderr=True, highlight=False)
+    stream = _TextStream()
+    # a drawing is replaced by the text when it is complete
+    is_streamed = not run.as_json and not (run.visual and console.is_terminal)
+    screen = canvas_screen(console, drawing) if run.visual else nullcontext(lambda _frame: None)
+    with _stop_on_interrupt() as stop, screen as show:
+
+        def look(progress: Progress) -> None:
+            frame = engine.frame(progress)
+            show(frame)
+            if is_streamed:
+                stream.add(frame)
+
+        result = drain(engine.chat(replace(request, is_stopped=stop.is_set), deadline=run.end()), look)
+    ended_by = "interrupted" if stop.is_set() else result.ending.value
+    if run.as_json:
+        print_json(_text_object(result, ended_by, load_ms))
+    else:
+        stream.finish(result)
+        print_line(_summary_line(result, ended_by, load_ms), err=True)
+    return INTERRUPTED if stop.is_set() else 0 if result.text else 1, result.text
+
+
+class _TextStream:
+    """Prints the settled text as it grows, one frame late: the result may leave out a part of the last one."""
+
+    def __init__(self) -> None:
+        self._thought = ""
+        self._text = ""
+        self._newest = ""
+
+    def add(self, frame: Frame) -> None:
+        """Prints what one more pass has settled."""
+        self._add_thought(frame.thought)
+        settled, self._newest = self._newest, frame.settled_text
+        self._add_text(settled.rstrip("\ufffd"))
+
+    def finish(self, result: FillResult) -> None:
+        """Prints the rest, and the end of the line."""
+        self._add_thought(result.thought)
+        if not result.text.startswith(self._text):  # settled tokens have changed, which uniform noise allows
+            self._write("\n")
+            self._text = ""
+        self._add_text(result.text)
+        if not self._text.endswith("\n"):
+            self._write("\n")
+
+    def _add_thought(self, thought: str) -> None:
+        thought = thought.rstrip("\ufffd\n")
+        if thought.startswith(self._thought) and thought != self._thought:
+            typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
+            self._thought = thought
+
+    def _add_text(self, text: str) -> None:
+        if not text.startswith(self._text) or text == self._text:
+            return
+        if self._thought and not self._text:
+            typer.echo("\n", err=True)
+        self._write(text[len(self._text) :])
+        self._text = text
+
+    def _write(self, text: str) -> None:
+        typer.echo(for_stream(text, sys.stdout), nl=False)
+        sys.stdout.flush()
+
+
+def _summary_line(result: FillResult, ended_by: str, load_ms: float) -> str:
+    """Speed and costs on one line."""
+    seconds = result.timings.denoise / 1e3
+    return (
+        f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
+        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value},"
+        f" {plural(result.steps, 'step')}, {result.tokens_per_forward:.1f} tokens per step;"
+        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {result.timings.prefill:.0f} ms;"
+        f" {load_ms:.0f} ms load; ended by {ended_by}"
+    )
+
+
+def _text_object(result: FillResult, ended_by: str, load_ms: float) -> dict[str, Any]:
+    """Keys in the documented order."""
+    seconds = result.timings.denoise / 1e3
+    return {
+        "text": result.text,
+        "thought": result.thought,
+        "model": result.model,
+        "ended_by": ended_by,
+        "decoder": result.decoder.value,
+        "canvas_length": result.canvas_length,
+        "blocks": result.num_blocks,
+        "canvas_tokens": result.canvas_tokens,
+        "steps": result.steps,
+        "tokens": result.output_tokens,
+        "tokens_per_forward": round(result.tokens_per_forward, 3),
+        "tokens_per_second": round(_rate(result.output_tokens, seconds), 3),
+        "canvas_tokens_per_second": round(_rate(result.canvas_tokens, seconds), 3),
+        "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
+        "timings_ms": times(result.timings, load_ms, "prefill", "denoise"),
+    }
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds else 0.0

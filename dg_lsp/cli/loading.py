@@ -26,12 +26,12 @@ from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.errors import InputFileError, RequestError, SettingsError, UsageError, escaped
+from dg_lsp.errors import InputFileError, OptionError, SettingsError, UsageError, escaped
 from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
 from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, measured_model, select
-from dg_lsp.settings import SAMPLER_NAMES, ModelSettings, Settings
+from dg_lsp.settings import NO_OPTIONS, SAMPLER_NAMES, ModelSettings, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
@@ -236,11 +236,13 @@ def _name_of(path: Path, settings: Settings) -> str:
 
 
 def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
-    """The spec with the sampler options of the user's file; raises SettingsError for one that the model lacks."""
+    """The spec with the options of the user's file and `--prompt-attention`; raises SettingsError if one is wrong."""
     try:
         return with_sampler(spec, settings.model.sampler_of(spec.name))
-    except RequestError as error:
-        raise SettingsError(f"model.sampler.{spec.name}: {error}") from error
+    except OptionError as error:
+        of_file = dict(settings.model.sampler).get(spec.name, NO_OPTIONS)
+        key = f"model.sampler.{spec.name}: {error.option}" if error.option in of_file.values else "--prompt-attention"
+        raise SettingsError(f"{key} {error.problem}") from error
 
 
 def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser":

@@ -1,22 +1,48 @@
-"""`dg-lsp models`: list, recommend, show and remove models. The other commands are in pull.py and conversion.py."""
+"""`dg-lsp models`: lists, shows, pulls and removes models. A pull goes on at the stage that was interrupted."""
 
+import contextlib
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from typer import Argument
+from typer import Argument, Option
 
+from dg_lsp.backends.llamacpp.quantize import file_type
 from dg_lsp.canvas.fim import FIM_FAMILIES
-from dg_lsp.cli import loading, setup
+from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
-from dg_lsp.cli.printing import note, print_facts, print_json, print_line, print_lines, print_table, size_text
-from dg_lsp.errors import DgLspError, UsageError
+from dg_lsp.cli.printing import (
+    agrees,
+    note,
+    print_facts,
+    print_json,
+    print_line,
+    print_lines,
+    print_table,
+    size_text,
+    warn,
+)
+from dg_lsp.cli.trial import trial_request
+from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import registry
-from dg_lsp.models.download import explained_disk_errors
+from dg_lsp.models.conversion_script import has_environment
+from dg_lsp.models.convert import side_path
+from dg_lsp.models.download import check_space, explained_disk_errors, fetch
 from dg_lsp.models.registry import Preset, is_begun
 from dg_lsp.models.selection import Machine, fit
+from dg_lsp.runtime import find_runtime
 from dg_lsp.settings import parse_settings
+from dg_lsp.system import VARIABLE, free_disk, system_free
 
+_TEST_MS = 20_000
+"""Limit of the test fill: an unfinished one shows as well that the model runs."""
+_ENVIRONMENT_SIZE = 1_100_000_000
+"""Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
 _HEADER = ("model", "here", "fits here", "size", "made for", "licence")
 
 
@@ -64,19 +90,6 @@ def _listed(preset: Preset, machine: Machine) -> dict[str, Any]:
     }
 
 
-def recommend_models(as_json: Json = False) -> int:
-    """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
-    configure({})
-    plan = setup.measure()
-    if as_json:
-        print_json(plan.tree)
-        return 0
-    print_facts(plan.tree)
-    if plan.unused is not None:
-        note(plan.unused.unused_message)
-    return 0
-
-
 def show_model(
     model: Annotated[
         str | None, Argument(metavar="MODEL", help="A name, or the path of a GGUF file; default: that of the settings.")
@@ -121,6 +134,167 @@ def _details(preset: Preset) -> dict[str, Any]:
         "family": asdict(preset.family) if preset.family else None,
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def pull_model(
+    name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
+    accept_licence: Annotated[bool, Option("--accept-licence", help="Accept the model's licence.")] = False,
+    revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
+) -> int:
+    """Fetch a model, convert and quantize it if necessary, and test it.
+
+    An interrupted command is continued by running it again.
+    """
+    configure({})
+    preset = registry.preset_named(name)
+    is_bundled = name in (model.name for model in registry.BUNDLED)
+    if revision is not None and is_bundled:
+        raise UsageError(f"{name} has no other versions: leave --revision out")
+    if is_bundled:
+        print_line(f"{name} is bundled: there is nothing to fetch", err=True)
+        return 0
+    if preset is None:
+        problem = f"no model {name!r} to fetch{registry.suggestion(name)}"
+        raise UsageError(f"{problem}: use a name from dg-lsp models list, or the path of a file")
+    if revision is not None:  # the checksum of one version does not apply to another
+        preset = dataclasses.replace(preset, revision=revision, sha256="")
+    pull = Pull(preset, is_other=revision is not None)
+    if pull.stages:
+        if pull.stages[0].name == "download":
+            agree(preset, accepted=accept_licence)
+        print_lines(pull.announcement(), err=True)
+        pull.run()
+    print_line(preset.path)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the work that is left for a model."""
+
+    name: str
+    text: str
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The stages of fetching a model that are left on this machine."""
+
+    preset: Preset
+    is_other: bool = False  # another version, which replaces the present one
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that are left, in order."""
+        preset = self.preset
+        is_ready = preset.path is not None and not self.is_other
+        is_fetched = is_ready or (registry.fetched_path(preset) is not None and not self.is_other)
+        is_tested = is_ready and registry.is_tested(preset)
+        stages: list[Stage] = []
+        if not is_fetched:
+            download = partial(fetch, preset, is_other=self.is_other)
+            stages.append(Stage("download", f"download {size_text(preset.fetched_size)}", download))
+        if preset.needs_conversion and not is_ready:
+            target = f" to {preset.quantization}, {size_text(preset.size)}" if preset.is_checkpoint else ""
+            packages = ", with Python packages of 1 GB or more, fetched once" if self._needs_environment else ""
+            stages.append(Stage("convert", f"convert it{target}{packages}", self._convert))
+        if preset.needs_runtime and not is_tested and find_runtime().runtime is None:
+            text = "build the llama.cpp that it needs, if the installed one lacks the change"
+            stages.append(Stage("build", text, conversion.make_runtime))
+        if not is_tested:
+            stages.append(Stage("test", "test it with one fill", self._test))
+        return tuple(stages)
+
+    @property
+    def _needs_environment(self) -> bool:
+        if not self.preset.is_checkpoint:
+            return False
+        return not has_environment()
+
+    def disk_bytes(self) -> int:
+        """The number of bytes that the remaining stages write before they remove others."""
+        names = {stage.name for stage in self.stages}
+        environment = self._needs_environment * _ENVIRONMENT_SIZE
+        converted = self.preset.download_size + self.preset.size + environment  # before and after it is quantized
+        return ("download" in names) * self.preset.fetched_size + ("convert" in names) * converted
+
+    def announcement(self) -> tuple[str, str]:
+        """What is done, and the disk and memory that it takes."""
+        preset = self.preset
+        disk = f"disk: {size_text(self.disk_bytes())} at most, {size_text(free_disk(preset.folder))} free"
+        memory = f"memory: {size_text(preset.memory_bytes)} to use it, {size_text(system_free())} free"
+        texts = ", ".join(stage.text for stage in self.stages)
+        return f"{preset.name}: {texts}", f"{disk}; {memory}; made for: {preset.hardware}"
+
+    def run(self) -> None:
+        """Runs the remaining stages."""
+        preset = self.preset
+        stages = self.stages
+        with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
+            preset.folder.mkdir(parents=True, exist_ok=True)
+            for remnant in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
+                shutil.rmtree(remnant, ignore_errors=True)
+            (preset.folder / registry.TESTED).unlink(missing_ok=True)
+        if not self.is_other:
+            is_fetched = stages[0].name != "download"
+            present = [] if is_fetched else [path for path in preset.folder.rglob("*") if path.is_file()]
+            check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
+        for number, stage in enumerate(stages, 1):
+            print_line(f"[{number}/{len(stages)}] {stage.name}", err=True)
+            stage.run()
+
+    def _convert(self) -> None:
+        """Converts the download and removes it: the converted model has the same weights."""
+        preset = self.preset
+        fetched = registry.fetched_path(preset)
+        assert fetched is not None
+        for old in (preset.converted_path, side_path(preset.converted_path)):
+            old.unlink(missing_ok=True)
+        if fetched.is_dir():
+            conversion.convert_checkpoint(fetched, preset.converted_path, file_type(preset.quantization))
+        else:
+            conversion.convert_diffusion_gemma(fetched, preset.converted_path, None)
+        registry.forget(preset)
+
+    def _test(self) -> None:
+        """Completes one line. Raises ModelError if the model cannot be loaded or run here."""
+        try_model(self.preset.name)
+        with contextlib.suppress(OSError):
+            (self.preset.folder / registry.TESTED).touch()
+
+
+def try_model(name: str) -> None:
+    """Completes one line and reports it on standard error. Raises ModelError if the model cannot be loaded or run.
+
+    An empty completion is a warning: the model runs, but a trained one completes this line.
+    """
+    request = trial_request("pull.py", _TEST_MS)
+    # the command has reported what is ignored of the files
+    settings = configure(ModelOptions(model=name).tree, lambda _: None)
+    try:
+        with loading.timed_engine(settings, request.snapshot.language) as (engine, load_ms):
+            result = engine.fill(request)
+    except DgLspError as error:
+        raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
+    times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
+    print_line(f"return -> {result.text!r} ({times})", err=True)
+    if not result.candidates:
+        problem = f"completed no simple line within {_TEST_MS / 1e3:.0f} s: the result {result.problem}"
+        warn(f"{name} {problem}; see dg-lsp models show {name}")
+
+
+def agree(preset: Preset, *, accepted: bool) -> None:
+    """Shows the licence. Raises UsageError if the user does not accept its terms."""
+    print_line(f"{preset.name} comes from {preset.repository}; its licence: {preset.licence}", err=True)
+    if not preset.terms or accepted:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"the licence of {preset.name} must be accepted first: read {preset.terms}, then add --accept-licence"
+        )
+    if not agrees(f"Do you accept the terms at {preset.terms}?", by_default=False):
+        raise UsageError("nothing was fetched: the model may be used only under its licence")
 
 
 def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")]) -> int:

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import attrs
 from typer import Argument, Option
 
-from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.printing import note, warn
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
+from dg_lsp.cli.printing import note, print_line, warn
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler, parse_settings
 
@@ -90,6 +90,10 @@ class FileOptions:
         """Standard output gets a patch and nothing else."""
         return self.format == "patch"
 
+    def report(self, line: str) -> None:
+        """Prints a line beside the result."""
+        print_line(line, err=self.is_patch)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -113,6 +117,11 @@ class RunOptions:
         if settings.is_remote and self.prompt_attention != "auto":
             raise UsageError("a remote server computes the prompt itself: leave --prompt-attention out")
         return attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=self.prompt_attention))
+
+    def note_effects(self, spec: ModelSpec) -> None:
+        """Prints a note for an option that has no effect on the model."""
+        if self.top_k is not None and spec.noise != "uniform":
+            note(f"--top-k has no effect, because {spec.name} draws no tokens: it takes the most probable ones")
 
     def end(self) -> float:
         """When a text that begins now has to be there, in `time.monotonic` seconds."""

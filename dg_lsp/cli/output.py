@@ -1,12 +1,8 @@
-"""Prints completions and texts: as JSON, as code with line numbers, as a stream, and as a canvas step by step."""
+"""Prints completions: as JSON, as code with line numbers, as a patch, and as a canvas step by step."""
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from types import FrameType
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import typer
@@ -15,13 +11,11 @@ from rich.live import Live
 from rich.syntax import Syntax
 from rich.text import Text
 
-from dg_lsp.cli import INTERRUPTED
-from dg_lsp.cli.options import RunOptions
-from dg_lsp.cli.printing import plural, print_json, print_line
+from dg_lsp.cli.printing import plural
 from dg_lsp.context.document import LINE_END, Snapshot
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import Cell, ChatRequest, FillResult, Frame, RewriteResult, Timings
+from dg_lsp.engine.request import Cell, FillResult, Frame, RewriteResult, Timings
 from dg_lsp.errors import escaped
 
 MASK, RETURN, END = "·", "↵", "∎"
@@ -191,136 +185,3 @@ def _styled(cell: Cell) -> tuple[str, str]:
         return MASK, "dim red"
     colour = next(name for least, name in _COLOURS if cell.confidence >= least or least == 0.0)
     return _shape(cell), f"{'bold' if cell.is_committed else 'dim'} {colour}"
-
-
-# texts and answers
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt. Only the main thread can catch them."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def catch(_number: int, _frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = signal.signal(signal.SIGINT, catch)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: float) -> tuple[int, str]:
-    """Runs a request; prints the text on standard output, the thought, the canvas and the costs beside it.
-
-    Returns the exit code and the text. After Ctrl-C the text is what is settled.
-    """
-    console = Console(stderr=True, highlight=False)
-    stream = TextStream()
-    # a drawing is replaced by the text when it is complete
-    is_streamed = not run.as_json and not (run.visual and console.is_terminal)
-    screen = canvas_screen(console, drawing) if run.visual else nullcontext(lambda _frame: None)
-    with stop_on_interrupt() as stop, screen as show:
-
-        def look(progress: Progress) -> None:
-            frame = engine.frame(progress)
-            show(frame)
-            if is_streamed:
-                stream.add(frame)
-
-        result = drain(engine.chat(replace(request, is_stopped=stop.is_set), deadline=run.end()), look)
-    ended_by = "interrupted" if stop.is_set() else result.ending.value
-    if run.as_json:
-        print_json(_text_object(result, ended_by, load_ms))
-    else:
-        stream.finish(result)
-        print_line(summary_line(result, ended_by, load_ms), err=True)
-    return INTERRUPTED if stop.is_set() else 0 if result.text else 1, result.text
-
-
-class TextStream:
-    """Prints the settled text as it grows, one frame late: the result may leave out a part of the last one."""
-
-    def __init__(self) -> None:
-        self._thought = ""
-        self._text = ""
-        self._newest = ""
-
-    def add(self, frame: Frame) -> None:
-        """Prints what one more pass has settled."""
-        self._add_thought(frame.thought)
-        settled, self._newest = self._newest, frame.settled_text
-        self._add_text(settled.rstrip("\ufffd"))
-
-    def finish(self, result: FillResult) -> None:
-        """Prints the rest, and the end of the line."""
-        self._add_thought(result.thought)
-        if not result.text.startswith(self._text):  # settled tokens have changed, which uniform noise allows
-            self._write("\n")
-            self._text = ""
-        self._add_text(result.text)
-        if not self._text.endswith("\n"):
-            self._write("\n")
-
-    def _add_thought(self, thought: str) -> None:
-        thought = thought.rstrip("\ufffd\n")
-        if thought.startswith(self._thought) and thought != self._thought:
-            typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
-            self._thought = thought
-
-    def _add_text(self, text: str) -> None:
-        if not text.startswith(self._text) or text == self._text:
-            return
-        if self._thought and not self._text:
-            typer.echo("\n", err=True)
-        self._write(text[len(self._text) :])
-        self._text = text
-
-    def _write(self, text: str) -> None:
-        typer.echo(for_stream(text, sys.stdout), nl=False)
-        sys.stdout.flush()
-
-
-def summary_line(result: FillResult, ended_by: str, load_ms: float) -> str:
-    """Speed and costs on one line."""
-    seconds = result.timings.denoise / 1e3
-    return (
-        f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
-        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value},"
-        f" {plural(result.steps, 'step')}, {result.tokens_per_forward:.1f} tokens per step;"
-        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {result.timings.prefill:.0f} ms;"
-        f" {load_ms:.0f} ms load; ended by {ended_by}"
-    )
-
-
-def _text_object(result: FillResult, ended_by: str, load_ms: float) -> dict[str, Any]:
-    """Keys in the documented order."""
-    seconds = result.timings.denoise / 1e3
-    return {
-        "text": result.text,
-        "thought": result.thought,
-        "model": result.model,
-        "ended_by": ended_by,
-        "decoder": result.decoder.value,
-        "canvas_length": result.canvas_length,
-        "blocks": result.num_blocks,
-        "canvas_tokens": result.canvas_tokens,
-        "steps": result.steps,
-        "tokens": result.output_tokens,
-        "tokens_per_forward": round(result.tokens_per_forward, 3),
-        "tokens_per_second": round(_rate(result.output_tokens, seconds), 3),
-        "canvas_tokens_per_second": round(_rate(result.canvas_tokens, seconds), 3),
-        "prompt_tokens": result.prompt_tokens,
-        "cached_tokens": result.cached_tokens,
-        "timings_ms": times(result.timings, load_ms, "prefill", "denoise"),
-    }
-
-
-def _rate(amount: float, seconds: float) -> float:
-    return amount / seconds if seconds else 0.0

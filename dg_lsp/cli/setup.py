@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from typer import Option
 
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.options import configure
-from dg_lsp.cli.printing import agrees, print_facts, print_line, print_lines, warn
-from dg_lsp.cli.pull import Pull, try_model
+from dg_lsp.cli.models import Pull, try_model
+from dg_lsp.cli.options import Json, configure
+from dg_lsp.cli.printing import agrees, note, print_facts, print_json, print_line, print_lines, warn
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
@@ -143,6 +143,19 @@ def llama_devices(*arguments: str) -> dict[str, Any]:
     """The devices of llama.cpp from a child process. Raises ModelRuntimeError if it does not run."""
     listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_speed", *arguments).stdout)
     return listed
+
+
+def recommend_models(as_json: Json = False) -> int:
+    """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
+    configure({})
+    plan = measure()
+    if as_json:
+        print_json(plan.tree)
+        return 0
+    print_facts(plan.tree)
+    if plan.unused is not None:
+        note(plan.unused.unused_message)
+    return 0
 
 
 def set_up(

@@ -14,9 +14,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,23 +34,19 @@ from dg_lsp.models.metadata import read_folder
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.runtime import find_runtime, installed_library
 from dg_lsp.settings import ModelSettings, Settings
-from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment, write_private
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command, python_environment
 
-RECORD = "tested-models.json"
-_MAX_RECORDED = 200
 _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 """Limit of a trial: this time, and the time to read the file at this rate."""
-_START_SECONDS = 60.0
-"""For Python to start in the child; the child ends itself after the limit of the trial."""
 _FILL_SECONDS = 5.0
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
-_DESCRIPTORS = Path("/proc/self/fd")
 _BEFORE = "def area(width, height):\n    return "
 _AFTER = "\n\n\nprint(area(2, 3))\n"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
-Identities = Mapping[Path, str]
-"""The files of a model, each with what changes whenever the file does."""
+_DESCRIPTORS = Path("/proc/self/fd")
+State = tuple[int, int, int, int]
+"""Size, number and times of a file."""
 
 
 def trial_request(name: str, deadline_ms: float | None = None) -> FillRequest:
@@ -71,68 +66,53 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
         ModelError: the model was replaced meanwhile.
         DgLspError: the error of the child.
     """
-    identities = _test(path, settings)
+    runtime = _runtime(path)
+    if path in [model.path for model in BUNDLED] or runtime is None:  # without a runtime nothing opens the folder
+        yield path
+        return
+    states = _states(path)
+    passed = f"{states} {runtime} {settings.prompt_attention}"
+    record = data_folder() / "tested-models" / hashlib.sha256(passed.encode()).hexdigest()
+    if not record.exists():
+        _try(path, settings, sum(size for size, *_ in states))
+        _check_unchanged(path, states, _states(path))
+        with contextlib.suppress(OSError):  # without a record it is tested again
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.touch()
     with contextlib.ExitStack() as stack:
         source = path
-        if [*identities] == [path] and _DESCRIPTORS.exists():
+        if path.is_file() and len(states) == 1 and _DESCRIPTORS.exists():
             with map_file_errors(path):
                 file = stack.enter_context(path.open("rb"))
-            _check_unchanged(path, identities, {path: _identity(os.fstat(file.fileno()))})
+            _check_unchanged(path, states, [_state(os.fstat(file.fileno()))])
             source = _DESCRIPTORS / str(file.fileno())
         yield source
-    if identities:
-        _check_unchanged(path, identities, _identities(path))
+    _check_unchanged(path, states, _states(path))
 
 
-def _test(path: Path, settings: ModelSettings) -> Identities:
-    """Returns what identifies the tested files; nothing for a model that needs no test. Raises as `tested` does."""
-    if path in [model.path for model in BUNDLED]:
-        return {}
-    runtime = _runtime(path)
-    if runtime is None:  # then nothing opens the folder
-        return {}
-    identities = _identities(path)
-    passed = _read_record()
-    key = hashlib.sha256("\n".join((*identities.values(), runtime, settings.prompt_attention)).encode()).hexdigest()
-    if key not in passed:
-        read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
-        with map_file_errors(path):
-            size = sum(part.stat().st_size for part in identities)
-        if size >= _ANNOUNCED_BYTES:
-            note(f"{path.name} is new here: it is tested once in a process of its own")
-        _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
-        _check_unchanged(path, identities, _identities(path))
-        with contextlib.suppress(OSError):
-            data_folder().mkdir(parents=True, exist_ok=True)
-            write_private(data_folder() / RECORD, {"passed": [*passed, key][-_MAX_RECORDED:]})
-    return identities
-
-
-def _check_unchanged(path: Path, tested: Identities, present: Identities) -> None:
+def _check_unchanged(path: Path, tested: list[State], present: list[State]) -> None:
     if tested != present:
         raise ModelError(f"{path} was replaced while it was tested or opened: try it again")
 
 
-def _identities(path: Path) -> Identities:
-    """What a runtime opens: all parts of a split model; of a folder all that transformers reads."""
+def _states(path: Path) -> list[State]:
+    """Sizes, numbers and times of the files that a runtime opens, which change whenever a file does.
+
+    These are all parts of a split model, and of a folder all that transformers reads. The number of the device is left
+    out, because some systems number devices anew at each start.
+    """
     with map_file_errors(path):
         if path.is_dir():
-            names = sorted(part for part in path.iterdir() if part.suffix in (".json", ".safetensors"))
-            parts = [part for part in names if part.is_file()]
+            parts = [part for part in path.iterdir() if part.suffix in (".json", ".safetensors") and part.is_file()]
         elif match := _PART.search(path.stem):
-            parts = sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf"))
+            parts = [*path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf")]
         else:
             parts = [path]
-        return {part: _identity(part.stat()) for part in parts}
+        return [_state(part.stat()) for part in sorted(parts)]
 
 
-def _identity(status: os.stat_result) -> str:
-    """Changes whenever the file does, as far as the file system records it.
-
-    The number of the device is no part of it, because some systems number devices anew at each start.
-    """
-    numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return ":".join(map(str, numbers))
+def _state(status: os.stat_result) -> State:
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _runtime(path: Path) -> str | None:
@@ -147,16 +127,12 @@ def _runtime(path: Path) -> str | None:
     return f"{installed.version if installed else 'other'}{overlay}"
 
 
-def _read_record() -> list[str]:
-    """The models that passed, oldest first. The record only saves time: without it, all models are tested again."""
-    try:
-        return list(map(str, json.loads((data_folder() / RECORD).read_text(encoding="utf-8"))["passed"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []
-
-
-def _try(path: Path, settings: ModelSettings, seconds: float) -> None:
+def _try(path: Path, settings: ModelSettings, size: int) -> None:
     """Runs the child; raises as `tested` does."""
+    read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
+    if size >= _ANNOUNCED_BYTES:
+        note(f"{path.name} is new here: it is tested once in a process of its own")
+    seconds = _SECONDS + size / _BYTES_PER_SECOND
     advice = "it is damaged, or made to do harm: use another file"
     settings_tree = attrs.asdict(attrs.evolve(settings, sampler=()))
     tree = {"path": str(path.absolute()), "seconds": seconds, "settings": settings_tree}
@@ -169,7 +145,7 @@ def _try(path: Path, settings: ModelSettings, seconds: float) -> None:
             check=False,
             env=python_environment(),
             cwd=NEUTRAL_FOLDER,
-            timeout=seconds + _START_SECONDS,
+            timeout=seconds,
         )
         problem = json.loads(process.stdout)
     except subprocess.TimeoutExpired as error:
@@ -200,16 +176,14 @@ def main() -> int:
 
 
 def _limit_process(seconds: float) -> None:
-    """Ends this process after the given time, even inside llama.cpp.
+    """Makes this process leave no core dump, and the first that the system ends if memory is short.
 
-    The process leaves no core dump, and is the first that the system ends if memory is short.
+    It also ends after the given time if its parent, which ends it otherwise, was ended itself.
     """
-    timer = threading.Timer(seconds, os._exit, (1,))  # faulthandler, which reads frames in use, can crash instead
-    timer.daemon = True
-    timer.start()
-    with contextlib.suppress(ImportError, OSError, ValueError):
+    with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
         import resource
 
+        signal.alarm(int(seconds) + 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 

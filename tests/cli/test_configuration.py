@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import daemon, loading, setup
+from dg_lsp.cli import loading, servers, setup
 from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.errors import BackendError
 from dg_lsp.server import app
@@ -103,8 +103,7 @@ def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_s
 
     monkeypatch.setattr(setup, "measure", fail)
     monkeypatch.setattr(app, "serve_stdio", lambda *_: 0)
-    monkeypatch.setattr(daemon, "start_daemon", lambda *_: None)
-    monkeypatch.setattr(daemon, "_print_address", lambda *_: None)
+    monkeypatch.setattr(servers.client, "start", lambda *_: None)
     user_settings(BAD)
     (tmp_path / "a.py").write_text("x = \n")
     outcome = dg_lsp(*command.split(), *COMMANDS[command].split())

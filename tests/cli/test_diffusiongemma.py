@@ -33,9 +33,8 @@ def model(tiny_repacked, tmp_path):
 
 
 @needs_runtime
-@pytest.mark.parametrize("options", [(), ("--candidates", "2")])
-def test_a_fill_runs_through_and_is_judged(dg_lsp, position, tiny_repacked, options):
-    outcome = dg_lsp("fill", position, "--model", tiny_repacked, *QUICK, *options)
+def test_a_fill_runs_through_and_is_judged(dg_lsp, position, tiny_repacked):
+    outcome = dg_lsp("fill", position, "--model", tiny_repacked, *QUICK, "--candidates", "2")
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == "tiny"

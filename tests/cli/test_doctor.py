@@ -4,8 +4,6 @@ import tiny_masked
 from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli import loading
-from dg_lsp.errors import BackendError
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
 
@@ -115,16 +113,6 @@ def test_the_bad_keys_of_a_settings_file_are_warnings(dg_lsp, tmp_path):
     assert "nonsense" in first
     assert "completion.lines" in second
     assert outcome.json["settings_files"] == [str(tmp_path / "dg-lsp.toml")]
-
-
-def test_a_runtime_that_does_not_load_is_a_problem(dg_lsp, monkeypatch):
-    def broken(settings):
-        raise BackendError("llama-cpp-python cannot be loaded; reinstall llama-cpp-python")
-
-    monkeypatch.setattr(loading, "open_local", broken)
-    outcome = dg_lsp("doctor", "--json")
-    assert outcome.code == 3
-    assert outcome.json["problems"] == ["llama-cpp-python cannot be loaded; reinstall llama-cpp-python"]
 
 
 def test_the_model_of_rewrites_is_loaded_beside_the_other_one(dg_lsp, user_settings, tmp_path):

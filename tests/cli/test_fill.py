@@ -1,9 +1,11 @@
 import json
 import re
+import time
 
 import pytest
 
 from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.errors import BackendError
 
 KEYS = [
     *("text", "model", "candidates", "rejected", "decoder", "canvas_length", "steps", "tokens_per_forward"),
@@ -111,27 +113,13 @@ def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standa
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("indent", ["    ", "\t"])
-@pytest.mark.parametrize("has_final_newline", [True, False])
-def test_write_keeps_line_ends_indentation_and_byte_order_mark(
-    dg_lsp, script, tmp_path, newline, bom, indent, has_final_newline
-):
+def test_write_keeps_line_ends_indentation_and_byte_order_mark(dg_lsp, script, tmp_path, newline):
     script.fill = "if x:\n        return 1\n    return 2\n"
     path = tmp_path / "a.py"
-    last = "y = f(1)" + ("\n" if has_final_newline else "")
-    text = "def f(x):\n    |\n\n\n" + last
-
-    def stored(text):
-        return bom + text.replace("    ", indent).replace("\n", newline).encode()
-
-    path.write_bytes(stored(text.replace("|", "")))
-    outcome = dg_lsp("fill", f"{path}:2", "--write", "--json")
-    assert outcome.code == 0
-    fill = outcome.json["text"]
-    assert newline in fill
-    assert indent + "return 2" in fill
-    head, tail = stored(text).split(b"|")
+    head, tail = (part.replace("\n", newline).encode() for part in ("\ufeffdef f(x):\n\t", "\n\n\ny = f(1)"))
+    path.write_bytes(head + tail)
+    fill = dg_lsp("fill", f"{path}:2", "--write", "--json").json["text"]
+    assert f"{newline}\treturn 2" in fill
     assert path.read_bytes() == head + fill.encode() + tail
 
 
@@ -140,24 +128,20 @@ def test_options_are_passed_to_settings_and_request(dg_lsp, script, source, monk
     run = LocalEngine.run
 
     def spy(self, request, **keywords):
-        seen.append((request, keywords))
+        seen.append((request, keywords["deadline"]))
         return run(self, request, **keywords)
 
     monkeypatch.setattr(LocalEngine, "run", spy)
-    request_options = ["--candidates", 3, "--decoder", "diffusion", "--seed", 7]
-    model_options = ["--threads", 1, "--gpu-layers", 0, "--model", "m.gguf"]
-    assert dg_lsp("fill", f"{source}:4", *request_options, *model_options).code == 0
-    [(request, keywords)] = seen
+    options = ["--candidates", 3, "--decoder", "diffusion", "--seed", 7, "--threads", 1, "--gpu-layers", 0]
+    assert dg_lsp("fill", f"{source}:4", *options, "--model", "m.gguf").code == 0
+    [(request, deadline)] = seen
     assert (request.num_candidates, request.decoder, request.seed) == (3, "diffusion", 7)
-    assert request.offset == len(SOURCE) - 1
-    assert keywords["deadline"] == float("inf")
+    assert (request.offset, deadline) == (len(SOURCE) - 1, float("inf"))
     model = script.settings.model
     assert (model.name, model.threads, model.gpu_layers) == ("m.gguf", 1, 0)
 
 
 def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(dg_lsp, script, source, monkeypatch):
-    import time
-
     script.fill = "self.x"
     start = time.monotonic()
     monkeypatch.setattr(time, "monotonic", iter([start, *[start + 10] * 100]).__next__)
@@ -168,8 +152,6 @@ def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(
 
 
 def test_the_model_is_closed_after_an_error(dg_lsp, script, source, monkeypatch):
-    from dg_lsp.errors import BackendError
-
     def fail(self, *args):
         raise BackendError("the step failed: try --gpu-layers 0")
 
@@ -204,6 +186,11 @@ def test_gaps_of_some_lines_are_filled_and_shown_as_a_difference(dg_lsp, script,
     assert "+e" not in outcome.out
     assert "2 of 2 gaps" in outcome.out
     assert source.read_text() == GAPS
+    answer = dg_lsp("fill", f"{source}:6", "--gaps", "--json").json
+    assert list(answer) == ["text", "model", "gaps", "rejected", "steps", "timings_ms"]
+    [gap] = answer["gaps"]
+    assert gap.items() >= {"line": 6, "placeholder": "...", "text": "7", "rejected": None}.items()
+    assert list(gap)[-1] == "confidence"
 
 
 def test_gaps_of_a_file_are_written_at_once_and_what_is_left_is_reported(dg_lsp, script, source):
@@ -216,64 +203,32 @@ def test_gaps_of_a_file_are_written_at_once_and_what_is_left_is_reported(dg_lsp,
     assert dg_lsp("fill", f"{source}:3", "--gaps").code == 1
 
 
-def test_gaps_as_json_have_the_documented_keys(dg_lsp, script, source):
-    script.fill = "7"
-    source.write_text(GAPS)
-    answer = dg_lsp("fill", f"{source}:6", "--gaps", "--json").json
-    assert list(answer) == ["text", "model", "gaps", "rejected", "steps", "timings_ms"]
-    [gap] = answer["gaps"]
-    assert list(gap) == ["line", "placeholder", "text", "rejected", "confidence"]
-    assert (gap["line"], gap["placeholder"], gap["text"], gap["rejected"]) == (6, "...", "7", None)
-
-
 def test_lines_without_a_gap_are_reported(dg_lsp, script, source):
     assert "there is no gap" in dg_lsp("fill", str(source), "--gaps").error(2)
     assert "no line 9" in dg_lsp("fill", f"{source}:9", "--gaps").error(2)
 
 
 def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tmp_path):
-    script, python = tmp_path / "app.ts", tmp_path / "app.py"
-    script.write_text("const total = \n")
-    python.write_text("total = \n")
-    warning = "dg-lsp: warning: dg-mini knows Python only; choose another model: dg-lsp setup\n"
-    for command, err in (
-        (("fill", f"{script}:1", "--json"), warning),
-        (("rewrite", f"{script}:1-1", "--json"), warning),
-        (("fill", f"{python}:1", "--json"), ""),
-    ):
+    (tmp_path / "app.ts").write_text("const total = \n")
+    for command in (("fill", "app.ts:1", "--json"), ("rewrite", "app.ts:1-1", "--json")):
         outcome = dg_lsp(*command)
-        assert (outcome.err, outcome.json["model"]) == (err, "dg-mini")
-
-
-def test_the_first_line_names_the_model_and_what_it_knows(dg_lsp, source):
-    known = "it knows python, and follows no instructions\n"
-    assert dg_lsp("fill", f"{source}:4:16").out.startswith(f"dg-mini answers: {known}")
-    source.write_text("def f(x):\n    return ...\n")
-    assert dg_lsp("fill", source, "--gaps").out.startswith(f"dg-mini answers: {known}")
+        assert outcome.err == "dg-lsp: warning: dg-mini knows Python only; choose another model: dg-lsp setup\n"
+        assert outcome.json["model"] == "dg-mini"
 
 
 @pytest.mark.parametrize(
-    ("place", "settings", "sentence"),
+    ("settings", "reason"),
     [
-        (
-            "4",
-            "min_confidence = 1",
-            r"The completion is hidden: \d+ % probable, below 100 % .completion.min_confidence.\.",
-        ),
-        ("4", 'trigger = "manual"', r"Completions come only on request .completion.trigger is manual.\."),
-        ("3:12", "", r"The cursor is inside a word: nothing is suggested there\."),
-        ("4", "", ""),
+        ("min_confidence = 1", "The completion is hidden: "),
+        ('trigger = "manual"', "Completions come only on request"),
+        ("", None),
     ],
 )
-def test_what_an_editor_hides_is_reported_with_the_reason(
-    dg_lsp, script, source, user_settings, place, settings, sentence
+def test_what_an_editor_does_not_show_while_the_user_types_is_reported(
+    dg_lsp, script, source, user_settings, settings, reason
 ):
     script.fill = "x.y"
-    source.write_text(SOURCE.replace("self.x = x", "some_words = a_word + another_word"))
     user_settings(f"[completion]\n{settings}\n")
-    outcome = dg_lsp("fill", f"{source}:{place}")
-    assert outcome.code == 0, outcome
-    lines = re.findall("^while you type, an editor shows nothing here. (.*)$", outcome.out, re.MULTILINE)
-    assert re.fullmatch(sentence, "".join(lines)), outcome
-    if sentence:
-        assert dg_lsp("why", f"{source}:{place}").out.splitlines()[0] == lines[0]
+    out = dg_lsp("fill", f"{source}:4").out
+    assert ("while you type" in out) == (reason is not None)
+    assert f"\nwhile you type, an editor shows nothing here. {reason}" in out or reason is None

@@ -7,27 +7,19 @@ import io
 import hub_server
 import presets
 import pytest
-import tiny_diffusiongemma
 from huggingface_hub import constants
 
 from dg_lsp import system
 from dg_lsp.backends import llamacpp
-from dg_lsp.backends.llamacpp.diffusiongemma import runtime_check
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli import conversion, pull
-from dg_lsp.cli.pull import Pull
+from dg_lsp.cli import conversion, models
+from dg_lsp.cli.models import Pull
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillResult
-from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import BUNDLED, PRESETS, find_family
 from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
-
-needs_runtime = pytest.mark.skipif(
-    not runtime_check.runs_diffusiongemma(),
-    reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -56,16 +48,6 @@ def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
     assert (models["dream-coder-7b"]["fit"], models["dream-coder-7b"]["hardware"]) == ("yes: RTX", "GPU with 8 GB")
     assert models["diffusiongemma-bf16"]["fit"] == "no: 8.6 GB free"
     assert (models["dg-mini"]["path"], models["dream-7b"]["path"]) == (str(BUNDLED[0].path), None)
-
-
-def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
-    def fail():
-        raise BackendError("no library")
-
-    monkeypatch.setattr(llamacpp, "devices", fail)
-    outcome = dg_lsp("models", "list", "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert len(outcome.json) == len(BUNDLED) + len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -231,32 +213,13 @@ def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known,
 def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, capsys):
     empty = dataclasses.replace(FillResult.unfinished(), rejections=(Rejection(Reason.EMPTY),))
     monkeypatch.setattr(LocalEngine, "fill", lambda *_: empty)
-    pull.try_model("dg-mini")
+    models.try_model("dg-mini")
     assert "dg-lsp: warning: dg-mini completed no simple line within 20 s: the result is" in capsys.readouterr().err
-
-
-@needs_runtime
-def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path, monkeypatch):
-    file = tmp_path / "Gemma.gguf"
-    tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, file)
-    hub.files["Gemma.gguf"] = file.read_bytes()
-    known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", needs_conversion=True))
-    monkeypatch.setattr(Pull, "_test", lambda _: None)  # only a changed llama.cpp runs it
-    outcome = dg_lsp("models", "pull", "tiny")
-    ready = TINY.folder / "tiny.gguf"
-    assert (outcome.code, outcome.out) == (0, f"{ready}\n")
-    names = sorted(path.name for path in TINY.folder.iterdir() if not path.name.startswith("."))
-    assert names == ["tiny.gguf", "tiny.selfcond.gguf"]
-    hub.requests.clear()
-    again = dg_lsp("models", "pull", "tiny")
-    assert (again.out, hub.requests) == (outcome.out, [])
-    assert "  dg.noise = uniform\n" in dg_lsp("models", "show", "tiny").out
-    assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
 
 
 def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
     built = []
-    monkeypatch.setattr(pull, "find_runtime", lambda: RuntimeSearch(None))
+    monkeypatch.setattr(models, "find_runtime", lambda: RuntimeSearch(None))
     monkeypatch.setattr(conversion, "make_runtime", lambda: built.append("an overlay"))
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
     known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))

@@ -55,10 +55,6 @@ def test_the_code_around_a_completion_is_shown_with_line_numbers(text, offset, f
     assert shown(text, offset, fill) == lines
 
 
-def test_control_characters_become_escapes():
-    assert printable("a\tb\x1b[0m\x07\x7f\u202e😋é ") == r"a   b\x1b[0m\x07\x7f\u202e😋é "
-
-
 @given(st.text(max_size=60), st.integers(0, 60), st.text(max_size=9).map(printable))
 @settings(deadline=None)
 def test_any_text_is_shown_without_control_characters(text, at, fill):

@@ -75,14 +75,6 @@ def test_git_applies_filled_gaps_outside_of_a_repository(tmp_path, script, appli
     assert path.read_text() == "a = 2\nb = 1\nc = 2\n"
 
 
-def test_git_applies_a_fill_of_an_empty_file(repository, script, applied):
-    script.fill = "import os"
-    path = repository / "a.py"
-    path.write_text("")
-    applied("fill", "a.py:1", folder=repository)
-    assert path.read_text() == "import os"
-
-
 @pytest.mark.parametrize("command", [("fill", "a.py:1"), ("rewrite", "a.py:1")], ids=["fill", "rewrite"])
 def test_without_a_result_standard_output_is_empty(repository, script, dg_lsp, command):
     script.fill = ""

@@ -1,13 +1,11 @@
 """Names of folders and files in the output of commands do not control the terminal."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.cli.printing import print_line, print_lines
-from dg_lsp.models.registry import BUNDLED
 
 NAME = "a\x1b]0;x\x07\nb\u202e"
 ESCAPED = r"a\x1b]0;x\x07\nb\u202e"
@@ -31,14 +29,6 @@ def test_the_name_of_a_folder_is_printed_with_escapes(command, dg_lsp, script, t
     monkeypatch.chdir(folder)
     outcome = dg_lsp(*command)
     assert ESCAPED in outcome.out + outcome.err
-    assert not re.search("[\x1b\x07\u202e]|^b", outcome.out + outcome.err, re.MULTILINE)
-
-
-def test_the_name_of_a_model_file_is_printed_with_escapes(dg_lsp, tmp_path):
-    path = tmp_path / f"{NAME}.gguf"
-    shutil.copyfile(BUNDLED[0].path, path)
-    outcome = dg_lsp("models", "show", str(path))
-    assert ESCAPED in outcome.out
     assert not re.search("[\x1b\x07\u202e]|^b", outcome.out + outcome.err, re.MULTILINE)
 
 

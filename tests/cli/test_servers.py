@@ -4,11 +4,9 @@ import os
 
 import pytest
 
-from dg_lsp.cli.servers import parse_address
-from dg_lsp.errors import UsageError
 from dg_lsp.http import app as http
 from dg_lsp.server import app as server
-from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings import Settings
 from dg_lsp.system import GPU_VARIABLES
 
 
@@ -47,34 +45,18 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
     assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)
 
 
-def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server):
-    dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
-    [(_, (_, settings, over))] = language_server
-    merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
-    model = parse_settings(over, merged).model
-    assert (model.name, model.threads, model.num_slots) == ("mine.gguf", 1, 2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         *((f"--tcp {host}:0", "other machines") for host in ("0.0.0.0", "[::]", "192.0.2.1", "example.org")),
         ("--stdio --tcp h:1", "exclude each other"),
-        ("--tcp 8013", "expected HOST:PORT"),
+        *((f"--tcp {text}", "expected HOST:PORT") for text in (":", "host", "host:", ":80", "host:http", "host:65536")),
         ("--threads -1", "model.threads"),
     ],
 )
 def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, message):
     assert message in dg_lsp("lsp", *arguments.split()).error(2)
     assert not language_server
-
-
-@pytest.mark.parametrize(
-    "text", ["", ":", "host", "host:", ":80", "host:http", "host:65536", "host:-1", "host:" + "9" * 99]
-)
-def test_an_invalid_address_is_rejected(text):
-    with pytest.raises(UsageError, match="HOST:PORT"):
-        parse_address(text)
 
 
 @pytest.fixture

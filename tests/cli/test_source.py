@@ -42,39 +42,27 @@ def test_an_insert_keeps_every_other_byte(tmp_path, text, has_bom, fill, at):
     assert path.read_bytes() == head + fill.encode() + before[len(head) :]
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664, 0o4755])
-def test_mode_owner_and_group_are_kept(tmp_path, mode):
-    path = tmp_path / "a.py"
-    path.write_bytes(b"x")
-    if os.geteuid() == 0:
-        os.chown(path, 12345, 54321)
-    path.chmod(mode)
-    before = path.stat()
-    SourceFile.read(path).replace(edit(1, 1, "y"))
-    after = path.stat()
-    assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
-    assert path.read_bytes() == b"xy"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
+@pytest.mark.parametrize("mode", [0o600, 0o4755])
+def test_mode_owner_and_group_of_the_target_of_a_link_are_kept(tmp_path, mode):
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (folder / "target.py").write_bytes(b"x")
+    target = folder / "target.py"
+    target.write_bytes(b"x")
+    if os.geteuid() == 0:
+        os.chown(target, 12345, 54321)
+    target.chmod(mode)
+    before = target.stat()
     link = tmp_path / "link.py"
     link.symlink_to("elsewhere/target.py")
-    SourceFile.read(link).replace(edit(0, 0, "y"))
-    assert link.is_symlink()
-    assert (folder / "target.py").read_bytes() == b"yx"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "link.py"]
-
-
-def test_a_deleted_file_is_not_created_again(tmp_path):
-    source = source_of(tmp_path / "a.py", b"old")
-    (tmp_path / "a.py").unlink()
-    with pytest.raises(InputFileError, match="no such file"):
-        source.replace(edit(0, 0, "fill"))
-    assert not list(tmp_path.iterdir())
+    SourceFile.read(link).replace(edit(1, 1, "y"))
+    after = target.stat()
+    assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
+    assert (link.is_symlink(), target.read_bytes()) == (True, b"xy")
+    assert sorted(path.name for path in (*tmp_path.iterdir(), *folder.iterdir())) == [
+        "elsewhere",
+        "link.py",
+        "target.py",
+    ]
 
 
 class Crash(BaseException):
@@ -108,11 +96,8 @@ POSITION, LINES, FILE = "FILE:LINE[:COL]", "FILE:FIRST-LAST", "FILE[:FIRST-LAST]
     [
         (POSITION, "a.py:3", ("a.py", 3, 3, None)),
         (POSITION, "a.py:3:5", ("a.py", 3, 3, 5)),
-        (POSITION, "/tmp/x y/ü.py:10:1", ("/tmp/x y/ü.py", 10, 10, 1)),
         (POSITION, r"C:\work\a.py:3:7", (r"C:\work\a.py", 3, 3, 7)),
-        (POSITION, "C:a.py:3", ("C:a.py", 3, 3, None)),
         (POSITION, "a:1:2:3", ("a:1", 2, 2, 3)),
-        (POSITION, "a.py:007", ("a.py", 7, 7, None)),
         (POSITION, "a\nb.py:2", ("a\nb.py", 2, 2, None)),
         (LINES, "a:b:3-4", ("a:b", 3, 4, None)),
         (LINES, "a.py:3", ("a.py", 3, 3, None)),
@@ -131,10 +116,8 @@ def test_a_location_is_read_from_the_right(form, text, location):
         (POSITION, "a.py", UsageError),
         (POSITION, "a.py:3-4", UsageError),
         (LINES, "a.py", UsageError),
-        (LINES, "a.py:3:4", UsageError),
         (FILE, "a.py:3:4", UsageError),
         (POSITION, "a.py:3:0", PositionError),
-        (LINES, "a.py:3-0", PositionError),
         (LINES, "a.py:3-2", PositionError),
     ],
 )

@@ -1,5 +1,7 @@
 """`dg-lsp why`."""
 
+import re
+
 import pytest
 
 
@@ -10,26 +12,20 @@ def source(tmp_path):
     return path
 
 
-def test_a_completion_that_an_editor_would_show_is_printed(dg_lsp, script, source):
-    script.fill = "x + 1"
+@pytest.mark.parametrize(
+    ("fill", "code", "out"),
+    [
+        pytest.param("x + 1", 0, r"The completion is shown: .*\nx \+ 1\n", id="shown"),
+        pytest.param("x + ) y", 1, r"The completion is refused: it would add a syntax .*\nx \+ \) y\n", id="refused"),
+        pytest.param("  \n", 1, r"There is no completion: the result is empty\.\n", id="empty"),
+    ],
+)
+def test_what_an_editor_does_with_a_completion_is_printed(dg_lsp, script, source, fill, code, out):
+    script.fill = fill
     outcome = dg_lsp("why", f"{source}:2:12")
-    assert outcome.code == 0
-    assert outcome.out.startswith("The completion is shown: ")
-    assert outcome.out.endswith("\nx + 1\n")
-
-
-def test_a_refused_completion_is_printed_with_the_reason(dg_lsp, script, source):
-    script.fill = "x + ) y"
-    outcome = dg_lsp("why", f"{source}:2:12")
-    assert outcome.code == 1
-    assert outcome.out == "The completion is refused: it would add a syntax error.\nx + ) y\n"
+    assert outcome.code == code
+    assert re.fullmatch(out, outcome.out)
     assert list(dg_lsp("why", f"{source}:2:12", "--json").json) == ["outcome", "sentence", "text", "milliseconds"]
-
-
-def test_an_empty_completion_is_not_printed(dg_lsp, script, source):
-    script.fill = "  \n"
-    outcome = dg_lsp("why", f"{source}:2:12")
-    assert (outcome.code, outcome.out) == (1, "There is no completion: the result is empty.\n")
 
 
 def test_a_language_that_the_model_does_not_know_is_explained(dg_lsp, tmp_path):
@@ -39,15 +35,7 @@ def test_a_language_that_the_model_does_not_know_is_explained(dg_lsp, tmp_path):
     assert outcome.out.startswith("dg-mini knows Python only")
 
 
-def test_an_excluded_file_is_explained_without_a_model(dg_lsp, script, tmp_path):
-    (tmp_path / ".env").write_text("KEY=\n")
-    outcome = dg_lsp("why", f"{tmp_path / '.env'}:1")
-    assert outcome.code == 1
-    assert "secrets" in outcome.out
-    assert script.denoiser is None
-
-
-def test_the_path_in_full_and_behind_links_excludes_a_file(dg_lsp, script, tmp_path, monkeypatch):
+def test_an_excluded_file_is_explained_without_a_model_also_behind_links(dg_lsp, script, tmp_path, monkeypatch):
     for name in (".env", ".ssh/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("key = 'hunter2'\n")

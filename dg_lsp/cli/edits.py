@@ -1,0 +1,297 @@
+"""`dg-lsp fill`, `rewrite` and `why`: completes code, fills gaps, rewrites lines, and explains what an editor shows."""
+
+import math
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer import Argument, Option
+
+from dg_lsp.cli import loading, output
+from dg_lsp.cli.options import (
+    Deadline,
+    FileOptions,
+    Json,
+    ModelOptions,
+    Position,
+    RunOptions,
+    Seed,
+    configure,
+    sampler_options,
+)
+from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.cli.source import SourceFile, parse_location
+from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.gaps import find_gaps
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, Replacement, RewriteRequest, RewriteResult
+from dg_lsp.engine.rewrite import instruction_note
+from dg_lsp.engine.verification import NUM_CANDIDATES, Trial, Verification
+from dg_lsp.errors import RequestError, UsageError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.sandbox import Sandbox
+from dg_lsp.server.explanation import Explanation, Visibility, explain
+from dg_lsp.settings import Settings
+
+
+def fill(
+    position: Position,
+    file: FileOptions,
+    run: RunOptions,
+    model: ModelOptions,
+    gaps: Annotated[
+        bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
+    ] = False,
+    candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
+) -> int:
+    """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
+    location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
+    source = SourceFile.read(location.path)
+    settings = run.with_attention(loading.configure_for(source, model.tree, file, as_json=run.as_json))
+    snapshot = source.snapshot()
+    sampler = sampler_options(run.sampler, run.top_k)
+    if gaps:
+        start, end = source.span_of(location)
+        rewrite = RewriteRequest(
+            snapshot,
+            start,
+            end,
+            deadline_ms=math.inf if run.deadline is None else run.deadline,
+            seed=run.seed,
+            gaps=find_gaps(snapshot, start, end),
+            decoder=run.decoder,
+            sampler=sampler,
+        )
+        if not rewrite.gaps:
+            raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
+        return _rewrite_lines(rewrite, source, settings, run, file)
+    request = FillRequest(
+        snapshot,
+        source.offset_at(location.first, location.column),
+        num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
+        is_thorough=file.test is not None,
+        max_lines=settings.completion.max_lines,
+        deadline_ms=run.deadline,
+        decoder=run.decoder,
+        seed=run.seed,
+        sampler=sampler,
+        priority=Priority.INVOKED,
+    )
+    return _fill_position(request, source, settings, run, file)
+
+
+def _fill_position(
+    request: FillRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
+) -> int:
+    """Completes the code at an offset; returns the exit code."""
+    trials: list[Trial] = []
+    if (verification := _verification(source, file)) is not None:
+        request = replace(request, snippets=verification.failure(note))
+    until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
+    with loading.timed_engine(settings, source.language) as (engine, load_ms):
+        run.note_effects(engine.spec)
+        if run.visual:
+            console = Console(highlight=False, stderr=run.as_json or file.is_patch)
+            result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+        else:
+            result = engine.fill(request, deadline=until)
+        silence = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
+        typed = silence or explain(result.confident(settings.completion.min_confidence), settings.completion, engine)
+        if not run.as_json:
+            _introduce(engine, file)
+    edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
+    if verification is not None:
+        passing, trials = verification.first_passing(edits, source.data_with, note)
+        edits = [passing] if passing is not None else []
+        result = result.after_test(passing)
+    if file.write and edits:
+        source.replace(edits[0])
+    if run.as_json:
+        print_json(output.fill_object(result, load_ms) | _trials_object(trials, file))
+    else:
+        _show_fill(result, edits, request, source, file)
+        if edits and typed.outcome is not Visibility.SHOWN:
+            file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
+        file.report(output.timing_line(result, load_ms))
+    return 0 if edits else 1
+
+
+def _show_fill(
+    result: FillResult, edits: list[Replacement], request: FillRequest, source: SourceFile, file: FileOptions
+) -> None:
+    """Prints the best completion as code or as a patch."""
+    if not file.is_patch:
+        output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
+    elif edits:
+        output.print_patch(source.patch(edits[0]))
+    if not edits:
+        file.report(f"no completion: the result {result.problem}")
+    elif file.write:
+        file.report(f"wrote {source.path}")
+
+
+def rewrite(
+    lines: Annotated[
+        str, Argument(metavar="FILE:FIRST-LAST", help="Line numbers count from 1; both lines are included.")
+    ],
+    file: FileOptions,
+    model: ModelOptions,
+    instruction: Annotated[str, Argument(metavar="INSTRUCTION", help="What to change.")] = "",
+    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all.")] = 1.0,
+    deadline: Deadline = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
+    location = parse_location(lines, "FILE:FIRST-LAST")
+    source = SourceFile.read(location.path)
+    start, end = source.span_of(location)
+    settings = loading.configure_for(source, model.tree_of_rewrites, file, as_json=as_json).for_rewrites
+    wait_ms = math.inf if deadline is None else deadline
+    request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
+    return _rewrite_lines(request, source, settings, RunOptions(as_json=as_json), file)
+
+
+def _rewrite_lines(
+    request: RewriteRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
+) -> int:
+    """Runs a rewrite, writes it, if wanted, and prints JSON, or the difference, problems and costs; the exit code."""
+    trials: list[Trial] = []
+    if (verification := _verification(source, file)) is not None:
+        request = replace(request, snippets=verification.failure(note), num_candidates=NUM_CANDIDATES)
+    with loading.timed_engine(settings, source.language) as (engine, load_ms):
+        run.note_effects(engine.spec)
+        follows = engine.follows_instructions
+        if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
+            note(sentence)
+        steps = engine.rewrite(request)
+        to_stderr = run.as_json or file.is_patch
+        result = output.watch_gaps(steps, engine, to_stderr=to_stderr) if run.visual else drain(steps)
+        if request.gaps and not run.as_json:
+            _introduce(engine, file)
+    if verification is not None and not result.rejection:
+        options = (result, *result.alternatives)
+        passing, trials = verification.first_passing(options, source.data_with, note)
+        result = passing or result.rejected(Reason.FAILS_TEST)
+    if file.write and not result.rejection:
+        source.replace(result)
+    if run.as_json:
+        print_json(_rewrite_object(result, request, source, load_ms) | _trials_object(trials, file))
+    else:
+        _show_rewrite(result, source, file, load_ms)
+    return 1 if result.rejection else 0
+
+
+def _show_rewrite(result: RewriteResult, source: SourceFile, file: FileOptions, load_ms: float) -> None:
+    """Prints the difference, what is not filled, and the costs."""
+    if not result.rejection:
+        output.print_patch(source.patch(result))
+    elif not result.gaps:
+        file.report(f"no rewrite: the result {result.rejection.reason.problem}")
+    num_filled = 0
+    for gap in result.gaps:
+        if gap.rejection:
+            file.report(f"line {source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}")
+        num_filled += not gap.rejection
+    if file.write and not result.rejection:
+        file.report(f"wrote {source.path}")
+    filled = f"{num_filled} of {len(result.gaps)} gaps, " if result.gaps else ""
+    times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
+    file.report(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
+
+
+def _verification(source: SourceFile, file: FileOptions) -> Verification | None:
+    """How the candidates for a file are tested, in the working directory; None without `--test`.
+
+    Raises UsageError if the file is elsewhere, SandboxError if there is no sandbox.
+    """
+    if file.test is None:
+        return None
+    folder = Path.cwd()
+    path = source.path.resolve()
+    if not path.is_relative_to(folder):
+        raise UsageError(f"--test runs in the working directory, and {source.path} is not in it: change to its project")
+    sandbox = Sandbox(option="--test")
+    return Verification(file.test, folder, path, {path: source.data}, sandbox, file.test_deadline / 1e3)
+
+
+def _trials_object(trials: list[Trial], file: FileOptions) -> dict[str, Any]:
+    """The key `tests` of the JSON object of a command that has `--test`."""
+    return {} if file.test is None else {"tests": list(map(asdict, trials))}
+
+
+def _introduce(engine: Engine, file: FileOptions) -> None:
+    """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
+    languages = ", ".join(engine.spec.languages) or "all languages"
+    follows = "instructions" if engine.follows_instructions else "no instructions"
+    file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
+
+
+def _rewrite_object(
+    result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float
+) -> dict[str, Any]:
+    """Keys in the documented order."""
+    if request.gaps:
+        return {
+            "text": result.text,
+            "model": result.model,
+            "gaps": [_gap_object(gap, source) for gap in result.gaps],
+            "rejected": result.reason,
+            "steps": result.steps,
+            "timings_ms": output.times(result.timings, load_ms),
+        }
+    return {
+        "text": result.text,
+        "model": result.model,
+        "first": source.line_of(request.start),
+        "last": source.line_of(request.end),
+        "rejected": result.reason,
+        "follows_instructions": result.follows_instructions,
+        "score": round(result.score, 4),
+        "steps": result.steps,
+        "timings_ms": output.times(result.timings, load_ms, "denoise", "postprocess"),
+    }
+
+
+def _gap_object(gap: Replacement, source: SourceFile) -> dict[str, Any]:
+    return {
+        "line": source.line_of(gap.start),
+        "placeholder": source.text[gap.start : gap.end],
+        "text": gap.text,
+        "rejected": gap.rejection.reason if gap.rejection else None,
+        "confidence": round(gap.confidence, 4),
+    }
+
+
+def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
+    """Explain what an editor shows at one position of a file while you type, or why it shows nothing."""
+    location = parse_location(position, "FILE:LINE[:COL]")
+    source = SourceFile.read(location.path)
+    settings = configure(model.tree)
+    completion = settings.completion
+    offset = source.offset_at(location.first, location.column)
+    request = FillRequest(source.snapshot(), offset, max_lines=completion.max_lines)
+    explanation = _reason_for_silence(request, settings)  # before a model is opened
+    if explanation is None:
+        with closing(loading.open_engine(settings)) as engine:
+            deadline = time.monotonic() + completion.deadline_ms / 1e3
+            explanation = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
+            explanation = explanation or explain(engine.fill(request, deadline=deadline), completion, engine)
+    if as_json:
+        print_json(asdict(explanation))
+    else:
+        print_line(explanation.sentence)
+        if explanation.text.strip():
+            typer.echo(output.for_stream(explanation.text, sys.stdout))
+    return 0 if explanation.outcome is Visibility.SHOWN else 1
+
+
+def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:
+    """Why an editor computes nothing at this position while a user types; None where it does."""
+    document = Eligibility.of_document(request.snapshot, loading.exclusion(settings), language_problem)
+    return Explanation.of(document.while_typing(request.snapshot, request.offset, settings.completion.trigger))
