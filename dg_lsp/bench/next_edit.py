@@ -259,7 +259,7 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
         is_right=case.is_right(proposal),
         kept_text=case.kept_text(proposal),
         is_reversal=takes_back(proposal, lines, case.history, syntax),
-        breaks_syntax=syntax.is_broken_in(proposal.applied(lines.text)),
+        breaks_syntax=not syntax.has_error and syntax.has_error_in(proposal.applied(lines.text)),
     )
 
 

@@ -38,6 +38,8 @@ _SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
 _FREE: list[dict[int, bytearray]] = []
 """Chunks of these sizes that no parse uses. tree-sitter never frees what it has read through a function, in 0.25 and
 0.26: it gets the same objects again and again."""
+_CLOSERS = (")", "]", "}", "end", "{")
+"""What closes a block begins its line."""
 _TOKEN = re.compile(rb"\s*\S+\s")  # one, or several
 
 
@@ -199,9 +201,61 @@ class SyntaxCheck:
         """Whether a variant of the text has an error."""
         return self._parser is not None and self._parser.has_error(variant)
 
-    def is_broken_in(self, variant: str) -> bool:
-        """Whether a variant has an error and the text has none."""
-        return not self.has_error and self.has_error_in(variant)
+    def is_broken_by(self, start: int, end: int, new: str) -> bool:
+        """Whether valid code gets an error by `new` in place of `[start, end)`.
+
+        Only the code around the change is parsed, because a whole file takes too long after every edit: first a line,
+        then one block more at a time. What is valid without the change in its outermost block, and not with it, is
+        broken; the whole text counts where that block has an error without it.
+        """
+        is_valid = False
+        for before, after in _surroundings(self._text, start, end):
+            is_valid = not self.has_error_in(before + self._text[start:end] + after)
+            if is_valid and not self.has_error_in(before + new + after):
+                return False
+        return is_valid or (not self.has_error and self.has_error_in(self._text[:start] + new + self._text[end:]))
+
+
+def _surroundings(text: str, start: int, end: int) -> Iterator[tuple[str, str]]:
+    """The texts before and after a range in the code around it, which grows by one block at a time.
+
+    First its own lines and the deeper ones below, then also the next less deep line above and the lines that close its
+    block, without the rest of the block.
+    """
+    above, below = text[:start].split("\n"), text[end:].split("\n")
+    before, after = above.pop(), below.pop(0)
+    first = before + text[start:end] + after
+    depth = _depth(first)
+    line = 0
+    while True:
+        while above and _continues(first, depth):
+            first = above.pop()
+            before = f"{first}\n{before}"
+        closing = line
+        while line < len(below) and _continues(below[line], depth):
+            line += 1
+        after = "\n".join([after, *below[closing:line]])
+        yield before.lstrip(), after
+        while above and _depth(above[-1]) >= depth:
+            above.pop()
+        if not above:
+            return
+        first = above.pop()
+        before = f"{first}\n{before}"
+        depth = _depth(first)
+        while line < len(below) and _depth(below[line]) > depth:
+            line += 1
+
+
+def _continues(line: str, depth: float) -> bool:
+    """Whether a line is not the first one of a block with this number of blanks."""
+    return _depth(line) > depth or (_depth(line) == depth and line.lstrip().startswith(_CLOSERS))
+
+
+def _depth(line: str) -> float:
+    """The number of blanks before the code of a line, more if it continues the line above; infinite without code."""
+    code = line.lstrip()
+    return len(line) - len(code) + 0.5 * code.startswith(".") if code else math.inf
 
 
 def _free_chunks() -> dict[int, bytearray]:

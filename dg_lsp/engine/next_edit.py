@@ -17,7 +17,7 @@ from itertools import islice
 from dg_lsp.context.document import LINE_END, LineIndex, is_word, num_shared
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.syntax_tree import SyntaxCheck
-from dg_lsp.postprocess.text_edits import Change, all_applied
+from dg_lsp.postprocess.text_edits import Change
 
 PAUSE_SECONDS = 0.3
 """Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
@@ -170,21 +170,15 @@ def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> lis
 
     Those behind the start of the newest edit come first, then those before it, in the order of the text.
     """
-    text = lines.text
-    syntax = SyntaxCheck(text, language_id)
+    syntax = SyntaxCheck(lines.text, language_id)
     probable = repetitions(lines, edits)[:MAX_PROPOSALS]
-    proposals = [proposal for proposal in probable if not takes_back(proposal, lines, edits, syntax)]
-    if not proposals:
-        return []
-    keep_pairs = all(_keeps_pairs(text[proposal.start : proposal.end], proposal.text) for proposal in proposals)
-    if not keep_pairs or syntax.has_error_in(all_applied(proposals, text)):  # most often one parse is enough
-        proposals = [proposal for proposal in proposals if not syntax.is_broken_in(proposal.applied(text))]
+    proposals = [
+        proposal
+        for proposal in probable
+        if not takes_back(proposal, lines, edits, syntax)
+        and not syntax.is_broken_by(proposal.start, proposal.end, proposal.text)
+    ]
     return from_newest_edit(proposals, lines, edits)
-
-
-def _keeps_pairs(old: str, new: str) -> bool:
-    """Whether two texts have the same numbers of brackets and quotes, so that none needs a further change."""
-    return all(old.count(mark) == new.count(mark) for mark in "()[]{}\"'`")
 
 
 def from_newest_edit(proposals: Iterable[Proposal], lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:

@@ -7,7 +7,7 @@ from tree_sitter import Parser
 
 from dg_lsp.context import syntax_tree
 from dg_lsp.context.languages import grammar_of, language_of
-from dg_lsp.context.syntax_tree import Inside, LimitedParser, inside
+from dg_lsp.context.syntax_tree import Inside, LimitedParser, SyntaxCheck, inside
 
 TYPESCRIPT = grammar_of(language_of("typescript").grammar)
 RUST = grammar_of(language_of("rust").grammar)
@@ -197,3 +197,41 @@ def test_a_place_in_deep_nesting_is_found():
     depth = 10_000
     text = "x = " + "(" * depth + "'a'" + ")" * depth
     assert inside(text, 4 + depth + 2, "python") is Inside.STRING
+
+
+CLASS = "class A {\n  private f(x: number): string {\n    return o\n      .two(x)\n      .three(x);\n  }\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "old", "new", "is_broken"),
+    [
+        ("python", "def f(a):\n    return a\n", "return a", "return b", False),
+        ("python", "def f(a):\n    return a\n", "return a", "return (a", True),
+        ("python", "call(\n    a=1,\n)\n", "a=1", "a=1, *b", False),
+        ("python", "if a:\n    b()\nelse:\n    c()\n", "else", "elif d", False),
+        ("python", "def f(\n    a: int,\n) -> int:\n    return a\n", "-> int", "-> str", False),
+        ("python", "text = '''\nsome words\n'''\n", "some words", "other (words", False),
+        ("c", "int f(int a)\n{\n    return a;\n}\n", "int a", "long a", False),
+        ("c", "int f(int a)\n{\n    return a;\n}\n", "int a", "long a)", True),
+        ("typescript", CLASS, "x: number", "x: string", False),
+        ("typescript", CLASS, ".two(x)", ".two(y)", False),
+        ("typescript", CLASS, ".two(x)", ".two(y", True),
+        ("python", "f(]\na = b\n", "a = b", "a = = b", True),
+        ("python", "a = (\nb = 1\n", "a = (", "a = ((", False),
+        ("plaintext", "a\n", "a", "(", False),
+    ],
+)
+def test_a_change_breaks_code_that_is_valid_without_it(language, text, old, new, is_broken):
+    start = text.index(old)
+    assert SyntaxCheck(text, language).is_broken_by(start, start + len(old), new) == is_broken
+
+
+def test_a_change_is_checked_without_parsing_the_whole_file(monkeypatch):
+    method = "  f(limit: number): number {\n    return limit;\n  }\n\n"
+    text = "class A {\n" + 400 * method + "}\n"
+    sizes = []
+    has_error = LimitedParser.has_error
+    monkeypatch.setattr(LimitedParser, "has_error", lambda *given: sizes.append(len(given[1])) or has_error(*given))
+    start = text.index("limit", len(text) // 2)
+    assert not SyntaxCheck(text, "typescript").is_broken_by(start, start + 5, "most")
+    assert max(sizes) < 2 * len(method)

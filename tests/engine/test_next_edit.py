@@ -185,9 +185,9 @@ def test_an_edit_with_more_changes_is_no_place_of_one_with_fewer():
     [
         ("call(\n    a\n)\n", [("(", ""), (")", "")], []),
         ("a = 1\nb = 1\n", [("a = 1", "a = 2"), ("b = 1", "b = = 1")], ["a = 2"]),
-        ("a = (1\nb = 1\n", [("b = 1", "b = = 1")], ["b = = 1"]),
+        ("f(]\na = (1\nb = 1\n", [("a = (1", "a = (2"), ("b = 1", "b = = 1")], ["a = (2"]),
     ],
-    ids=["an error that another proposal would mend", "one of several breaks the text", "the text is broken already"],
+    ids=["an error that another proposal would mend", "one of several breaks the text", "the text is broken elsewhere"],
 )
 def test_a_proposal_that_breaks_the_text_is_dropped(monkeypatch, text, changes, kept):
     places = [Proposal(text.index(old), text.index(old) + len(old), new, 0.9) for old, new in changes]
