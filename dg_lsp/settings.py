@@ -113,7 +113,6 @@ SAMPLER_BOUNDS = {
     "t_max": (0.01, 10.0),
     "t_min": (0.01, 10.0),
     "stability_threshold": (0, 1024),
-    "stop_interval": (1, 16),
     "confidence_threshold": (0.0, 100.0),
     "top_k": (0, 1_048_576),
     "top_k_start": (0, 1_048_576),
@@ -133,7 +132,6 @@ class SamplerOptions:
     t_max: float | None = None
     t_min: float | None = None
     stability_threshold: int | None = None
-    stop_interval: int | None = None
     confidence_threshold: float | None = None  # a probability for mask noise, nats for uniform noise
     top_k: int | None = None
     """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws."""
