@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import attrs
@@ -106,62 +105,48 @@ class PrivacySettings:
     """A settings file, or a key of its table `privacy`, was ignored, so no file may be sent to a remote server."""
 
 
-SAMPLER_BOUNDS = {
-    "canvas_length": (1, 65_536),
-    "max_denoising_steps": (1, 1024),
-    "entropy_bound": (0.0, 1000.0),
-    "t_max": (0.01, 10.0),
-    "t_min": (0.01, 10.0),
-    "stability_threshold": (0, 1024),
-    "confidence_threshold": (0.0, 100.0),
-    "top_k": (0, 1_048_576),
-    "top_k_start": (0, 1_048_576),
-    "top_k_end": (0, 1_048_576),
-}
-"""Least and greatest value of each number in `SamplerOptions`; a model may allow less."""
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _bounded(least: float, most: float) -> Any:
+    """A number that may be absent; a model may allow less."""
+    validator = validators.optional([validators.ge(least), validators.le(most)])
+    return field(default=None, validator=validator, metadata={"bounds": (least, most)})
+
+
+@attrs.frozen(kw_only=True)
 class SamplerOptions:
     """How the model denoises, in place of its own values; None keeps them. See `UniformSampling` and `MaskSampling`."""
 
-    canvas_length: int | None = None
-    max_denoising_steps: int | None = None
-    entropy_bound: float | None = None  # uniform noise only, as temperatures and stability
-    t_max: float | None = None
-    t_min: float | None = None
-    stability_threshold: int | None = None
-    confidence_threshold: float | None = None  # a probability for mask noise, nats for uniform noise
-    top_k: int | None = None
+    canvas_length: int | None = _bounded(1, 65_536)
+    max_denoising_steps: int | None = _bounded(1, 1024)
+    entropy_bound: float | None = _bounded(0.0, 1000.0)  # uniform noise only, as temperatures and stability
+    t_max: float | None = _bounded(0.01, 10.0)
+    t_min: float | None = _bounded(0.01, 10.0)
+    stability_threshold: int | None = _bounded(0, 1024)
+    confidence_threshold: float | None = _bounded(0.0, 100.0)  # a probability for mask noise, nats for uniform noise
+    top_k: int | None = _bounded(0, 1_048_576)
     """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws."""
-    top_k_start: int | None = None
-    top_k_end: int | None = None
+    top_k_start: int | None = _bounded(0, 1_048_576)
+    top_k_end: int | None = _bounded(0, 1_048_576)
     top_k_tail_correction: bool | None = None
     thinking: bool | None = None
     """The model thinks before it answers a conversation."""
-    prompt_attention: str | None = None
-    """How a bidirectional model reads the prompt, one of `PROMPT_ATTENTIONS`. Only of a model, not of a request."""
-
-    def __post_init__(self) -> None:
-        """Raises `ValueError` for a value out of bounds; the message names it."""
-        if self.prompt_attention not in (None, *PROMPT_ATTENTIONS):
-            listed = ", ".join(PROMPT_ATTENTIONS)
-            raise ValueError(f"prompt_attention must be one of {listed}, not {self.prompt_attention!r:.80}")
-        for name, (least, most) in SAMPLER_BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and least <= value <= most):
-                raise ValueError(f"{name} must be from {least:g} to {most:g}, not {value:g}")
+    prompt_attention: str | None = field(default=None, validator=validators.optional(validators.in_(PROMPT_ATTENTIONS)))
+    """How a bidirectional model reads the prompt. Only of a model, not of a request."""
 
     @property
     def values(self) -> dict[str, Any]:
         """The options that are set, by name."""
-        options = {name: getattr(self, name) for name in _OPTION_TYPES}
-        return {name: value for name, value in options.items() if value is not None}
+        return attrs.asdict(self, filter=lambda _, value: value is not None)
 
 
 NO_OPTIONS = SamplerOptions()
-_OPTION_TYPES: dict[str, type] = {option.name: get_args(option.type)[0] for option in fields(SamplerOptions)}
+_OPTION_TYPES = {option.name: get_args(option.type)[0] for option in attrs.fields(SamplerOptions)}
+SAMPLER_BOUNDS: dict[str, tuple[float, float]] = {
+    option.name: option.metadata["bounds"] for option in attrs.fields(SamplerOptions) if option.metadata
+}
+"""Least and greatest value of each number in `SamplerOptions`."""
 SAMPLER_NAMES = tuple(name for name in _OPTION_TYPES if name != "prompt_attention")
 """Options of a request."""
 SAMPLER_KEY = "model.sampler"
@@ -203,7 +188,11 @@ class ModelSettings:
     def sampler_of(self, name: str) -> SamplerOptions:
         """The options of a model, with the `prompt_attention` of these settings if they have one."""
         options = dict(self.sampler).get(name, NO_OPTIONS)
-        return options if self.prompt_attention == "auto" else replace(options, prompt_attention=self.prompt_attention)
+        return (
+            options
+            if self.prompt_attention == "auto"
+            else attrs.evolve(options, prompt_attention=self.prompt_attention)
+        )
 
 
 def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -419,10 +408,16 @@ def _with_parsed(settings: Settings, key: str, value: Any) -> Settings:
         raise SettingsError(f"{key} must be a table")
     if key == SAMPLER_KEY:
         return with_setting(settings, key, _parse_samplers(value))
+    group, _, name = key.partition(".")
+    return attrs.evolve(settings, **{group: _evolved(getattr(settings, group), name, value, _FIELDS[key].type, key)})
+
+
+def _evolved(options: Any, name: str, value: Any, kind: Any, key: str) -> Any:
+    """Options with another value of a field of this type; raises SettingsError, which names the key."""
     try:
-        return with_setting(settings, key, _strict(_FIELDS[key].type, value))
+        return attrs.evolve(options, **{name: _strict(kind, value)})
     except ValueError as error:
-        problem = _problem(error).removeprefix(f"'{key.rpartition('.')[2]}' ")
+        problem = _problem(error).removeprefix(f"'{name}' ")
         raise SettingsError(f"{key} {problem}") from error
 
 
@@ -434,18 +429,12 @@ def _parse_samplers(value: Any) -> Samplers:
 
 def parse_sampler(key: str, table: Mapping[str, Any]) -> SamplerOptions:
     """The options in a table that stands under `key`; raises SettingsError for an unknown name or a bad value."""
-    options = dict[str, Any]()
+    options: SamplerOptions = NO_OPTIONS
     for name, value in table.items():
         if name not in _OPTION_TYPES:
             raise SettingsError(f"unknown setting {key}.{name:.80}: use {', '.join(_OPTION_TYPES)}")
-        try:
-            options[name] = _strict(_OPTION_TYPES[name], value)
-        except ValueError as error:
-            raise SettingsError(f"{key}.{name} {error}") from error
-    try:
-        return SamplerOptions(**options)
-    except ValueError as error:
-        raise SettingsError(f"{key}.{error}") from error
+        options = _evolved(options, name, value, _OPTION_TYPES[name], f"{key}.{name}")
+    return options
 
 
 def _strict(kind: Any, value: Any) -> Any:

@@ -5,7 +5,6 @@ completed and exclude more; it cannot choose models, send more or exclude less.
 """
 
 import os
-import re
 import tomllib
 from collections.abc import Collection
 from contextlib import suppress
@@ -158,18 +157,14 @@ def _without_file(settings: Settings, error: Exception) -> tuple[Settings, tuple
 
 
 def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
-    """The settings of a file, the keys that it sets, and a message with file, line and key for each bad key."""
+    """The settings of a file, the keys that it sets, and a message with file and key for each bad key."""
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         settings, refusal = _without_file(over, SettingsError(f"{path}: {error}"))
         return settings, [], refusal
     settings, keys, problems = valid_settings(tree, over)
-    messages: list[str] = []
-    for key, problem in problems.items():
-        if problem:
-            line = _line_of(text, key)
-            messages.append(f"{path}{f':{line}' if line else ''}: {problem} (this key is ignored)")
+    messages = [f"{path}: {problem} (this key is ignored)" for problem in problems.values() if problem]
     if len(messages) < len(problems):
         messages.append(f"{path}: {len(problems) - len(messages)} more unknown settings are ignored")
     if any(key.startswith("privacy.") or "." not in key for key in problems):  # a misspelled group may be `privacy`
@@ -180,15 +175,6 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], 
         every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
         settings = with_setting(settings, PATTERNS, tuple(chain.from_iterable(every)))
     return settings, keys, tuple(messages)
-
-
-def _line_of(text: str, key: str) -> int:
-    """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
-    group, _, name = map(re.escape, key.rpartition("."))
-    table = re.search(rf"^[ \t]*\[[ \t]*{group}[ \t]*\]", text, re.MULTILINE) if group else None
-    line = re.compile(rf"^[ \t]*[\[\"']*({group}\.)?{name}\b", re.MULTILINE)
-    match = line.search(text, table.end() if table else 0)
-    return text.count("\n", 0, match.start()) + 1 if match else 0
 
 
 def _with_model_paths(settings: Settings, keys: Collection[str], path: Path, names: Collection[str]) -> Settings:

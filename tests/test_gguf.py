@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dg_lsp import gguf as v
-from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError
 from dg_lsp.gguf import TENSOR_TYPES, copied, read_header, vector, write_gguf
 from dg_lsp.models.registry import BUNDLED
 
@@ -26,9 +26,9 @@ VALUES = {
 }
 
 
-def write(path, tensors, values=VALUES, **options):
+def write(path, tensors, values=VALUES):
     with path.open("wb") as file:
-        write_gguf(file, values, tensors, **options)
+        write_gguf(file, values, tensors)
     return path
 
 
@@ -58,11 +58,11 @@ def test_bundled_model_reads_the_same_as_with_the_package():
         assert np.array_equal(header.rows(tensor.name).reshape(-1), np.asarray(tensor.data).view(np.uint8).reshape(-1))
 
 
-@pytest.mark.parametrize("alignment", [32, 64, 256])
+@pytest.mark.parametrize("alignment", [32, 256])
 def test_written_file_reads_the_same_with_the_package(small, tmp_path, alignment):
-    source = read_header(small)
     values = VALUES | {"general.alignment": v.uint32(alignment)}
-    path = write(tmp_path / "other.gguf", [copied(small, tensor) for tensor in source.tensors.values()], values)
+    tensors = read_header(small).tensors
+    path = write(tmp_path / "other.gguf", [copied(small, tensor) for tensor in tensors.values()], values)
     header, reference = read_header(path), gguf.GGUFReader(path)
     for key, value in values.items():
         assert header.values[key].read() == reference.get_field(key).contents() == value.read()
@@ -83,24 +83,24 @@ def test_file_that_is_cut_short_anywhere_is_refused(small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "at", "replacement", "error", "message"),
+    ("place", "at", "replacement", "message"),
     [
-        (b"", 0, b"GGML", ModelBrokenError, "is not a GGUF file"),
-        (b"", 4, b"\x01", ModelUnsupportedError, "of version 1"),
-        (b"", 4, b"\x00\x00\x00\x03", ModelUnsupportedError, "of the other byte order"),
-        (b"", 8, b"\xff" * 8, ModelBrokenError, "is damaged|is cut short"),
-        (b"first", 5, b"\x09", ModelBrokenError, "9 dimensions"),
-        (b"first", 9, bytes(8), ModelBrokenError, r"shape \(5, 0\)"),
-        (b"first", 25, b"\xfa", ModelUnsupportedError, "number format 250"),
-        (b"first", 25, b"\x08", ModelBrokenError, "as Q8_0"),
+        (b"", 0, b"GGML", "is not a GGUF file"),
+        (b"", 4, b"\x01", "of version 1"),
+        (b"", 4, b"\x00\x00\x00\x03", "of the other byte order"),
+        (b"", 8, b"\xff" * 8, "is damaged|is cut short"),
+        (b"first", 5, b"\x09", "9 dimensions"),
+        (b"first", 9, bytes(8), r"shape \(5, 0\)"),
+        (b"first", 25, b"\xfa", "number format 250"),
+        (b"first", 25, b"\x08", "as Q8_0"),
     ],
 )
-def test_damaged_header_is_refused(small, place, at, replacement, error, message):
+def test_damaged_header_is_refused(small, place, at, replacement, message):
     data = bytearray(small.read_bytes())
     start = data.index(place) + at
     data[start : start + len(replacement)] = replacement
     small.write_bytes(data)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ModelError, match=message):
         read_header(small)
 
 

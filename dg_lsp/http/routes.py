@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 
+import attrs
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -237,7 +238,7 @@ def _text_request(
         deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
         seed=body.seed,
         stops=tuple(body.stop),
-        sampler=replace(body.sampler, top_k=None if body.top_k is None else max(0, body.top_k)),
+        sampler=attrs.evolve(body.sampler, top_k=None if body.top_k is None else max(0, body.top_k)),
         slot=body.id_slot,
         ignores_end=body.ignore_eos,
     )

@@ -57,12 +57,14 @@ def test_the_estimate_agrees_with_a_measured_processor():
     assert ranked["dg-mini"].line_ms < 30
 
 
-def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
-    def largest(*gpus):
-        gpu = dataclasses.replace(LAPTOP, gpus=tuple(Device(*device) for device in gpus), free_memory=50).gpu
-        return gpu and (gpu.name, gpu.free_memory)
-
-    assert largest(("A", "gpu", 10), ("B", "gpu", 20)) == ("2 GPUs (A, ...)", 30)
-    assert largest(("M4", "igpu", 80), ("P4", "gpu", 30)) == ("M4", 50)
-    assert largest(("unknown size", "igpu", 0)) == ("unknown size", 50)
-    assert largest() is None
+@pytest.mark.parametrize(
+    ("gpus", "name", "memory"),
+    [
+        ((("A", "gpu", 10), ("B", "gpu", 20)), "2 GPUs (A, ...)", 30),
+        ((("M4", "igpu", 80), ("P4", "gpu", 30)), "M4", 50),
+        ((("unknown size", "igpu", 0),), "unknown size", 50),
+    ],
+)
+def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory(gpus, name, memory):
+    gpu = dataclasses.replace(LAPTOP, gpus=tuple(Device(*device) for device in gpus), free_memory=50).gpu
+    assert (gpu.name, gpu.free_memory) == (name, memory)

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,13 +90,8 @@ def test_the_folders_are_those_of_the_system(home, platform, variables, data, co
     assert (data_folder(), config_folder()) == (Path(data, "dg-lsp"), Path(config, "dg-lsp"))
 
 
-def test_without_a_home_no_folder_is_relative(monkeypatch):
-    def expanduser(path):
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "expanduser", expanduser)
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "DG_LSP_DATA_DIR", "DG_LSP_CONFIG_DIR", "LOCALAPPDATA", "APPDATA"):
-        monkeypatch.delenv(name, raising=False)
+def test_without_a_home_no_folder_is_relative(home, monkeypatch):
+    monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     assert data_folder().is_absolute()
     assert config_folder().is_absolute()
 
