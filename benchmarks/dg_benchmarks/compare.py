@@ -19,7 +19,7 @@ import attrs
 
 from dg_benchmarks.comparison import BASELINE, compare_json, compare_tables
 from dg_benchmarks.llama_server import LlamaServer
-from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes

@@ -148,7 +148,7 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
     columns = ("contender", "cases", *(column for column, _, _ in MEASURES.values()))
     return [
         metrics.summary_table("All cases", metrics.by_contender(every)),
-        *([metrics.Table(caption, columns, {"": rows})] if rows else []),
+        *([metrics.Table(caption, columns, rows)] if rows else []),
         *(metrics.summary_table(f"Kind {kind}", metrics.by_contender(listed)) for kind, listed in kinds.items()),
     ]
 

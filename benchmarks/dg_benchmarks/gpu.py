@@ -276,7 +276,7 @@ def _overview(results: Mapping[Part, Result]) -> Table:
                 cells = (row.canvas, row.step_ms, row.floor_ms, row.over_floor, row.host_share, equal)
                 rows.append((str(part), str(row.prompt), *map(_cell, cells)))
     columns = ("part", "prompt", "canvas", "step ms", "floor ms", "over floor", "host share", "one-token passes")
-    return Table("All parts", columns, {"": rows})
+    return Table("All parts", columns, rows)
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -285,7 +285,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         names = [field.name for field in fields(kind)]
         own = [[_cell(getattr(row, name)) for name in names] for row in rows if isinstance(row, kind)]
         if own:
-            yield Table(caption, [name.replace("_", " ") for name in names], {"": own})
+            yield Table(caption, [name.replace("_", " ") for name in names], own)
 
 
 def _cell(value: object) -> str:

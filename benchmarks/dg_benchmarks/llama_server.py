@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.backends.llamacpp.library import NO_BACKTRACE
-from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
+from dg_lsp.bench.runner import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.errors import BackendError, UsageError

@@ -88,21 +88,21 @@ class StepReport:
         for num, times in self.times.items():
             listed = (times.prefill, times.extend, *times.steps.values(), *times.causal.values())
             rows.append((str(num), *(f"{ms:.2f}" for ms in listed)))
-        yield Table("by prompt length", columns, {"": rows})
+        yield Table("by prompt length", columns, rows)
         if steps := self.times[longest].one_token_steps:
             rows = [(str(n), *(f"{x:.1f}" for x in times.one_token_steps.values())) for n, times in self.times.items()]
             columns = ["prompt", *(f"canvas {length}" for length in steps)]
-            yield Table("a step over a canvas, in causal passes of one token", columns, {"": rows})
+            yield Table("a step over a canvas, in causal passes of one token", columns, rows)
         if self.batches:
             rows = []
             for length, steps in self.batches.items():
                 per_canvas = {num: f"{ms:.2f} ({ms / steps[1] / num:.2f} each)" for num, ms in steps.items()}
                 rows.append((str(length), *(per_canvas.get(num, "–") for num in BATCH_SIZES)))
             caption = f"several canvases in one pass, prompt of {longest} tokens"
-            yield Table(caption, ("canvas", *map(str, BATCH_SIZES)), {"": rows})
+            yield Table(caption, ("canvas", *map(str, BATCH_SIZES)), rows)
         if self.overhead:
             row = (f"{self.overhead['engine']:.3f}", f"{self.overhead['decode']:.3f}", f"{self.overhead['share']:.1%}")
-            yield Table("engine overhead per step", ("engine, ms", "backend, ms", "share"), {"": [row]})
+            yield Table("engine overhead per step", ("engine, ms", "backend, ms", "share"), [row])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

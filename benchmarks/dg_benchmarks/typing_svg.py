@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--speed", type=float, default=1.0, help="of the typist; the model keeps its own")
     given = parser.parse_args(arguments)
     settings = Settings()
-    tasks = typing_tasks([given.file], given.lines, None, settings)
+    tasks = typing_tasks([given.file], given.lines, settings)
     typist = replay.TypingModel(speed=given.speed)
     with closing(open_engine(settings)) as engine:
         played = replay.Replay(tasks, typist)

@@ -6,8 +6,8 @@ import pytest
 
 from dg_benchmarks.llama_server import LlamaServer
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.bench.contenders import LengthHint, RequestOptions
 from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.runner import LengthHint, RequestOptions
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.errors import BackendError
 

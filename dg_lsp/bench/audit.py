@@ -48,7 +48,7 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
             (reason, *(metrics.number(counter[reason] or None) for counter in reasons.values()))
             for reason, _ in total.most_common()
         ]
-        tables.append(metrics.Table("Why nothing was shown", ("reason", *reasons), {"": rows}))
+        tables.append(metrics.Table("Why nothing was shown", ("reason", *reasons), rows))
     if outcomes:
         by_trigger = metrics.grouped(outcomes, lambda outcome: outcome.trigger)
         edits = {trigger: _edit_texts(listed) for trigger, listed in by_trigger.items()}
@@ -64,10 +64,8 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
         ("last", max(record.time for record in records)),
         ("models", ", ".join(sorted({record.model for record in records if record.model}))),
         ("peak memory, MB", str(round(max(record.resident_bytes for record in records) / 1e6))),
-        ("GPUs", ", ".join(sorted({record.gpu for record in records if record.gpu})) or "–"),
-        ("GPU memory budget, MB", str(round(max(record.gpu_budget_bytes for record in records) / 1e6))),
     ]
-    return [*tables, metrics.Table("Records", ("name", "value"), {"": facts})]
+    return [*tables, metrics.Table("Records", ("name", "value"), facts)]
 
 
 def _task_result(record: AuditRecord, outcome: Outcome | None) -> metrics.TaskResult:
@@ -90,46 +88,24 @@ def _request_texts(records: Records) -> metrics.Texts:
     num_reused = sum(record.reused_tokens for record in computed)
     shares = {name: num_by_outcome[outcome] / len(records) for outcome, name in _OUTCOMES.items()}
     return {
-        "": {"requests": metrics.number(len(records))},
-        "Outcome": {
-            **{name: metrics.percent(share) for name, share in shares.items()},
-            "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
-        },
-        "Time": {
-            **_times("latency", (record.total_seconds for record in answered)),
-            **_times("queue", (record.queue_seconds for record in computed)),
-            **_times("prompt set-up", (record.setup_seconds for record in computed)),
-            **_times("prefill", (record.prefill_seconds for record in computed)),
-            **_times("generation", (record.generation_seconds for record in computed)),
-        },
-        "Tokens": {
-            "prompt": _mean(record.prompt_tokens for record in computed),
-            "prompt from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
-            "output": _mean(record.output_tokens for record in computed),
-            "canvas": _mean(record.canvas_tokens for record in computed),
-            "steps": _mean(record.steps for record in computed),
-            "step limit": _mean(record.step_limit for record in computed if record.step_limit),
-        },
-        "Rate": {
-            "prompt rate": _rate("tokens/s", (record.prompt_rate for record in computed)),
-            "output rate": _rate("tokens/s", (record.output_rate for record in computed)),
-            "step rate": _rate("steps/s", (record.step_rate for record in computed)),
-        },
+        "requests": metrics.number(len(records)),
+        **{name: metrics.percent(share) for name, share in shares.items()},
+        "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
+        "latency": _time(0.5, (record.total_seconds for record in answered)),
+        "latency, 95th percentile": _time(0.95, (record.total_seconds for record in answered)),
+        "queue": _time(0.5, (record.queue_seconds for record in computed)),
+        "queue, 95th percentile": _time(0.95, (record.queue_seconds for record in computed)),
+        "prefill": _time(0.5, (record.prefill_seconds for record in computed)),
+        "generation": _time(0.5, (record.generation_seconds for record in computed)),
+        "prompt tokens": _mean(record.prompt_tokens for record in computed),
+        "prompt tokens from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
+        "output tokens": _mean(record.output_tokens for record in computed),
+        "steps": _mean(record.steps for record in computed),
     }
 
 
-def _rate(unit: str, rates: Iterable[float]) -> str:
-    """The median of those that are known."""
-    median = ttfue.quantile([rate for rate in rates if rate], 0.5)
-    return "–" if median is None else f"{metrics.number(median)} {unit}"
-
-
-def _times(name: str, seconds: Iterable[float]) -> dict[str, str]:
-    times = [1e3 * value for value in seconds]
-    return {
-        name: metrics.milliseconds(ttfue.quantile(times, 0.5)),
-        f"{name}, 95th percentile": metrics.milliseconds(ttfue.quantile(times, 0.95)),
-    }
+def _time(part: float, seconds: Iterable[float]) -> str:
+    return metrics.milliseconds(ttfue.quantile([1e3 * value for value in seconds], part))
 
 
 def _mean(values: Iterable[float]) -> str:
@@ -149,16 +125,18 @@ def _edit_texts(outcomes: Sequence[Outcome]) -> metrics.Texts:
     times = ttfue.summarize_times(num, hits)
     silence = ttfue.summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits)
     return {
-        "": {"requests": metrics.number(num), "useful edits": metrics.number(len(edits))},
-        "Time to first useful edit (TTFUE)": {
-            **{f"useful by {cut:,} ms": metrics.percent(times["useful_by"][str(cut)]) for cut in ttfue.CUTS},
-            "TTFUE, median": metrics.milliseconds(times["ttfue_ms"]["p50"]),
-            "TTFUE, 90th percentile": metrics.milliseconds(times["ttfue_ms"]["p90"]),
-            "miss rate": metrics.percent(times["miss_rate"]),
+        "requests": metrics.number(num),
+        "useful edits": metrics.number(len(edits)),
+        **{f"useful by {cut:,} ms": metrics.percent(times["useful_by"][str(cut)]) for cut in ttfue.CUTS},
+        "TTFUE, median": metrics.milliseconds(times["ttfue_ms"]["p50"]),
+        "TTFUE, 90th percentile": metrics.milliseconds(times["ttfue_ms"]["p90"]),
+        "miss rate": metrics.percent(times["miss_rate"]),
+        **{name.value: metrics.percent(ttfue.share(verdicts[name], num)) for name in Verdict},
+        **{
+            f"accepted: {part.value}": metrics.number(accepted[part])
+            for part in AcceptedPart
+            if part is not AcceptedPart.NONE
         },
-        "Verdict": {name.value: metrics.percent(ttfue.share(verdicts[name], num)) for name in Verdict},
-        "Accepted": {
-            part.value: metrics.number(accepted[part]) for part in AcceptedPart if part is not AcceptedPart.NONE
-        },
-        "Silence": {"right": metrics.percent(silence["right_rate"]), "quiet": metrics.percent(silence["quiet_rate"])},
+        "right": metrics.percent(silence["right_rate"]),
+        "quiet, of finished lines": metrics.percent(silence["quiet_rate"]),
     }

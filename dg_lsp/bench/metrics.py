@@ -128,10 +128,9 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 class Table:
     """A table; the first cell of a row is its heading."""
 
-    kind = "table"
     caption: str
     columns: Sequence[str]
-    groups: Mapping[str, Sequence[Sequence[str]]]  # rows by the heading above them; an empty heading is not shown
+    rows: Sequence[Sequence[str]]
     note: str = ""
 
     def markdown(self) -> Iterator[str]:
@@ -140,27 +139,22 @@ class Table:
         yield ""
         yield f"| {' | '.join(self.columns)} |"
         yield "|---" * len(self.columns) + "|"
-        for rows in self.groups.values():
-            for row in rows:
-                yield f"| {' | '.join(row)} |"
+        for row in self.rows:
+            yield f"| {' | '.join(row)} |"
         yield ""
         if self.note:
             yield self.note
             yield ""
 
 
-Texts = Mapping[str, Mapping[str, str]]
-"""Text of each measure by group and name; a dash if there is no value."""
+Texts = Mapping[str, str]
+"""Text of each measure by its name; a dash if there is no value."""
 
 
 def measure_table(caption: str, items: Mapping[str, Texts], note: str = "") -> Table:
     """One column per item and one row per measure that at least one item has."""
-    groups = {}
-    for group, named in next(iter(items.values()), {}).items():
-        rows = [(name, *(texts[group][name] for texts in items.values())) for name in named]
-        if present := [row for row in rows if set(row[1:]) != {"–"}]:
-            groups[group] = present
-    return Table(caption, ("measure", *items), groups, note)
+    rows = [(name, *(texts[name] for texts in items.values())) for name in next(iter(items.values()), {})]
+    return Table(caption, ("measure", *items), [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
 def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Table:
@@ -240,7 +234,7 @@ def task_table(results: Iterable[TaskResult], right: str, note: str) -> Table:
     ]
     shares = ("shown", "useful, of shown", right)
     columns = ("language", "task", "requests", *shares, f"model time per {right} edit", f"steps per {right} edit")
-    return Table("By language and task", columns, {"": rows}, note)
+    return Table("By language and task", columns, rows, note)
 
 
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -302,7 +296,7 @@ def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
         "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
         "columns show its cost."
     )
-    return Table("Confidence against right first lines", columns, {"": rows}, note) if rows else None
+    return Table("Confidence against right first lines", columns, rows, note) if rows else None
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -346,25 +340,19 @@ def _summary_texts(summary: Summary) -> Texts:
     ttfue = summary["ttfue_ms"]
     latency = summary["latency_ms"]
     return {
-        "": {"requests": number(num)},
-        "Time to first useful edit (TTFUE)": {
-            **{f"useful by {cut:,} ms": _share(summary["useful_by"][str(cut)], num) for cut in CUTS},
-            "TTFUE, median": milliseconds(ttfue["p50"]),
-            "TTFUE, 90th percentile": milliseconds(ttfue["p90"]),
-            "missed": _share(summary["miss_rate"], num),
-        },
-        "Quality": {
-            "exact match": _share(summary["exact_match"], num),
-            "first line": _share(summary["first_line_match"], num),
-            "pass@1": percent(summary["pass_at_1"]),
-            "shown": _share(summary["show_rate"], num),
-        },
-        "Cost": {
-            "latency, median": milliseconds(latency["p50"]),
-            "latency, 90th percentile": milliseconds(latency["p90"]),
-            "latency, 95th percentile": milliseconds(latency["p95"]),
-            "steps, mean": number(summary["steps_mean"], 2),
-            "tokens per forward pass": number(summary["tokens_per_forward"], 2),
-            "model time per useful edit": milliseconds(summary["model_ms_per_useful"]),
-        },
+        "requests": number(num),
+        **{f"useful by {cut:,} ms": _share(summary["useful_by"][str(cut)], num) for cut in CUTS},
+        "TTFUE, median": milliseconds(ttfue["p50"]),
+        "TTFUE, 90th percentile": milliseconds(ttfue["p90"]),
+        "missed": _share(summary["miss_rate"], num),
+        "exact match": _share(summary["exact_match"], num),
+        "first line": _share(summary["first_line_match"], num),
+        "pass@1": percent(summary["pass_at_1"]),
+        "shown": _share(summary["show_rate"], num),
+        "latency, median": milliseconds(latency["p50"]),
+        "latency, 90th percentile": milliseconds(latency["p90"]),
+        "latency, 95th percentile": milliseconds(latency["p95"]),
+        "steps, mean": number(summary["steps_mean"], 2),
+        "tokens per forward pass": number(summary["tokens_per_forward"], 2),
+        "model time per useful edit": milliseconds(summary["model_ms_per_useful"]),
     }

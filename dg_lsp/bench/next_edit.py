@@ -320,4 +320,4 @@ def table(outcomes: Iterable[Outcome]) -> Table:
         "Right: the proposal is one of the remaining edits. The last five shares are of what is shown. "
         f"TTFUE: median of the right ones, with the pause of {1e3 * PAUSE_SECONDS:.0f} ms."
     )
-    return Table("Next edits", columns, {"": rows}, note)
+    return Table("Next edits", columns, rows, note)

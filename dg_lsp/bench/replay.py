@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 from dg_lsp.bench import metrics
-from dg_lsp.bench.contenders import attempt_for, attempt_of
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.runner import Run
+from dg_lsp.bench.runner import Run, attempt_for, attempt_of
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, Snapshot, is_word
 from dg_lsp.engine import ttfue
@@ -134,23 +133,23 @@ class TypingTask:
     """First and last line in the file, 1-based; after a final line end the last one is the empty line below."""
 
 
-def typing_task(path: str, language: str, file: str, first: int, last: int | None = None) -> TypingTask:
-    """Lines `first` to `last` of the text `file`, 1-based; without `last` everything from the first line on.
+def typing_task(path: str, language: str, file: str, lines: tuple[int, int] | None = None) -> TypingTask:
+    """The first to the last of these lines of the text `file`, 1-based; without them the whole text.
 
     Raises:
         PositionError: the file has no such lines, or they are blank.
     """
     starts = [0, *(end.end() for end in LINE_END.finditer(file))]
-    if not 1 <= first <= (last or first) <= len(starts):
+    first, last = lines or (1, len(starts))
+    if not 1 <= first <= last <= len(starts):
         raise PositionError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
-    line_end = LINE_END.search(file, starts[last - 1]) if last else None
+    line_end = LINE_END.search(file, starts[last - 1])
     end = line_end.start() if line_end else len(file)
     text = file[starts[first - 1] : end].lstrip(" \t")
     start = end - len(text)
     if not text.strip():
-        where = f"from line {first} on" if last is None else f"in lines {first} to {last}"
-        raise PositionError(f"{path} has nothing to type {where}: choose other lines")
-    return TypingTask(path, language, file[:start], text, file[end:], (first, last or len(starts)))
+        raise PositionError(f"{path} has nothing to type in lines {first} to {last}: choose other lines")
+    return TypingTask(path, language, file[:start], text, file[end:], (first, last))
 
 
 # the replay
@@ -450,7 +449,7 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
         ("wasted model time", f"{shares['wasted_share']}, of requests whose item was not accepted"),
         ("model time per useful edit", metrics.milliseconds(numbers["model_ms_per_useful"])),
     )
-    table = metrics.Table("Typing with the model", ("measure", "value"), {"": rows})
+    table = metrics.Table("Typing with the model", ("measure", "value"), rows)
     return [table, metrics.summary_table("Requests", metrics.by_kind(run.attempts))]
 
 

@@ -1,31 +1,44 @@
 """Runs contenders over test cases, tests their programs, and stores the attempts.
 
-A run file has a header line, then one line per attempt, so that an interrupted run can be resumed.
+A contender is anything that fills test cases: here the engine; benchmarks/ adds llama-server. A run file has a header
+line, then one line per attempt, so that an interrupted run can be resumed.
 """
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 import cattrs
 
 import dg_lsp
 from dg_lsp import system
 from dg_lsp.bench import metrics
-from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.metrics import Attempt
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Cursor, allowed_lines
+from dg_lsp.context.edit_task import EditTask
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.remote_engine import RemoteEngine
+from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.errors import InputFileError
 from dg_lsp.sandbox import Sandbox
+from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 
+ANSWER_SECONDS = 600.0
+"""Time limit of one answer."""
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
@@ -39,6 +52,152 @@ _INVALID = (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseVa
 
 Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], object]]]
 """A progress bar by description, total and number already done; it yields a function that advances the bar."""
+
+
+# contenders
+
+
+class LengthHint(StrEnum):
+    """Length of the fill that is given to a contender; never a number of tokens."""
+
+    NONE = "none"
+    ORACLE = "oracle"
+
+    @property
+    def sentence(self) -> str:
+        """Explanation for a report."""
+        if self is LengthHint.ORACLE:
+            return "The number of lines of each reference was known (oracle)."
+        return "The length was unknown: the position of the cursor limits the number of lines."
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Options of the requests, the same for all contenders.
+
+    Without a deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
+    """
+
+    length: LengthHint = LengthHint.NONE
+    deadline_ms: float | None = None
+    early_stop_ms: float | None = None
+    is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
+    sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
+
+    @property
+    def time_limits(self) -> str:
+        """Explanation for a report."""
+        limits = []
+        if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
+            limits.append(f"a deadline of {self.deadline_ms:g} ms")
+        if self.early_stop_ms:
+            limits.append(f"an early stop after {self.early_stop_ms:g} ms")
+        elif self.early_stop_ms is None and self.deadline_ms is not None:
+            limits.append("the early stop of the settings")
+        return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
+
+    def num_lines(self, case: TestCase) -> int | None:
+        """Maximum number of lines for a case; None for any number."""
+        if self.length is LengthHint.ORACLE:
+            return case.reference.rstrip("\n").count("\n") + 1
+        return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
+
+
+DEFAULT_OPTIONS = RequestOptions()
+
+
+class Contender(Protocol):
+    """Fills test cases, one at a time. Has its own model and cache, and a name for attempts and tables."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences that a reader of its numbers needs."""
+
+    def answer(self, case: TestCase) -> Attempt:
+        """Fills one case and waits for the final answer.
+
+        Raises:
+            DgLspError: the contender failed; earlier attempts remain valid.
+        """
+
+    def close(self) -> None:
+        """Releases its processes and models. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContender:
+    """An engine with one of its decoders. Contenders must not share an engine, and so its cache."""
+
+    name: str
+    engine: Engine
+    decoder: DecoderName | None = None  # none takes the setting
+    options: RequestOptions = DEFAULT_OPTIONS
+    notes: Sequence[str] = ()
+
+    def answer(self, case: TestCase) -> Attempt:
+        """See `Contender.answer`."""
+        is_remote = isinstance(self.engine, RemoteEngine)
+        if self.options.is_warm:
+            before = self.request(case.before_last_key())
+            # a request for no tokens only decodes the prompt; a remote server must complete the request
+            self.engine.fill(before if is_remote else replace(before, max_tokens=0), deadline=math.inf)
+        start = time.perf_counter()
+        # the deadline of the settings applies to requests without their own, unless it is overridden here
+        result = self.engine.fill(self.request(case), deadline=math.inf if self.options.deadline_ms is None else None)
+        return attempt_of(result, case, self.name, 1e3 * (time.perf_counter() - start), is_remote=is_remote)
+
+    def close(self) -> None:
+        """See `Contender.close`."""
+        self.engine.close()
+
+    def request(self, case: TestCase) -> FillRequest:
+        """The request for a case."""
+        return FillRequest(
+            case.snapshot,
+            case.offset,
+            max_lines=self.options.num_lines(case),
+            decoder=self.decoder,
+            early_stop_ms=self.options.early_stop_ms,
+            deadline_ms=self.options.deadline_ms,
+            priority=Priority.INVOKED,
+            sampler=self.options.sampler,
+        )
+
+
+def attempt_for(
+    case: TestCase, contender: str, decoder: str, text: str, latency_ms: float, rejection: str | None = None
+) -> Attempt:
+    """Attempt with this text, empty for none; its costs are not known yet."""
+    return Attempt(
+        case=case.id,
+        kind=case.kind,
+        contender=contender,
+        decoder=decoder,
+        reference=case.reference,
+        language=case.language,
+        task=EditTask.at(case.snapshot, case.offset).value,
+        text=text,
+        latency_ms=latency_ms,
+        rejection=rejection,
+    )
+
+
+def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
+    """Attempt for a result of the engine. A remote server does not report all costs."""
+    attempt = attempt_for(case, contender, result.decoder.value, result.text, ms, result.reason)
+    if not is_remote or result.steps:
+        attempt = replace(attempt, steps=result.steps, tokens=result.output_tokens)
+    if is_remote:
+        return attempt
+    prefill_ms = result.timings.prefill
+    confidence = result.candidates[0].confidence if result.candidates else None
+    return replace(attempt, prefill_ms=prefill_ms, model_ms=prefill_ms + result.timings.predict, confidence=confidence)
+
+
+# runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +240,7 @@ class Machine:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
-    dg_lsp_run: Literal[4] = field(default=4, kw_only=True)  # version of the format
+    dg_lsp_run: int = field(default=4, kw_only=True)  # version of the format
     command: str
     machine: Machine
     model: str
@@ -96,7 +255,7 @@ class Run:
     """A header and its attempts."""
 
     header: RunHeader
-    attempts: tuple[metrics.Attempt, ...]
+    attempts: tuple[Attempt, ...]
     is_complete: bool = True  # false after Ctrl-C
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers needs
 
@@ -104,28 +263,6 @@ class Run:
         """JSON values that the results of all commands contain."""
         model = {"model": self.header.model, "model_sha256": self.header.model_sha256}
         return {"is_complete": self.is_complete, **model, "machine": dataclasses.asdict(self.header.machine)}
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads a run file and ignores an incomplete last line.
-
-        Raises:
-            InputFileError: the file is not a run file.
-            OSError: the file is unreadable.
-        """
-        try:
-            header, *lines = path.read_bytes().split(b"\n")[:-1]
-            parsed = _CONVERTER.structure(json.loads(header), RunHeader)
-        except _INVALID as error:
-            raise InputFileError(f"{path} is not a run file of this version of dg-lsp: name another file") from error
-        attempts = []
-        for number, line in enumerate(lines, 2):
-            try:
-                attempts.append(_CONVERTER.structure(json.loads(line), metrics.Attempt))
-            except _INVALID as error:
-                message = f"{path}, line {number} is not an attempt: delete that line, or the file"
-                raise InputFileError(message) from error
-        return cls(parsed, tuple(attempts))
 
 
 class RunFile:
@@ -138,27 +275,48 @@ class RunFile:
         """Opens, creates or continues the file.
 
         Raises:
-            InputFileError: the file is not writable, not a run file, or has a different header.
+            InputFileError: the file is not writable, or no run with this header.
         """
-        self.attempts: dict[tuple[str, str], metrics.Attempt] = {}
+        self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""
         self._file: BinaryIO | None = None
-        if path is not None:
-            self._open(path, header)
+        if path is None:
+            return
+        first = _line(header)
+        try:
+            data = path.read_bytes() if path.exists() else b""
+            kept = data[: data.rfind(b"\n") + 1]
+            # empty, or an incomplete copy of the header
+            is_new = not kept and first.startswith(data)
+            if not (is_new or kept.startswith(first)):
+                problem = "holds no run of this model, machine, version and options"
+                raise InputFileError(f"{path} {problem}: name another --output, or delete that file")
+            for number, line in enumerate(kept.split(b"\n")[1:-1], 2):
+                self._keep(_attempt(line, f"{path}, line {number}"))
+            self._file = path.open("ab")
+            self._file.truncate(len(kept))
+            if is_new:
+                self._file.write(first)
+                self._file.flush()
+        except OSError as error:
+            raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
-    def add(self, attempt: metrics.Attempt) -> None:
+    def add(self, attempt: Attempt) -> None:
         """Stores an attempt and writes it immediately.
 
         Raises:
             InputFileError: the disk is full or the file is gone.
         """
-        self.attempts[attempt.case, attempt.contender] = attempt
+        self._keep(attempt)
         if self._file is not None:
             try:
                 self._file.write(_line(attempt))
                 self._file.flush()
             except OSError as error:
                 raise InputFileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+
+    def _keep(self, attempt: Attempt) -> None:
+        self.attempts[attempt.case, attempt.contender] = attempt
 
     def __enter__(self) -> Self:
         return self
@@ -168,25 +326,16 @@ class RunFile:
             with suppress(OSError):  # of a full disk, which `add` has reported; all else is written
                 self._file.close()
 
-    def _open(self, path: Path, header: RunHeader) -> None:
-        first = _line(header)
-        try:
-            data = path.read_bytes() if path.exists() else b""
-            is_new = first.startswith(data)  # empty, or an incomplete copy of this header
-            run = Run(header, ()) if is_new else Run.read(path)
-            if _line(run.header) != first:
-                raise InputFileError(
-                    f"{path} holds a run with another model, machine, version or option: name another --output, or "
-                    "delete that file"
-                )
-            self.attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
-            self._file = path.open("wb" if is_new else "r+b")
-            self._file.seek(self._file.truncate(0 if is_new else data.rfind(b"\n") + 1))
-            if is_new:
-                self._file.write(first)
-                self._file.flush()
-        except OSError as error:
-            raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
+
+def _attempt(line: bytes, place: str) -> Attempt:
+    try:
+        return _CONVERTER.structure(json.loads(line), Attempt)
+    except _INVALID as error:
+        raise InputFileError(f"{place} is not an attempt: delete that line, or the file") from error
+
+
+def _line(value: RunHeader | Attempt) -> bytes:
+    return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"
 
 
 def run_cases(
@@ -246,11 +395,7 @@ def infill_tables(run: Run) -> list[metrics.Table]:
     return tables
 
 
-def _with_test_result(attempt: metrics.Attempt, case: TestCase, sandbox: Sandbox) -> metrics.Attempt:
+def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
     """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
     return replace(attempt, passes=bool(attempt.text) and sandbox.run(program).passes) if program else attempt
-
-
-def _line(value: RunHeader | metrics.Attempt) -> bytes:
-    return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"

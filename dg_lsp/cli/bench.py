@@ -15,12 +15,22 @@ from typer import Argument, Option
 from dg_lsp.bench import metrics
 from dg_lsp.bench import replay as simulation
 from dg_lsp.bench.audit import audit_tables
-from dg_lsp.bench.contenders import Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.cut import case_middles, read_sources, write_cases
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import TypingTask, typing_task
-from dg_lsp.bench.runner import INTERRUPTED_NOTE, Machine, Run, RunHeader, infill_tables, run_cases
+from dg_lsp.bench.runner import (
+    INTERRUPTED_NOTE,
+    Contender,
+    EngineContender,
+    LengthHint,
+    Machine,
+    RequestOptions,
+    Run,
+    RunHeader,
+    infill_tables,
+    run_cases,
+)
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import open_engine
@@ -123,7 +133,6 @@ def replay(
     files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
     model: ModelOptions,
     region: Annotated[str | None, Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")] = None,
-    start: Annotated[int | None, Option(min=1, metavar="LINE", help="Type everything from this line on.")] = None,
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
     speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = 1.0,
@@ -140,7 +149,7 @@ def replay(
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         over["remote"] = over.get("remote", {}) | server
     settings = configure(over)
-    tasks = typing_tasks(files, region, start, settings)
+    tasks = typing_tasks(files, region, settings)
     played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
     check_decoder(decoder, settings)
     listed = {
@@ -341,19 +350,17 @@ def _print_tables(tables: Iterable[metrics.Table]) -> None:
     print_lines(line for table in tables for line in table.markdown())
 
 
-def typing_tasks(files: Iterable[Path], region: str | None, start: int | None, settings: Settings) -> list[TypingTask]:
+def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) -> list[TypingTask]:
     """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
-    if region is not None and start is not None:
-        raise UsageError("--region and --start exclude each other: give one of them")
     lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
     if lines is None:
         raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
-    span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
+    span = None if region is None else (int(lines[1]), int(lines[2]))
     tasks = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
         loading.check_allowed(file, settings)
-        tasks.append(typing_task(str(path), file.language, file.text, *span))
+        tasks.append(typing_task(str(path), file.language, file.text, span))
     return tasks
 
 

@@ -108,7 +108,7 @@ def test_the_summary_table_has_one_column_per_group():
     }
     table = summary_table("All cases", groups)
     cells = {}
-    for row in (row for group in table.groups.values() for row in group):
+    for row in table.rows:
         cells[row[0]] = [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row[1:]]
     assert list(table.columns) == ["measure", "ours", "theirs"]
     assert cells["requests"] == ["4", "4"]
@@ -142,7 +142,7 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
     table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
-    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.groups[""]] == [
+    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.rows] == [
         ["all", "all", "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
         ["all", "all", "0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
         ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],

@@ -7,7 +7,6 @@ import pytest
 from lying_server import LyingServer, events, reply
 
 from dg_lsp.bench.dataset import read_cases
-from dg_lsp.bench.runner import Run
 
 REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")}
 
@@ -34,11 +33,11 @@ def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
     assert tree["latency_ms"]["p50"] > 0
     assert tree["ttfue_ms"]["p50"] > 0
     assert (tree["steps_mean"], tree["tokens_per_forward"]) == (None, None)
-    run = Run.read(Path("run.jsonl"))
-    for attempt in run.attempts:
-        assert (attempt.contender, attempt.steps, attempt.tokens) == ("remote", None, None)
-        assert (attempt.prefill_ms, attempt.model_ms) == (None, None)
-    assert (run.header.model_sha256, run.header.machine.threads) == (None, None)
+    header, *attempts = map(json.loads, Path("run.jsonl").read_text().splitlines())
+    for attempt in attempts:
+        assert attempt["contender"] == "remote"
+        assert {attempt[key] for key in ("steps", "tokens", "prefill_ms", "model_ms")} == {None}
+    assert (header["model_sha256"], header["machine"]["threads"]) == (None, None)
     num_requests = len(oracle.requests)
     printed = dg_lsp(*command).out  # resumes the run without requests
     assert len(oracle.requests) == num_requests == 5
@@ -110,4 +109,4 @@ def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):
     server.close()
     assert outcome.code == 3
     assert "requires a key" in outcome.err
-    assert len(Run.read(Path("run.jsonl")).attempts) == 2
+    assert len(Path("run.jsonl").read_text().splitlines()) == 3

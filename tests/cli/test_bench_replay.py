@@ -47,7 +47,7 @@ def code(tmp_path):
 
 
 def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
-    outcome = dg_lsp("bench", "replay", code, "--start", 6)
+    outcome = dg_lsp("bench", "replay", code, "--region", "6-7")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Typing with the model" in outcome.out
     assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
@@ -74,8 +74,7 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model, code):
     ("options", "message"),
     [
         (["--region", "3"], "--region takes FIRST-LAST"),
-        (["--start", "9"], "choose lines from 1 to 7"),
-        (["--region", "1-2", "--start", "2"], "exclude each other"),
+        (["--region", "9-9"], "choose lines from 1 to 7"),
         (["--limit", "0"], "--limit"),
     ],
 )
@@ -86,7 +85,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, code, options, mes
 
 def test_ctrl_c_keeps_the_finished_part(dg_lsp, model, code):
     model.at = 8
-    stopped = dg_lsp("bench", "replay", code, "--start", 6, "--json")
+    stopped = dg_lsp("bench", "replay", code, "--region", "6-7", "--json")
     assert stopped.code == 130
     assert stopped.json["is_complete"] is False
     assert stopped.json["num"] == 7

@@ -82,7 +82,7 @@ OPTIONS = {
     "models convert": ["--type", "Q8_0", "-o", "converted.gguf"],
     "models build-runtime": ["--backend", "cpu"],
     "models show": ["dg-mini"],
-    "bench replay": ["--limit", "2", "--start", "9"],
+    "bench replay": ["--limit", "2"],
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
 }
 """Options of commands."""
