@@ -250,30 +250,34 @@ def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
     return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)
 
 
+CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
+"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
     """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
 
-    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
+    `before`, the code above the cursor, `mark`, the selection, the code below it and `after` follow each other. For a
+    rewrite, the selection follows once more, and then `request`.
     """
 
     before: str
-    opening: str
-    closing: str = ""
+    mark: str = ""
+    after: str = CODE_CLOSING
+    request: str = ""
 
 
-CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
-"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
 FILL = PromptTemplate(
     "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
     " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
-    opening="<GAP>",
+    mark="<GAP>",
 )
+# The selection is repeated and the request comes last, because small models otherwise answer with the whole file.
 REWRITE = PromptTemplate(
-    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
-    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
-    opening="<PART>\n",
-    closing="</PART>\n",
+    CODE_OPENING,
+    after=CODE_CLOSING + "\n\nNow look at this part of {path} alone:\n\n" + CODE_OPENING,
+    request="{fence}\n\nRewrite this {language} code: {instruction}\nAnswer with the code only.",
 )
 SNIPPETS_HEADING = "Other code, for reference:\n\n"
 
@@ -338,15 +342,17 @@ def _layout(
         before = token_ids(np.concatenate(pieces))
     else:
         before = _joined(opening, question, tokenizer)
-    after = _joined(closing, CODE_CLOSING.format(**words), tokenizer, is_before=True)
-    marked = [encode(template.opening), selection, encode(template.closing)]
-    room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
+    marked = [encode(template.mark), selection]
+    after = template.after.format(**words)
+    repeated = [encode(after), selection] if template.request else []
+    end = _joined(closing, template.request.format(**words) or after, tokenizer, is_before=True)
+    room = max(0, max_tokens - len(before) - sum(map(len, [*marked, *repeated, end])))
     suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
     shown = end_of(above, room - len(suffix), prompt.lookahead)
     return Layout(
-        token_ids(np.concatenate([before, shown, *marked, suffix, after])),
+        token_ids(np.concatenate([before, shown, *marked, suffix, *repeated, end])),
         head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
-        before_ids=token_ids(np.concatenate([shown, answer])),
+        before_ids=token_ids(np.concatenate([shown, selection, answer])),
         after_ids=suffix,
         stop=fence,
     )

@@ -10,14 +10,14 @@ from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.layout import renoised, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
-from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
+from dg_lsp.context.document import LINE_END, REACH, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.snippets import SnippetSource
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
-from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
+from dg_lsp.engine.request import Ending, FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Reason, Rejection, rank
@@ -154,7 +154,7 @@ class Rewrite(RangeTask):
             lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
             length = min(lengths, default=model.spec.longest_block)
             if model.spec.sampling is None:
-                decoder = DecoderName.AUTOREGRESSIVE
+                decoder = DecoderName.PROMPT_LOOKUP  # most of an answer is a copy of the selection
                 layout = layout.in_prompt()
                 length = 0
             limits = Limits(
@@ -164,6 +164,7 @@ class Rewrite(RangeTask):
                 num_canvases=1 if model.spec.block_length else request.num_candidates,  # of blocks only one continues
                 num_alternatives=0 if decoder.needs_canvas else request.num_candidates - 1,
                 deadline=self._deadline,
+                stops=next_lines(request) if self._is_instructed else (),
             )
             task = DecodeTask.of(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
@@ -173,12 +174,12 @@ class Rewrite(RangeTask):
     def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, list[Verdict]]:
         drafts = yield from task.drafts()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))].encode()
-        is_over = task.limits.is_over()
+        stop = task.stop
         return [
             UNFINISHED
-            if not draft.is_ended and (is_over or number)  # only the first canvas is continued by further ones
+            if stop.ending(draft, task.costs.num_passes) not in (Ending.END, Ending.STOP)
             else self._judged(indentation + task.stop.shown_bytes(draft), draft.score, task.confidence(draft))
-            for number, draft in enumerate(drafts)
+            for draft in drafts
         ]
 
     def _from_selection(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, Verdict]:
@@ -208,7 +209,8 @@ class Rewrite(RangeTask):
             verdict = self._request.judge(text, score, self._settings)
         if isinstance(verdict, Rejection):
             return verdict
-        if confidence < self._settings.min_confidence:
+        # by an instruction, the first line may be written in many ways, and the user sees the change before it is made
+        if not self._is_instructed and confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=confidence)
 
@@ -241,6 +243,21 @@ def with_instruction(request: RewriteRequest) -> RewriteRequest:
     """The request with the instruction to fix the test whose output it has, if it has no other one."""
     is_failing = any(chunk.source is SnippetSource.TEST for chunk in request.snippets.chunks)
     return replace(request, instruction=FIX_TEST) if is_failing and not request.instruction.strip() else request
+
+
+def next_lines(request: RewriteRequest) -> tuple[str, ...]:
+    """A text at which an answer ends: the next two lines below the range, where the model goes on with the file.
+
+    Empty without two such lines, or if the range has them itself.
+    """
+    text = request.snapshot.text
+    style = TextStyle.of(text, request.start)
+    lines = style.to_model(text[request.end : request.end + REACH]).split("\n")
+    numbers = [number for number, line in enumerate(lines[:-1]) if line.strip()][:2]
+    if len(numbers) < 2:
+        return ()
+    following = "\n".join(lines[numbers[0] : numbers[1] + 1]) + "\n"
+    return () if following in style.to_model(text[request.start : request.end]) else (following,)
 
 
 def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:

@@ -332,6 +332,36 @@ def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool
     return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
 
 
+def without_surroundings(text: str, old: str, above: str, below: str) -> str:
+    """Removes from the new lines for `old` the lines above and below it, which a model may repeat around its answer.
+
+    Blanks are not compared. Lines count as repeated if they have enough letters and digits in all, unless `old` has
+    them in the same place. The last line may be unfinished.
+    """
+    lines = text.split("\n")
+    places = [number for number, line in enumerate(lines) if line.strip()]
+    new, replaced, before, after = (
+        [line.strip() for line in part.split("\n") if line.strip()] for part in (text, old, above, below)
+    )
+
+    def ends_below(start: int) -> bool:
+        *whole, last = new[start:]
+        copied = after[: len(whole) + 1]
+        is_copy = len(copied) > len(whole) and copied[:-1] == whole and copied[-1].startswith(last)
+        return is_copy and replaced[-len(copied) :] != [*whole, last] and _is_evidence([*whole, last])
+
+    def begins_above(size: int) -> bool:
+        return new[:size] == before[-size:] != replaced[:size] and _is_evidence(new[:size])
+
+    first = next(filter(begins_above, range(min(len(new) - 1, len(before)), 0, -1)), 0)
+    end = next(filter(ends_below, range(first + 1, len(new))), len(new))
+    return "\n".join(lines[places[first] : places[end - 1] + 1]) if (first, end) != (0, len(new)) else text
+
+
+def _is_evidence(copied: list[str]) -> bool:
+    return _is_distinctive("".join(copied), MIN_COPIED)
+
+
 def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:
     """True if equal lines usually follow each other here.
 

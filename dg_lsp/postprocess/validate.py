@@ -225,11 +225,14 @@ def judge_rewrite(
         return Rejection(Reason.NOT_TEXT)
     if not text.strip():
         return Rejection(Reason.EMPTY, text)
+    style = TextStyle.of(snapshot.text, start)
+    old, above, below = (
+        style.to_model(part) for part in (snapshot.text[start:end], snapshot.text[:start], snapshot.text[end:])
+    )
+    text = text_edits.without_surroundings(text_edits.expand_indentation(text), old, above, below)
     if text_edits.is_repetitive(text) or text_edits.cut_loops(text) != text:
         return Rejection(Reason.REPEATS_ITSELF, text)
-    style = TextStyle.of(snapshot.text, start)
-    old = style.to_model(snapshot.text[start:end])
-    shaped = _with_end_of(old, text_edits.deepen(text_edits.expand_indentation(text), old))
+    shaped = _with_end_of(old, text_edits.deepen(text, old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
     if is_licence(shaped) and not is_licence(old) and "licen" not in instruction.lower():

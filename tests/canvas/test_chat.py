@@ -82,14 +82,15 @@ def test_a_rewrite_prompt_word_for_word():
     layout = rewrite_layout(prompt, TOKENIZER, SPEC, 2000)
     assert spelled(layout.prompt_ids) == (
         "<bos><|turn>user\n"
-        "A part of pkg/a.py is marked <PART>. Rewrite this python code: Return twice as much.\n"
-        "Answer with the whole part and nothing else.\n"
-        "\n"
         "```python\n"
         "def f(x):\n"
-        "<PART>\n    return x\n</PART>\n"
+        "    return x\n"
         "\n\n\nprint(f(1))\n"
-        "\n```<turn|>\n"
+        "\n```\n\n"
+        "Now look at this part of pkg/a.py alone:\n\n"
+        "```python\n    return x\n```\n\n"
+        "Rewrite this python code: Return twice as much.\n"
+        "Answer with the code only.<turn|>\n"
         "<|turn>model\n"
         "<|channel>thought\n<channel|>"
     )
@@ -99,9 +100,9 @@ def test_a_rewrite_prompt_word_for_word():
 @pytest.mark.parametrize(
     ("selection", "shown"),
     [
-        pytest.param("return x", "<PART>\nreturn x\n</PART>\n", id="a selection without its line end"),
-        pytest.param("return x\n", "<PART>\nreturn x\n</PART>\n", id="a selection with its line end"),
-        pytest.param("{}\n", "a = {x!r:{y}}\n<PART>\n{}\n", id="braces of the code"),
+        pytest.param("return x", "```python\nreturn x\n```\n", id="a selection without its line end"),
+        pytest.param("return x\n", "```python\nreturn x\n```\n", id="a selection with its line end"),
+        pytest.param("{}\n", "a = {x!r:{y}}\n{}\n", id="braces of the code"),
         pytest.param("x", "Use {fence} and %s.", id="braces of the instruction"),
     ],
 )

@@ -44,12 +44,27 @@ def test_answer_is_not_changed(spec, decoder):
     assert result.output_tokens == len("  x = [\n") + 1
 
 
-def test_model_without_a_canvas_rewrites_by_instruction():
-    engine, _ = engine_of("```python\n    return 2 * x\n```\nDone.", CAUSAL_SPEC)
-    text = "def f(x):\n    return x\n"
-    request = RewriteRequest(Snapshot("file:///a.py", 1, text), 10, len(text), "Return twice as much.")
+SOURCE = "def f(x):\n    return x\n\n\ndef twice(x):\n    return f(x) + f(x)\n"
+RETURN = "    return 2 * x\n"
+LONG = " + ".join(map(str, range(99)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "reason"),
+    [
+        pytest.param(f"```python\n{RETURN}```\nDone.", RETURN, None, id="one line"),
+        pytest.param(f"```python\n{RETURN}\n\n{SOURCE[24:]}" + "x\n" * 99, RETURN, None, id="goes on with the file"),
+        pytest.param(f"```python\n    return {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"),
+        pytest.param("```python\n    return x\n```", "", Reason.UNCHANGED, id="unchanged"),
+    ],
+)
+def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
+    recited = chatty(answer, CAUSAL_SPEC)
+    engine = LocalEngine(recited, recited.tokenizer, CompletionSettings(min_confidence=1.0))
+    request = RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), 10, 23, "Return twice as much.")
     result = drain(engine.rewrite(request))
-    assert (result.text, result.follows_instructions) == ("    return 2 * x\n", True)
+    assert (result.text, result.rejection and result.rejection.reason) == (text, reason)
+    assert result.follows_instructions
 
 
 def test_raw_text_that_repeats_itself_goes_on():

@@ -12,6 +12,7 @@ from dg_lsp.postprocess.text_edits import (
     is_repetitive,
     repeats_above,
     to_text,
+    without_surroundings,
 )
 
 PYTHON = language_of("python")
@@ -198,3 +199,32 @@ def test_brackets_are_counted_outside_strings_and_comments_of_the_language(langu
 def test_prose_is_not_cut_where_code_would_leave_its_scope():
     assert cut_at_margin("an item\n\nA paragraph", Cursor("  ", ""), PLAIN) == "an item\n\nA paragraph"
     assert cut_at_margin("x;\n\ny;", Cursor("  ", ""), language_of("go")) == "x;"
+
+
+ABOVE = "import json\n\n\ndef load(path):\n    return json.load(open(path))\n"
+OLD = "def total(orders):\n    return sum(orders)\n"
+BELOW = "\n\ndef average(orders):\n    return total(orders) / len(orders)\n\n\nx = 1\n"
+NEW = "def total(items):\n    return sum(items)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        pytest.param(NEW, NEW, id="the answer alone"),
+        pytest.param(ABOVE + NEW + BELOW, NEW, id="the whole file"),
+        pytest.param(NEW + "\n\n\ndef average(orders):", NEW, id="the beginning of the code below"),
+        pytest.param(NEW + "\n\ndef average(orders):\n    return tot", NEW, id="an unfinished line of the code below"),
+        pytest.param("    return json.load(open(path))\n" + NEW, NEW, id="a long line above"),
+        pytest.param(NEW + "\ndef mean(orders):", NEW + "\ndef mean(orders):", id="new code after it"),
+        pytest.param(OLD, OLD, id="unchanged"),
+        pytest.param("import json\n" + NEW, "import json\n" + NEW, id="the first line of the file, not the one above"),
+    ],
+)
+def test_an_answer_loses_the_code_around_the_selection(answer, text):
+    assert without_surroundings(answer, OLD, ABOVE, BELOW) == text
+
+
+def test_a_line_that_the_selection_shares_with_the_code_below_stays():
+    line = "    return sum(order.price for order in orders)"
+    answer = f"def paid(orders):\n{line}"
+    assert without_surroundings(answer, f"def f(orders):\n{line}\n", "", f"{line}\n") == answer

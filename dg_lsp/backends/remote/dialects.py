@@ -8,7 +8,6 @@ from typing import Any
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import (
-    CODE_CLOSING,
     FILL,
     REWRITE,
     SNIPPETS_HEADING,
@@ -190,11 +189,10 @@ def _question(template: PromptTemplate, prompt: Prompt) -> str:
     words = template_words(prompt)
     chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    before = template.before.format(**words)
-    after = CODE_CLOSING.format(**words)
     selection = prompt.selection.removesuffix("\n") + "\n" if template is REWRITE else ""
-    code = prompt.prefix + template.opening + selection + template.closing + prompt.suffix
-    return snippets + before + code + after
+    code = prompt.prefix + template.mark + selection + prompt.suffix
+    request = selection + template.request.format(**words)
+    return snippets + template.before.format(**words) + code + template.after.format(**words) + request
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:

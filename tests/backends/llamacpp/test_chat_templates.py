@@ -114,10 +114,8 @@ def test_a_rewrite_uses_the_template_of_the_file(opened):
     spec, tokenizer = opened(GEMMA_MODEL, GEMMA)
     prompt = Prompt("a = 1\n", "c = 3\n", path="a.py", language="python", selection="b = 2\n", instruction="Use 4.")
     text = spelled(GEMMA_MODEL, rewrite_layout(prompt, tokenizer, spec, 2000).prompt_ids)
-    assert text.startswith(
-        "<bos><start_of_turn>user\nA part of a.py is marked <PART>. Rewrite this python code: Use 4.\n"
-    )
-    assert text.endswith("<PART>\nb = 2\n</PART>\nc = 3\n\n```<end_of_turn>\n<start_of_turn>model\n")
+    assert text.startswith("<bos><start_of_turn>user\n```python\na = 1\nb = 2\nc = 3\n")
+    assert text.endswith("code: Use 4.\nAnswer with the code only.<end_of_turn>\n<start_of_turn>model\n")
 
 
 def spelled(model, ids):

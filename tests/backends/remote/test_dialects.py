@@ -58,11 +58,12 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
     assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
 
-def test_chat_rewrite_sends_a_marked_selection():
+def test_chat_rewrite_sends_the_file_and_then_the_selection():
     prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
     [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), "none", 0.0, 1.0)["messages"]
-    assert "double it" in message["content"]
-    assert "x = 1\n<PART>\ny = 2\n</PART>\nz = 3\n" in message["content"]
+    file, selection = message["content"].split("this part of p.py")
+    assert "```python\nx = 1\ny = 2\nz = 3\n" in file
+    assert "```python\ny = 2\n```\n\nRewrite this python code: double it\n" in selection
 
 
 def test_chat_messages_and_their_answer_are_not_changed():
