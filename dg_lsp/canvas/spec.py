@@ -296,7 +296,6 @@ class Checkpoint:
     special_ids: frozenset[int]  # non-text tokens
     size_bytes: int  # size of the weights on disk
     num_weights: int  # number of parameters of the text model
-    num_vectors: int  # parameters that 8-bit formats do not quantize: embedding, norms, routers
     stored_type: str  # `float32`, `float16` or `bfloat16`
 
     @property

@@ -294,7 +294,6 @@ def _chat_template(metadata: Mapping[str, str], name: str, specials: SpecialToke
 
 
 _VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
-_MATRICES = ("_proj.weight", "experts.gate_up_proj", "experts.down_proj")
 _STORED_TYPES = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
 
@@ -340,7 +339,6 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
         special_ids=frozenset({*control_ids, *spec.banned_ids, *spec.end_ids}),
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
         num_weights=sum(tensor.size for tensor in text_tensors),
-        num_vectors=sum(tensor.size for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
         stored_type=_STORED_TYPES[saved[EMBEDDING].kind],
     )
     return checkpoint, spec
