@@ -1,6 +1,6 @@
 """A decoder at work for one request: the slot of the KV cache, the model as this request sees it, and the result."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -63,23 +63,23 @@ class KVSlots:
     Slots are not shared between clients, because the time that reuse saves would tell one client what another wrote.
     """
 
-    def __init__(self, num_slots: int) -> None:
-        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
+    def __init__(self, denoiser: Denoiser) -> None:
+        self._denoiser = denoiser
+        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(denoiser.num_slots))
         self._clients: dict[int, Hashable] = {}
-        self._writers: dict[int, Hashable] = {}
+        self._num_users: Counter[int] = Counter()
+        """Requests that have begun and not ended, by slot."""
         self.user: object = None  # the request that used the model last
         self.is_crowded = False  # there was no memory for two prompts at a time
-        self._busy: tuple[int, ...] = ()  # slots of requests that have begun and not ended
 
     @contextmanager
     def in_use(self, slot: int) -> Iterator[None]:
         """Lists the slot as busy in the `with` block."""
-        self._busy = (*self._busy, slot)
+        self._num_users[slot] += 1
         try:
             yield
         finally:
-            at = self._busy.index(slot)
-            self._busy = (*self._busy[:at], *self._busy[at + 1 :])
+            self._num_users[slot] -= 1
 
     def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
         """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
@@ -89,7 +89,7 @@ class KVSlots:
         """
         if slot not in self._held:
             possible = [slot for slot in self._held if slot not in taken]
-            free = [slot for slot in possible if slot not in self._busy] or possible
+            free = [slot for slot in possible if not self._num_users[slot]] or possible
             shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
             slot = max(shared, key=lambda slot: shared[slot])
             if 2 * shared[slot] < min(len(prompt_ids), len(self._held[slot])):
@@ -101,8 +101,7 @@ class KVSlots:
     def states(self) -> tuple[SlotState, ...]:
         """All slots by number; for any thread."""
         held = dict(self._held)
-        busy = self._busy
-        return tuple(SlotState(len(held[slot]), slot in busy) for slot in sorted(held))
+        return tuple(SlotState(len(held[slot]), self._num_users[slot] > 0) for slot in sorted(held))
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
@@ -112,19 +111,17 @@ class KVSlots:
         """How many of the prompt's first tokens the slot holds for the client."""
         return common_prefix_length(self._of(slot, client), prompt_ids)
 
-    def hold(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> None:
-        """Records that the slot holds this prompt now."""
-        self._held[slot] = prompt_ids
-        self._clients[slot] = client
+    def claim(self, slot: int, client: Hashable) -> None:
+        """Empties the slot if it has a prompt of another client."""
+        if self._clients.setdefault(slot, client) != client:
+            self._clients[slot] = client
+            self._held[slot] = NOTHING
+            self._denoiser.prefill(slot, NOTHING)
 
-    def prefill(
-        self, denoiser: Denoiser, slot: int, prompt_ids: TokenIds, client: Hashable, most: int = WHOLE_PROMPT
-    ) -> int:
-        """See `Passes.prefill`; nothing of another client's prompt is reused."""
-        if self._writers.setdefault(slot, client) != client:
-            self._writers[slot] = client
-            denoiser.prefill(slot, NOTHING)
-        return denoiser.prefill(slot, prompt_ids, most)
+    def hold(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> None:
+        """Records that the slot is for this prompt now."""
+        self.claim(slot, client)
+        self._held[slot] = prompt_ids
 
     def num_alike(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """First and last tokens that the slot's prompt has in common with this one."""
@@ -163,8 +160,7 @@ class EngineModel:
         caching_tokenizer, buffers = text_caches(0)
         token_bytes = lru_cache(None)(lambda token: tokenizer.decode(token_ids([token])))
         token_index = cache(lambda: TokenIndex(tokenizer.pieces()))
-        slots = KVSlots(denoiser.num_slots)
-        return cls(denoiser, caching_tokenizer, spec, slots, buffers, token_bytes, token_index, text_caches)
+        return cls(denoiser, caching_tokenizer, spec, KVSlots(denoiser), buffers, token_bytes, token_index, text_caches)
 
     def for_client(self, client: Hashable) -> "EngineModel":
         """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
@@ -216,11 +212,11 @@ class RequestDenoiser:
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Passes.prefill`."""
-        slots = self.model.slots
-        slots.user = self
+        self.model.slots.user = self
+        self.model.slots.claim(slot, self.model.client)
         self.held = prompt_ids
         with self.costs.stage("prefill"):
-            num_decoded = slots.prefill(self.model.denoiser, slot, prompt_ids, self.model.client, most)
+            num_decoded = self.model.denoiser.prefill(slot, prompt_ids, most)
         is_done = is_whole(num_decoded, prompt_ids, most)
         self.num_there = WHOLE_PROMPT if is_done else self.num_there + num_decoded
         return num_decoded

@@ -6,14 +6,13 @@ Its candidates pass the same checks as those of a local model.
 import math
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
-from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, prompt_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
@@ -21,7 +20,7 @@ from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoder_selection import early_stop_ms
-from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, meets_stop_criteria
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, meets_stop_criteria
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import (
@@ -46,13 +45,6 @@ if TYPE_CHECKING:
 
 NO_DEADLINE_SECONDS = 600.0  # that a request without a deadline waits for the server
 PREFIX_SHARE = 1 - SUFFIX_SHARE
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StreamProgress(Progress):
-    """The text received so far, in place of tokens."""
-
-    text: str = ""
 
 
 class RemoteEngine(Engine):
@@ -92,15 +84,9 @@ class RemoteEngine(Engine):
                 deadline = time.monotonic() + seconds
             max_tokens = self.settings.max_tokens if request.max_tokens is None else request.max_tokens
             limits = Limits(0, max_tokens, request.line_limit, deadline=deadline)
-            size = self.spec.max_prompt_tokens
-            prompt = prompt_of(request.snapshot, request.offset, size, PREFIX_SHARE)
-            max_chars = int(SNIPPETS_SHARE * size * CHARS_PER_TOKEN)
-            prompt = replace(prompt, snippets=within(request.snippets, max_chars))
-            query = replace(
-                _query(request, RemoteTask.FILL, prompt, limits.max_tokens),
-                num_answers=request.num_candidates,
-                is_invoked=request.priority is Priority.INVOKED,
-            )
+            prompt = prompt_of(request.snapshot, request.offset, self.spec.max_prompt_tokens, PREFIX_SHARE)
+            query = self._query(request, RemoteTask.FILL, prompt, limits)
+            query = replace(query, is_invoked=request.priority is Priority.INVOKED)
             # a server reports no passes
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
         answer = yield from watch.relay(self._stream(query, limits, early_stop))
@@ -112,8 +98,7 @@ class RemoteEngine(Engine):
 
     @override
     def frame(self, progress: Progress) -> Frame:
-        text = progress.text if isinstance(progress, StreamProgress) else ""
-        return Frame(progress.block, progress.number, (), text)
+        return Frame(progress.block, progress.number, (), progress.text)
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
@@ -123,14 +108,11 @@ class RemoteEngine(Engine):
         if not is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = RequestCosts()
-        messages = tuple((turn.role.value, turn.text) for turn in request.turns)
-        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
-        query = replace(
-            _query(request, task, Prompt(request.text or "", ""), request.max_tokens),
-            messages=messages,
-            stops=request.stops,
-        )
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
+        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
+        query = self._query(request, task, Prompt(request.text or "", ""), limits)
+        messages = tuple((turn.role.value, turn.text) for turn in request.turns)
+        query = replace(query, messages=messages, stops=request.stops)
         answer = yield from watch.relay(self._stream(query, limits))
         verdict = Candidate(answer.text, 0.0) if answer.text else Rejection(Reason.UNFINISHED)
         return self._result(answer, *rank([verdict]), watch, limits)
@@ -154,10 +136,8 @@ class RemoteEngine(Engine):
             limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=deadline)
             size = self.spec.max_prompt_tokens
             prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
-            max_chars = int(SNIPPETS_SHARE * size * CHARS_PER_TOKEN)
-            prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
-            query = replace(_query(request, task, prompt, max_tokens), num_answers=request.num_candidates)
+            query = self._query(request, task, prompt, limits)
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdicts: list[Verdict] = []
@@ -187,6 +167,24 @@ class RemoteEngine(Engine):
     def close(self) -> None:
         self._model.close()
 
+    def _query(
+        self, request: FillRequest | RewriteRequest | ChatRequest, task: RemoteTask, prompt: Prompt, limits: Limits
+    ) -> RemoteQuery:
+        """A query with as much code of other files as a local prompt has.
+
+        The session distinguishes one client's document or conversation from others, for the server. Raises
+        `OptionError` for options of a sampler, which the server has.
+        """
+        for name in request.sampler.values:
+            raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
+        session = f"{request.subject}?client={request.client}"
+        query = RemoteQuery(task, prompt, limits.max_tokens, seed=request.seed, session=session)
+        if isinstance(request, ChatRequest):
+            return query
+        max_chars = int(SNIPPETS_SHARE * self.spec.max_prompt_tokens * CHARS_PER_TOKEN)
+        prompt = replace(prompt, snippets=within(request.snippets, max_chars))
+        return replace(query, prompt=prompt, num_answers=request.num_candidates)
+
     def _stream(
         self, query: RemoteQuery, limits: Limits, early_stop: float = math.inf
     ) -> Generator[Progress, None, RemoteAnswer]:
@@ -203,7 +201,7 @@ class RemoteEngine(Engine):
                 is_early = time.monotonic() >= early_stop
                 if is_fill and all(meets_stop_criteria(text, limits, is_early=is_early) for text in answer.texts):
                     break
-                yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=answer.text)
+                yield replace(PROMPT_PIECE, number=number, text=answer.text)
                 if limits.is_stopped():
                     break
         finally:
@@ -256,16 +254,3 @@ class RemoteEngine(Engine):
 def _is_cut(text: str, answer: RemoteAnswer, limits: Limits) -> bool:
     """The answer was not finished, or has further lines than may be shown."""
     return not answer.is_finished or bool(limits.max_lines and text.rstrip("\n").count("\n") >= limits.max_lines)
-
-
-def _query(
-    request: FillRequest | RewriteRequest | ChatRequest, task: RemoteTask, prompt: Prompt, max_tokens: int
-) -> RemoteQuery:
-    """The session distinguishes one client's document or conversation from others, for the server.
-
-    Raises `OptionError` for options of a sampler, which the server has.
-    """
-    for name in request.sampler.values:
-        raise OptionError(name, "does not apply to a remote server: send the server's own field in remote.extra")
-    session = f"{request.subject}?client={request.client}"
-    return RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=session)

@@ -25,8 +25,6 @@ CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES, _MAX_LINE = 16_384, 500
 """Lines that are cached, and characters of one: a longer line is another one after every key typed into it."""
-_PRIMES = (31 * 31 * 31, 31)
-_NUM_HASHES = 2**16
 _BORDER = -1
 """Separator: no n-gram extends across it."""
 
@@ -54,16 +52,8 @@ class Repetition:
         self._min_match = min_match
         # the margin keeps windows of `MAX_MATCH` tokens inside the array
         margin = np.full(MAX_MATCH, _BORDER - 1, np.int32)
-        self._text = text = np.concatenate([margin, after, margin[:1] + 1, before])
+        self._text = np.concatenate([margin, after, margin[:1] + 1, before])
         self._tail = before[-MAX_MATCH:]
-        self._last = before[-MIN_MATCH:].tolist()
-        low = text[:-1].astype(np.uint16)
-        self._hashes = (low[:-2] * np.uint16(_PRIMES[0])) + (low[1:-1] * np.uint16(_PRIMES[1])) + low[2:]
-        """Shape (N,): of every three tokens that a token follows."""
-        known = np.zeros(_NUM_HASHES, np.bool_)
-        known[self._hashes] = True
-        self._is_known = known.tobytes()
-        """By hash. Most n-grams are new, and this finds out at once: a model evicts larger arrays from the cache."""
         self._found: dict[bytes, RepetitionMatch | None] = {}
         """By the bytes of the fill: passes of one request search the same fills again and again."""
 
@@ -78,17 +68,14 @@ class Repetition:
         return self._found[key]
 
     def _search(self, fill_ids: TokenIds) -> RepetitionMatch | None:
-        tokens = fill_ids.tolist()
-        last_tokens = tokens[-MIN_MATCH:] if len(tokens) >= MIN_MATCH else (self._last + tokens)[-MIN_MATCH:]
-        if len(last_tokens) < MIN_MATCH:
-            return None
-        a, b, c = last_tokens
-        hashed = (a * _PRIMES[0] + b * _PRIMES[1] + c) % _NUM_HASHES
-        if not self._is_known[hashed] or any(map(self._ends_line, tokens)):
+        last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
+        if len(last) < MIN_MATCH or any(map(self._ends_line, fill_ids.tolist())):
             return None
         text = self._text
-        last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
-        ends = np.flatnonzero(self._hashes == hashed) + MIN_MATCH
+        ends = np.flatnonzero(text[:-1] == last[-1]) + 1
+        ends = ends[text[ends - 2] == last[-2]]  # most fills end here
+        if not len(ends):
+            return None
         is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
         sizes = np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
         size = int(sizes.max())

@@ -79,6 +79,7 @@ class Progress:
     num_removed: int = 0  # bytes before the cursor with which the draft begins, see `Layout.removed`
     is_answer: bool = False  # to a conversation: a thought may come first
     is_thinking: bool = False  # see `ModelSpec.is_thinking`
+    text: str = ""  # in place of tokens, from a server
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft, num_earlier: int = 0) -> "Progress":
