@@ -9,10 +9,8 @@ import re
 import symtable
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Self
 
 from dg_lsp.context.document import LINE_END, Snapshot, indentation_of, line_start
 from dg_lsp.context.languages import language_of
@@ -58,37 +56,27 @@ def _accepts(text: str, flags: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class PythonGap:
-    """A Python text around a cursor."""
+def keep_parsing(
+    fill: str, shown: Callable[[str], str], snapshot: Snapshot, offset: int, *, may_lack_body: bool
+) -> str | None:
+    """The fill, or its longest beginning of whole lines, with which CPython parses the text; None without one.
 
-    before: str
-    after: str
-
-    @classmethod
-    def at(cls, snapshot: Snapshot, offset: int) -> Self:
-        """That at a position of a document; a cell of a notebook is a text of its own."""
-        document = snapshot.alone()
-        at = offset - snapshot.num_before
-        return cls(document.text[:at], document.text[at:])
-
-    def keep_parsing(self, fill: str, shown: Callable[[str], str], *, may_lack_body: bool) -> str | None:
-        """The fill, or its longest beginning of whole lines, with which CPython parses the text; None without one.
-
-        `shown` gives a fill in the style of the text. A header may lack its body with `may_lack_body`. Where no fill
-        makes the text parse, because it has an error elsewhere, every fill is kept.
-        """
-        if len(self.before) + len(self.after) > MAX_PARSED:
-            return fill
-        lines = fill.split("\n")
-        versions = ["\n".join(lines[:num]).rstrip() for num in range(len(lines), 0, -1)]
-        for version in versions[: MAX_SHORTER + 1]:
-            text = self.before + shown(version)
-            if version.strip() and (
-                parses(text + self.after) or (may_lack_body and parses(text + _missing_body(text) + self.after))
-            ):
-                return version
-        return None if _can_parse(self.before, self.after) else fill
+    `shown` gives a fill in the style of the text. A header may lack its body with `may_lack_body`. Where no fill makes
+    the text parse, because it has an error elsewhere, every fill is kept. A cell of a notebook is a text of its own.
+    """
+    text = snapshot.alone().text
+    before, after = text[: offset - snapshot.num_before], text[offset - snapshot.num_before :]
+    if len(text) > MAX_PARSED:
+        return fill
+    lines = fill.split("\n")
+    versions = ["\n".join(lines[:num]).rstrip() for num in range(len(lines), 0, -1)]
+    for version in versions[: MAX_SHORTER + 1]:
+        begun = before + shown(version)
+        if version.strip() and (
+            parses(begun + after) or (may_lack_body and parses(begun + _missing_body(begun) + after))
+        ):
+            return version
+    return None if _can_parse(before, after) else fill
 
 
 def _missing_body(text: str) -> str:

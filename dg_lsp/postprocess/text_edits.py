@@ -15,9 +15,8 @@ from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
-from dg_lsp.postprocess.brackets import OPENERS, balance, with_closers
+from dg_lsp.postprocess.brackets import OPENERS, balance
 
-MAX_DATA = 200_000  # characters of a JSON text whose brackets are counted
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
 MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
@@ -240,64 +239,17 @@ def breaks_tags(fill: str, cursor: Cursor) -> bool:
     return re.search(r"<[/\w\"']|[\w\"'/]>", text) is not None
 
 
-_ELEMENT = re.compile(
-    r"""<!--.*?-->|<(?P<raw>script|style|pre|textarea)\b.*?</(?P=raw)\s*>"""
-    r"""|<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]*)(?:"[^"]*"|'[^']*'|\{[^{}]*\}|[^<>"'{}/]|/(?!>))*(?P<empty>/?)>""",
-    re.DOTALL | re.IGNORECASE,
+_MAY_STAY_OPEN = "area|base|body|br|col|dd|dt|embed|head|hr|html|img|input|li|link|meta|option|p|source|t[bdhr]\\w*|wbr"
+_WRONG_END = re.compile(
+    rf"(?<![\w)])<(?!(?:{_MAY_STAY_OPEN})\b)([A-Z][\w:.-]*+)(?:\s[^<>]*[^<>/=-])?>[^<>]*</(?!\1\s*>)", re.IGNORECASE
 )
-_VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
-)
-_MAY_STAY_OPEN = frozenset(("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "tbody"))
-_MAY_STAY_OPEN |= {"td", "tfoot", "th", "thead", "tr"}
-"""Elements that HTML ends without an end tag."""
+"""An element that contains only text and ends with another name, unless HTML ends the element without an end tag."""
 
 
-def closes_wrongly(fill: str, cursor: Cursor, language: Language, *, is_whole: bool) -> bool:
-    """True if an end tag of the fill has another name than the element it should end, as in `<span>text</b>`.
-
-    Elements that were opened above count in a language of tags, if `is_whole`: the cursor has all of the text above.
-    There, an element that is open further out may be ended: not every text above is well-formed.
-    """
-    above = "\n".join((*cursor.above, cursor.line_prefix)) if is_whole and language.has_tags else ""
-    # branches of a template may open an element twice; `f<T>` and `=>` outside of pages are no tags
-    unknown = r"\{[%#]|<[%?]" if language.has_tags else r"=>|\w<\w"
-    if "</" not in fill or re.search(unknown, above + fill):
-        return False
-    is_page = language.has_tags and language.id != "xml"
-    open_elements: list[tuple[str, bool]] = []  # name, and whether it is the fill's
-    for match in _ELEMENT.finditer(above + fill):
-        name = (match["name"] or "").lower() if language.id == "html" else match["name"] or ""
-        if not name or match["empty"] or (is_page and name in _VOID):
-            continue
-        is_new = match.start() >= len(above)
-        if not match["end"]:
-            open_elements.append((name, is_new))
-            continue
-        names = [name for name, _ in open_elements]
-        while is_page and names and names[-1] != name and names[-1] in _MAY_STAY_OPEN:
-            names.pop()
-        is_inside = len(names) > 0 and names[-1] != name
-        if is_new and is_inside and (open_elements[len(names) - 1][1] or (above and name not in names)):
-            return True
-        if name in names:
-            del open_elements[len(names) - 1 - names[::-1].index(name) :]
-    return False
-
-
-def close_data(fill: str, text: str, offset: int, language: Language) -> str:
-    """JSON with the brackets closed that a fill at an offset of the text opens, and that nothing below closes.
-
-    Not where a further element or line should follow: after a comma, a colon or an opening bracket.
-    """
-    is_open = fill.rstrip().endswith((",", ":", *OPENERS))
-    if is_open or language.id not in ("json", "jsonc") or len(text) > MAX_DATA:
-        return fill
-    above, below = text[:offset], text[offset:]
-    missing = [len(balance(above + inserted + below, language).closers) for inserted in ("", fill)]
-    opened = balance(above + fill, language)
-    num_new = min(missing[1] - missing[0], len(opened.closers) - len(balance(above, language).closers))
-    return fill if opened.quote or num_new <= 0 else with_closers(above, fill, num_new, language)
+def closes_wrongly(fill: str, cursor: Cursor) -> bool:
+    """True if the fill gives an element an end tag of another name, as in `<span>text</b>`. Grammars accept that."""
+    begun = cursor.line_prefix + fill
+    return any(match.end() > len(cursor.line_prefix) for match in _WRONG_END.finditer(begun))
 
 
 def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:

@@ -9,7 +9,6 @@ from textwrap import dedent
 from typing import Self
 
 from dg_lsp.context.document import (
-    REACH,
     Cursor,
     Snapshot,
     TextStyle,
@@ -21,7 +20,7 @@ from dg_lsp.context.document import (
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import text_edits
 from dg_lsp.postprocess.brackets import balance
-from dg_lsp.postprocess.cpython import PythonGap, Validity, python_validity, unbound_names
+from dg_lsp.postprocess.cpython import Validity, keep_parsing, python_validity, unbound_names
 from dg_lsp.postprocess.syntax import Surroundings
 
 
@@ -107,7 +106,8 @@ def judge(
     text = text_edits.to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    buffer_prefix = cursor.line_prefix
+    style = TextStyle.of(snapshot.text, offset)
+    to_buffer = partial(style.from_model, line_prefix=cursor.line_prefix)
     cursor = cursor.as_shown()
     language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
@@ -119,40 +119,19 @@ def judge(
     joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
-    if check_syntax and _breaks_tags(joined, cursor, language, is_whole=offset <= REACH):
-        return Rejection(Reason.SYNTAX_ERROR, joined)
-    if check_syntax:
-        joined = text_edits.close_data(joined, snapshot.text, offset, language)
-    style = TextStyle.of(snapshot.text, offset)
-    surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
-    valid = surroundings.keep_valid(joined) if surroundings else joined
-    if valid and surroundings and surroundings.strands_block(valid):
-        return Rejection(Reason.INDENTATION, joined)
-    to_buffer = partial(style.from_model, line_prefix=buffer_prefix)
-    if valid and must_parse and check_syntax and language.id == "python":
+    if not check_syntax:
+        return Candidate(to_buffer(joined), score, fault=_fault_of(joined, cursor, language))
+    valid = _valid_part(joined, cursor, snapshot, offset, style)
+    if isinstance(valid, Rejection):
+        return valid
+    if must_parse and language.id == "python":
         # one more line may follow a header that the user began
         may_lack_body = bool(cursor.line_prefix.strip()) or max_lines == 1
-        valid = PythonGap.at(snapshot, offset).keep_parsing(valid, to_buffer, may_lack_body=may_lack_body) or ""
-    if not valid:
-        return Rejection(Reason.SYNTAX_ERROR, joined)
-    return Candidate(to_buffer(valid), score, fault=fault_at(valid, cursor, snapshot, offset))
-
-
-def fault_at(text: str, cursor: Cursor, snapshot: Snapshot, offset: int) -> Reason | None:
-    """Why a text is not worth inserting at a position unasked, or None; it and the cursor are in the model's style."""
-    views = [cursor]
-    if (document := snapshot.alone()) is not snapshot:  # a cell of a notebook begins at the margin
-        views.append(Cursor.at(document.text, offset - snapshot.num_before).as_shown())
-    language = language_of(snapshot.language)
-    faults = (reason for reason, has_fault in FILTERS if any(has_fault(text, view, language) for view in views))
-    return next(faults, None)
-
-
-def _breaks_tags(text: str, cursor: Cursor, language: Language, *, is_whole: bool) -> bool:
-    if language.has_tags and text_edits.breaks_tags(text, cursor):
-        return True
-    may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
-    return may_have_elements and text_edits.closes_wrongly(text, cursor, language, is_whole=is_whole)
+        parsing = keep_parsing(valid, to_buffer, snapshot, offset, may_lack_body=may_lack_body)
+        if parsing is None:
+            return Rejection(Reason.SYNTAX_ERROR, joined)
+        valid = parsing
+    return Candidate(to_buffer(valid), score, fault=_fault_of(valid, cursor, language))
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
@@ -172,6 +151,28 @@ def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
     return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor, language) else joined
+
+
+def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, style: TextStyle) -> str | Rejection:
+    """The part of a fill that breaks no tag, adds no syntax error, and leaves no block below without its header."""
+    language = language_of(snapshot.language)
+    if language.has_tags and text_edits.breaks_tags(joined, cursor):
+        return Rejection(Reason.SYNTAX_ERROR, joined)
+    may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
+    if may_have_elements and text_edits.closes_wrongly(joined, cursor):
+        return Rejection(Reason.SYNTAX_ERROR, joined)
+    surroundings = Surroundings.around(snapshot, offset, offset, style)
+    if surroundings is None:
+        return joined
+    valid = surroundings.keep_valid(joined)
+    if not valid:
+        return Rejection(Reason.SYNTAX_ERROR, joined)
+    return Rejection(Reason.INDENTATION, joined) if surroundings.strands_block(valid) else valid
+
+
+def _fault_of(text: str, cursor: Cursor, language: Language) -> Reason | None:
+    """Why a text is not worth showing unasked at a cursor, or None; both are in the model's style."""
+    return next((reason for reason, has_fault in FILTERS if has_fault(text, cursor, language)), None)
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
@@ -341,12 +342,6 @@ def repeats_itself(fill: str, cursor: Cursor, language: Language) -> bool:  # no
     return False
 
 
-def is_indented_at_margin(fill: str, cursor: Cursor, language: Language) -> bool:
-    """True for indented text at the margin, where nothing above opens a block."""
-    is_margin = not cursor.line_prefix and not cursor.line_above
-    return bool(is_margin and language.indents and depth_of(fill))
-
-
 def _completed(fill: str, cursor: Cursor) -> list[str]:
     """The lines of the fill as they would stand in the buffer."""
     return (cursor.line_prefix + fill + cursor.line_rest).split("\n")
@@ -362,7 +357,6 @@ FILTERS = (
     (Reason.NO_EFFECT, assigns_to_itself),
     (Reason.CLOSERS, is_closers),
     (Reason.REPEATS_ITSELF, repeats_itself),
-    (Reason.INDENTATION, is_indented_at_margin),
 )
 """What hides a candidate from a user who did not ask for it: faults of small models in fills that parse.
 

@@ -1,5 +1,6 @@
 import itertools
 import random
+import time
 import tracemalloc
 
 import pytest
@@ -132,24 +133,15 @@ def test_a_variant_has_an_error_if_its_own_tree_has_one():
     assert 50 < num_errors < 300
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("before", ['let x = "/*";\n', "// /*\n", 'let x = "`";\n', "m! { /*\n", ""])
-def test_what_looks_like_a_long_comment_is_not_parsed_at_once(monkeypatch, before):
+def test_what_looks_like_a_long_comment_is_not_parsed_at_once(before):
     """The part of a parse that cannot be stopped takes quadratic time."""
-    added, parse = [], LimitedParser._tree
-
-    def recorded(self, data, size, end, old=None):
-        is_grown = old is not None and old.root_node.end_byte == size
-        added.append(size - (self.done if is_grown else 0))
-        self.done = size
-        return parse(self, data, size, end, old)
-
-    monkeypatch.setattr(LimitedParser, "_tree", recorded)
     for num in (990, 2600):
-        parser, slow = LimitedParser(RUST, seconds=0.1), SLOW * num
+        began, slow = time.thread_time(), SLOW * num
+        parser = LimitedParser(RUST, seconds=0.1)
         parser.root(f"fn f() {{\n// {slow}\n{before}{slow}*/")
         parser.has_error(f"fn f() {{\n{slow}\n{before}*/")
-    assert max(added) <= syntax_tree.MAX_AT_ONCE
+        assert time.thread_time() - began < 2
 
 
 def test_a_judgement_has_one_budget_for_all_its_parses(monkeypatch):
@@ -162,35 +154,16 @@ def test_a_judgement_has_one_budget_for_all_its_parses(monkeypatch):
     assert not parser.has_error("fn f( {")  # nothing is known, so nothing is refused
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "is_parsed"),
-    [
-        (SLOW * 1960, lambda size: 1e-7 * size**2, False),
-        ("fn f() {}\n" * 100 + SLOW * 1600, lambda size: 1e-7 * size**2, False),
-        ("x = [" + "1," * 2900 + "1];", lambda size: 1e-5 * size, True),  # as many operations, in linear time
-    ],
-    ids=["slow", "slow at its end", "dense"],
-)
-def test_a_slow_text_is_given_up_by_its_beginnings(monkeypatch, text, seconds, is_parsed):
-    """Its whole would be parsed in seconds, in one piece, with a gigabyte of memory."""
-    times, ended = [0.0], []
+@pytest.mark.parametrize("text", [SLOW * 1960, "fn f() {}\n" * 100 + SLOW * 1600], ids=["slow", "slow at its end"])
+def test_a_slow_text_is_given_up_by_its_beginnings(text):
+    """Its whole would be parsed in 2.6 s, in one piece, with a gigabyte of memory."""
+    began = time.thread_time()
+    assert LimitedParser(RUST, seconds=0.25).root(text) is None
+    assert time.thread_time() - began < 1.5
 
-    class TimedParser:
-        def __init__(self, grammar):
-            self._parser = Parser(grammar)
 
-        def parse(self, source, *others, **options):
-            tree = self._parser.parse(source, *others, **options)
-            ended.append(tree.root_node.end_byte)
-            times.append(times[-1] + seconds(ended[-1]))
-            return tree
-
-    monkeypatch.setattr(syntax_tree, "Parser", TimedParser)
-    monkeypatch.setattr(syntax_tree.time, "thread_time", lambda: times[-1])
-    root = LimitedParser(RUST, seconds=2.0).root(text)
-    assert (root is not None) == is_parsed
-    assert len(ended) > is_parsed  # beginnings
-    assert is_parsed or max(ended) < 0.7 * len(text)
+def test_a_dense_text_that_takes_linear_time_is_parsed():
+    assert LimitedParser(RUST).root("x = [" + "1," * 2900 + "1];") is not None
 
 
 def test_a_place_in_deep_nesting_is_found():

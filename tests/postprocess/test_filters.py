@@ -21,7 +21,6 @@ def case(marked, fill, reason=None):
         case("# a |\n", "list list list", Reason.REPEATS_ITSELF),
         case("def f(x):\n    |\n", "total += value\n    total += value", Reason.REPEATS_ITSELF),
         case("def f(x):\n    |\n", "\n    ".join(["first = 1", "other = 2"] * 2), Reason.REPEATS_ITSELF),
-        case("|", "    return x", Reason.INDENTATION),
         case("|\n", "# Copyright (c) 2001 Somebody", Reason.LICENCE),
         # fills that only look alike
         case("def f(x):\n    |\n        y()\n", "if x:"),
