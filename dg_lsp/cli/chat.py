@@ -22,7 +22,7 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest, FillResult, Frame
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
-from dg_lsp.models.selection import instruction_advice
+from dg_lsp.models.registry import instruction_model
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
@@ -50,7 +50,7 @@ def chat(
     with loading.timed_engine(settings) as (engine, load_ms):
         if not (settings.is_remote or engine.follows_instructions):
             problem = "follows no instructions, and dg-lsp generate continues a text with it"
-            advice = instruction_advice(loading.this_machine())
+            advice = f"{instruction_model()} follows them: fetch it with dg-lsp models pull, or use --remote URL"
             raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")
         run.note_effects(engine.spec)
         for message in _typed() if is_interactive else _given(messages or ()):

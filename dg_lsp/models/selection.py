@@ -168,26 +168,6 @@ def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 
-def _instructed() -> list[Preset]:
-    return [
-        preset for preset in registry.PRESETS if preset.follows_instructions and preset.quality and not preset.terms
-    ]
-
-
-def instruction_advice(machine: Machine) -> str:
-    """Which model that follows instructions this machine can run, with the next step."""
-    places = {preset: fit(preset, machine) for preset in _instructed()}
-    fitting = [preset for preset, place in places.items() if not place.startswith("no")]
-    if not fitting:
-        smallest = min(places, key=lambda preset: preset.memory_bytes)
-        needed = f"{smallest.memory_bytes / 1e9:.1f} GB, {places[smallest].removeprefix('no: ')}"
-        problem = f"no model that follows them fits this machine (the smallest one, {smallest.name}, needs {needed})"
-        return f"{problem}: use --remote URL"
-    best = max(fitting, key=lambda preset: (places[preset].startswith("yes"), -preset.size))
-    get = "" if registry.is_tested(best) else f"run dg-lsp models pull {best.name} ({best.fetched_size / 1e9:.1f} GB), "
-    return f"{best.name} follows them and fits this machine ({places[best]}): {get}use --model {best.name}"
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The model that `auto` or `auto-diffusion` selects."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -53,25 +54,15 @@ extern "C" int non_causal_type() { llama_model * model = new llama_model_gemma4;
 """
 # pip reads the metadata of a source distribution even for a download
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+PKG_INFO = f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {VERSION}\n"
 BACKEND = f"""
-import os, zipfile
+import os, shutil
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
     name = "llama_cpp_python-{VERSION}.dist-info"
     os.mkdir(os.path.join(folder, name))
-    with open(os.path.join(folder, name, "METADATA"), "w") as file:
-        file.write("Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: {VERSION}\\n")
-    return name
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    name, info = "llama_cpp_python-{VERSION}-py3-none-any.whl", "llama_cpp_python-{VERSION}.dist-info"
-    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
-        wheel.write("{GEMMA4_PATH}", "llama_cpp/lib/gemma4.cpp")
-        wheel.writestr("llama_cpp/lib/options", os.environ["CMAKE_ARGS"])
-        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: {VERSION}\\n")
-        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(info + "/RECORD", "")
+    shutil.copy("PKG-INFO", os.path.join(folder, name, "METADATA"))
     return name
 """
-"""It makes a wheel with the changed class and the options of CMake as its libraries."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -84,7 +75,7 @@ def no_known_source():
 def files(gemma4):
     inside = "vendor/llama.cpp"
     return {
-        "PKG-INFO": f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {VERSION}\n",
+        "PKG-INFO": PKG_INFO,
         "pyproject.toml": PYPROJECT,
         "backend.py": BACKEND,
         f"{inside}/CMakeLists.txt": "",
@@ -266,39 +257,33 @@ def tools(tmp_path, monkeypatch):
     return add
 
 
-@pytest.fixture
-def installed_wheels(monkeypatch):
-    """The names of the wheels that are installed, without their installation."""
-    names = []
+def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(target, packed, tools, monkeypatch):
+    installed = []
 
-    def pip(command, *arguments, **options):
+    def pip(command, *arguments, environment=None):
         if command == "install":
-            names.append(Path(arguments[-1]).name)
-        else:
-            packages.run_pip(command, *arguments, **options)
-
-    monkeypatch.setattr(build_runtime, "run_pip", pip)
-    return names
-
-
-def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
-    target, packed, tools, installed_wheels, monkeypatch
-):
-    tools("nvcc")
-    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_AVX512=ON")
-    target.mkdir(parents=True)
-    (target / "runtime.json").write_text("an overlay of the library that is replaced")
+            installed.append(Path(arguments[-1]).name)
+            return
+        folder, package = map(Path, arguments[-2:])
+        with zipfile.ZipFile(folder / "llama_cpp_python.whl", "w") as wheel:
+            wheel.write(package / GEMMA4_PATH, "llama_cpp/lib/gemma4.cpp")
+            wheel.writestr("llama_cpp/lib/options", environment["CMAKE_ARGS"])
 
     def is_changed(folder):
         assert (folder / "options").read_text() == "-DGGML_CUDA=ON -DGGML_AVX512=ON"
         return "LLAMA_NON_CAUSAL_TYPE_ALL;" in (folder / "gemma4.cpp").read_text()
 
-    compile_wheel("cuda", packed, is_changed)
-    assert installed_wheels == [f"llama_cpp_python-{VERSION}-py3-none-any.whl"]
-    assert list(target.parent.iterdir()) == []
+    monkeypatch.setattr(build_runtime, "run_pip", pip)
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_AVX512=ON")
+    tools("nvcc")
+    target.mkdir(parents=True)
+    (target / "runtime.json").write_text("an overlay of the library that is replaced")
     with pytest.raises(ModelRuntimeError, match="its results are those of the unchanged one"):
         compile_wheel("cuda", packed, lambda _folder: False)
-    assert len(installed_wheels) == 1
+    assert not installed
+    compile_wheel("cuda", packed, is_changed)
+    assert installed == ["llama_cpp_python.whl"]
+    assert list(target.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -309,8 +294,7 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(
     ],
 )
 def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch):
-    on_path = {name: {**facts, "tools": facts.get("tools", [])[:1]} for name, facts in build_runtime.BACKENDS.items()}
-    monkeypatch.setattr(build_runtime, "BACKENDS", on_path)
+    monkeypatch.setitem(build_runtime.BACKENDS, "cuda", {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc"]})
     with pytest.raises((ModelRuntimeError, UsageError), match=message):
         check_tools(backend)
 
