@@ -24,7 +24,7 @@ STOCK = "stock"
 PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
 _RECORD = "runtime.json"
-_KEYS = ("version", "installed_library", "installed_sha256")
+_KEYS = ("installed_library", "installed_sha256")
 LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 
 
@@ -45,7 +45,6 @@ class Runtime:
     """An overlay of the installed llama.cpp."""
 
     folder: Path
-    version: str  # the version of llama-cpp-python that it was made for
     installed_library: str  # the library whose class it replaces
     installed_sha256: str
 
@@ -59,13 +58,10 @@ class Runtime:
         record = {key: getattr(self, key) for key in _KEYS}
         (self.folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
-    def misfit(self, installed: InstalledLibrary) -> str:
-        """Why it must not be loaded with the installed llama-cpp-python; empty if it fits."""
-        if self.version != installed.version:
-            return f"it was made for {PACKAGE} {self.version}, installed is {installed.version}"
+    def fits(self, installed: InstalledLibrary) -> bool:
+        """Whether it was made for the installed llama-cpp-python."""
         path = Path(self.installed_library).resolve()  # the environment may be reached by a link
-        is_same = path == installed.library.resolve() and self.installed_sha256 == installed.digest()
-        return "" if is_same else f"it was made for another build of {PACKAGE} {self.version}"
+        return path == installed.library.resolve() and self.installed_sha256 == installed.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +126,8 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
     runtime = read_runtime(folder)
     if runtime is None or not runtime.library.is_file():
         return RuntimeSearch(None, f"the runtime in {folder} is damaged; run {COMMAND} again")
-    if misfit := runtime.misfit(library):
-        return RuntimeSearch(None, f"the runtime in {folder} is not used: {misfit}; run {COMMAND} again")
+    if not runtime.fits(library):
+        return RuntimeSearch(None, f"the runtime in {folder} was made for another {PACKAGE}; run {COMMAND} again")
     return RuntimeSearch(runtime)
 
 

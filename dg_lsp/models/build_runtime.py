@@ -114,12 +114,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
         new.mkdir()
         show_step("compiling", None)
         _compile_overlay(compiler, llama_cpp, installed.library.parent, new)
-        built = runtime.Runtime(
-            folder=new,
-            version=installed.version,
-            installed_library=str(installed.library),
-            installed_sha256=installed.digest(),
-        )
+        built = runtime.Runtime(new, installed_library=str(installed.library), installed_sha256=installed.digest())
         built.write()
         show_step("testing it", None)
         if not is_changed(new):

@@ -161,7 +161,7 @@ def test_a_checkpoints_code_is_not_shown_to_the_script(dg_lsp, script, checkpoin
 @pytest.fixture
 def built(tmp_path, monkeypatch):
     """Replaces the builds; `built.is_supported` is the result for the installed library."""
-    overlay = Runtime(tmp_path / "runtime", "0.3.36", "libllama.so", "00")
+    overlay = Runtime(tmp_path / "runtime", "libllama.so", "00")
     built = SimpleNamespace(is_supported=False, calls=[], overlay=overlay)
 
     def build_overlay(source, is_changed, show_step):
@@ -214,6 +214,6 @@ def test_the_installed_library_is_tested_in_a_child_process():
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     installed = runtime.installed_library()
     (tmp_path / runtime.library_name()).write_text("no library")
-    Runtime(tmp_path, installed.version, str(installed.library), installed.digest()).write()
+    Runtime(tmp_path, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
         conversion.supports_bidirectional(runtime.VARIABLE, tmp_path)

@@ -27,7 +27,7 @@ def overlay(installed, tmp_path):
     """An overlay for the installed library."""
     folder = tmp_path / "runtime"
     folder.mkdir()
-    overlay = Runtime(folder, installed.version, str(installed.library), installed.digest())
+    overlay = Runtime(folder, str(installed.library), installed.digest())
     overlay.library.write_bytes(b"changed")
     overlay.write()
     return overlay
@@ -51,21 +51,14 @@ def test_a_runtime_for_the_installed_library_is_found_also_through_a_link(overla
     assert search(overlay.folder).runtime == overlay
 
 
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        ({"version": "0.3.35"}, "0.3.35, installed is 0.3.36; run dg-lsp models build-runtime again"),
-        ({"installed_library": "/elsewhere/libllama.so"}, "another build of llama-cpp-python 0.3.36"),
-        ({"installed_sha256": "0" * 64}, "another build of llama-cpp-python 0.3.36"),
-    ],
-)
-def test_a_runtime_for_another_library_is_refused(overlay, change, note):
+@pytest.mark.parametrize("change", [{"installed_library": "/elsewhere/libllama.so"}, {"installed_sha256": "0" * 64}])
+def test_a_runtime_for_another_library_is_refused(overlay, change):
     replace(overlay, **change).write()
     assert search(overlay.folder).runtime is None
-    assert note in search(overlay.folder).note
+    assert "made for another llama-cpp-python; run dg-lsp models build-runtime" in search(overlay.folder).note
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', None])
+@pytest.mark.parametrize("text", ["{", "[]", '{"installed_library": 1}', None])
 def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
     if text is None:
         overlay.library.unlink()
