@@ -262,7 +262,7 @@ class Cases:
         cases = sample_cases(read_cases(self.data), self.limit, self.seed)
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
-            listed = listed | asdict(options) | {"execute": self.execute}
+            listed = listed | asdict(options) | {"sampler": options.sampler.values, "execute": self.execute}
             header = _header(command, opened, settings, {self.data.name: self.data}, listed)
             run = run_cases(
                 cases, contenders, header, self.output, seed=self.seed, sandbox=sandbox, progress=progress_bar
