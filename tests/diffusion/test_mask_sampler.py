@@ -46,6 +46,7 @@ def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
     ("before", "frozen", "ids", "confidence", "canvas_after"),
     [
         pytest.param([9, 0, 8], [0, 2], [9, 5, 8], [1, 0.1, 1], [9, 5, 8], id="never changed, never forced"),
+        pytest.param([9, 8], [0, 1], [9, 8], [1, 1], [9, 8], id="all of them"),
         pytest.param([0, 0, 8], [2], [END, 5, 8], [0.99, 0.1, 1], [END, 0, 8], id="not cut by an end token"),
         pytest.param([END, 0, 0], [0], [END, 5, 6], [1, 0.95, 0.2], [END, 5, 0], id="a frozen end token does not cut"),
     ],

@@ -1,13 +1,11 @@
 """Texts and installations that are not as they should be."""
 
-import sys
 import tracemalloc
 
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.languages import grammar_of
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import syntax
@@ -56,24 +54,6 @@ def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkey
     assert result.text == "1"
     assert sum(parsed) < MEGABYTES / 10
     assert peak < 8 * MEGABYTES
-
-
-@pytest.fixture
-def without_lua(monkeypatch):
-    grammar_of.cache_clear()
-    monkeypatch.setitem(sys.modules, "tree_sitter_lua", None)
-    yield
-    grammar_of.cache_clear()
-
-
-def test_without_its_grammar_no_fill_is_refused_for_its_syntax_and_the_wheel_is_named_once(request, caplog):
-    assert fill("= = 1", "x = f(", ")\n", "lua").reason == "syntax-error"
-    request.getfixturevalue("without_lua")
-    for _ in range(2):
-        assert fill("= = 1", "x = f(", ")\n", "lua").text == "= = 1"
-    [message] = caplog.messages
-    assert "tree-sitter-lua: syntax is not checked" in message
-    assert "pip install '.[languages]'" in message
 
 
 @pytest.mark.parametrize("language", ["python", "go", "html", "plaintext"])

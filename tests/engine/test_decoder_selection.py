@@ -65,12 +65,6 @@ def test_prompt_tokens_that_are_not_cached_count_for_each_decoder():
     assert chosen == [DecoderName.PROMPT_LOOKUP, DecoderName.DIFFUSION]
 
 
-def test_only_decoders_that_the_model_can_run_are_selected():
-    causal = selection(sampling=None, canvas_lengths=(), num_candidates=3)
-    assert causal.choose() in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
-    assert selection(has_causal_head=False).choose() is DecoderName.DIFFUSION
-
-
 @pytest.mark.parametrize(
     ("spec", "costs", "decoder"),
     [

@@ -59,13 +59,6 @@ def test_candidates_are_distinct_and_ranked(engine_of, ask):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_empty_fill_is_rejected_with_a_reason(engine_of, ask):
-    engine, _ = engine_of("")
-    result = engine.fill(ask("a = 1|\n"))
-    assert (result.candidates, result.text) == ((), "")
-    assert [rejection.reason for rejection in result.rejections] == [Reason.EMPTY]
-
-
 def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones_are_not(engine_of, ask):
     engine, _ = engine_of("x + y")
     [shown] = engine.fill(ask("a = |\n")).candidates

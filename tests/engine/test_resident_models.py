@@ -110,12 +110,6 @@ def test_the_model_depends_on_the_request_and_on_the_canvas_of_the_model_of_rewr
     assert models.scheduler_for(submitted) is getattr(models, of_causal_rewrites)
 
 
-def test_each_model_answers_its_requests(open_models):
-    models, _ = open_models(small=ScriptedDenoiser("small"), large=chatty("large"))
-    assert models.completion.submit(ask()).result(TIMEOUT).text == "small"
-    assert models.rewrite.submit(chat()).result(TIMEOUT).text == "large"
-
-
 def test_typing_pauses_a_rewrite_of_the_other_model(open_models, device):
     small, large = Gate("typed"), ScriptedDenoiser("new", tokens_per_step=1)
     models, _ = open_models(small=small, large=large)

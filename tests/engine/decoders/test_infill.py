@@ -112,13 +112,6 @@ def test_each_gap_gives_a_candidate(around):
     assert {candidate.text for candidate in result.candidates} >= {"side", "side * 2"}
 
 
-def test_typed_character_decodes_one_token(around, ask):
-    engine, _, request = around("side * 2")
-    engine.fill(request)
-    result = engine.fill(ask(f"{BEFORE}s|{AFTER}"))
-    assert result.prompt_tokens - result.cached_tokens == 1
-
-
 @pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])
 def test_causal_decoders_are_refused_in_the_format_infill(around, decoder):
     engine, _, request = around("side", decoder=decoder)

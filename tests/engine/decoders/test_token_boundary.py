@@ -69,12 +69,6 @@ def test_typed_character_of_a_word_decodes_at_most_one_prompt_token(engine_of, a
     assert result.prompt_tokens - result.cached_tokens <= 1
 
 
-def test_several_candidates_begin_with_the_same_text(engine_of, ask):
-    engine, _ = engine_of("\n    return x", spec=SPEC)
-    result = engine.fill(ask("def f(x):\n    |\n", num_candidates=3))
-    assert {candidate.text for candidate in result.candidates} == {"return x"}
-
-
 def test_rewrite_of_a_selection_begins_at_the_cursor(engine_of, ask):
     seen = set()
     engine, _ = engine_of(lambda prefix, _: seen.add(prefix) or "total = 1", spec=SPEC)
