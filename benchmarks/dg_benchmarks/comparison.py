@@ -85,7 +85,7 @@ MEASURES: Mapping[str, tuple[str, Statistic, Callable[[metrics.Attempt], float |
 
 def compare_with_baseline(attempts: Iterable[metrics.Attempt], *, seed: int = 0) -> tuple[PairedComparison, ...]:
     """Compares every other contender over all cases and by kind; empty without the baseline."""
-    groups = metrics.by_contender(attempts)
+    groups = _by_contender(attempts)
     base = {attempt.case: attempt for attempt in groups.pop(BASELINE, ())}
     comparisons = []
     for contender, listed in groups.items():
@@ -128,7 +128,7 @@ def compare_json(run: Run, seed: int) -> dict[str, Any]:
                 kind: metrics.summarize(group)
                 for kind, group in {**metrics.by_kind(listed), metrics.ALL: listed}.items()
             }
-            for name, listed in metrics.by_contender(run.attempts).items()
+            for name, listed in _by_contender(run.attempts).items()
         },
         "baseline": BASELINE,
         "comparisons": [comparison.json() for comparison in compare_with_baseline(run.attempts, seed=seed)],
@@ -147,10 +147,14 @@ def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
     caption = f"Times faster than {BASELINE} (95 % interval); exact match in points"
     columns = ("contender", "cases", *(column for column, _, _ in MEASURES.values()))
     return [
-        metrics.summary_table("All cases", metrics.by_contender(every)),
+        metrics.summary_table("All cases", _by_contender(every)),
         *([metrics.Table(caption, columns, rows)] if rows else []),
-        *(metrics.summary_table(f"Kind {kind}", metrics.by_contender(listed)) for kind, listed in kinds.items()),
+        *(metrics.summary_table(f"Kind {kind}", _by_contender(listed)) for kind, listed in kinds.items()),
     ]
+
+
+def _by_contender(attempts: Iterable[metrics.Attempt]) -> dict[str, list[metrics.Attempt]]:
+    return metrics.grouped(attempts, lambda attempt: attempt.contender)
 
 
 def _interval(name: str, pairs: Iterable[tuple[metrics.Attempt, metrics.Attempt]], seed: int) -> Interval | None:

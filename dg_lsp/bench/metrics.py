@@ -104,11 +104,6 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
     return summary
 
 
-def by_contender(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Groups in the order of their first attempt."""
-    return grouped(attempts, lambda attempt: attempt.contender)
-
-
 def by_kind(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     """Groups in the order of their first attempt, and `ALL` unless there is exactly one kind."""
     listed = list(attempts)

@@ -53,19 +53,10 @@ def convert_checkpoint(source: Path, target: Path, weight_type: FileType | None)
 
 
 def convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
-    """Converts a DiffusionGemma; returns the main file.
-
-    By default it is beside a GGUF file, with its name, and in the working directory for a checkpoint.
-    """
+    """Converts a DiffusionGemma; returns the main file, which is in the working directory by default."""
     parts = read_parts(source, is_quantized=weight_type is not None)
-    if output is not None:
-        target = output
-    elif source.is_dir():
-        target = Path(f"{source.resolve().name}-{weight_type.name if weight_type else parts.embedding_type.name}.gguf")
-    else:
-        target = source.with_name(
-            f"{source.name.removesuffix('.gguf')}-{weight_type.name if weight_type else 'dg'}.gguf"
-        )
+    kind = weight_type.name if weight_type else parts.embedding_type.name
+    target = output or Path(f"{source.resolve().name.removesuffix('.gguf')}-{kind}.gguf")
     smaller = weight_type if weight_type and weight_type.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)

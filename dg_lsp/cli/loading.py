@@ -17,7 +17,7 @@ from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.chat import with_thoughts
 from dg_lsp.canvas.sampling import with_sampler
-from dg_lsp.canvas.spec import Checkpoint, FimOrder, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec, PromptFormat
 from dg_lsp.cli.options import FileOptions, configure
 from dg_lsp.cli.printing import note, warn
 from dg_lsp.cli.source import SourceFile
@@ -96,7 +96,6 @@ class LoadedModel:
             "fim_family": (spec.fim.family or "unknown") if spec.fim else None,
             "fim_order": spec.fim.order.value if spec.fim else None,
             "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
-            "suffix_while_typing": self._suffix_while_typing(),
             "chat_template": spec.template or ("of the file" if spec.chat_template else None),
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
@@ -117,16 +116,6 @@ class LoadedModel:
         problem = f"has fill-in-the-middle tokens of {fim.family or 'no known family'} without its name"
         advice = "if its fills ignore the text after the cursor or repeat it, choose another one: dg-lsp models list"
         return f"{spec.name} {problem}, so their order is a guess: {advice}"
-
-    def _suffix_while_typing(self) -> str | None:
-        """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
-        fim = self.spec.fim
-        if self.spec.prompt_format is not PromptFormat.FIM or fim is None or isinstance(self.weights, Checkpoint):
-            return None
-        if fim.order is FimOrder.SUFFIX_FIRST:
-            return "kept: it comes first"
-        problem = self.weights.shift_problem
-        return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
 def this_machine(*, with_gpu: bool = True) -> Machine:

@@ -25,37 +25,25 @@ _BYTES_OF_WEIGHT = 34 / 32
 """Of Q8_0, in which the devices are measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The models for a machine that fit into its memory and disk and whose licences need no agreement, best first."""
+def ranked_models(machine: Machine) -> list[RankedModel]:
+    """The models that fit into memory and disk and whose licences need no agreement, best first; a bundled one fits.
 
-    machine: Machine
-    ranked: tuple[RankedModel, ...]
+    Models that are here need no free disk.
+    """
+    presets = [
+        preset
+        for preset in registry.PRESETS
+        if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
+    ]
+    return rank_models(machine, (*BUNDLED, *presets))
 
-    @classmethod
-    def of(cls, machine: Machine) -> "Choice":
-        """Ranks the models. Models that are here need no free disk."""
-        presets = [
-            preset
-            for preset in registry.PRESETS
-            if not preset.terms and (registry.is_tested(preset) or Pull(preset).disk_bytes() <= machine.free_disk)
-        ]
-        return cls(machine, tuple(rank_models(machine, (*BUNDLED, *presets))))
 
-    @property
-    def best(self) -> RankedModel:
-        """The model with the most expected useful edits; a bundled one always fits."""
-        return self.ranked[0]
-
-    @property
-    def tree(self) -> dict[str, Any]:
-        """The best model of each kind in JSON values."""
-        kinds = {"autoregressive": False, "diffusion": True}
-        best = {
-            kind: next((model for model in self.ranked if model.preset.is_diffusion is is_diffusion), None)
-            for kind, is_diffusion in kinds.items()
-        }
-        return {kind: model and _facts(model) for kind, model in best.items()}
+def _best_of_kinds(ranked: list[RankedModel]) -> dict[str, Any]:
+    """The best model of each kind in JSON values."""
+    best: dict[str, Any] = {"autoregressive": None, "diffusion": None}
+    for model in reversed(ranked):
+        best["diffusion" if model.preset.is_diffusion else "autoregressive"] = _facts(model)
+    return best
 
 
 def _facts(model: RankedModel) -> dict[str, Any]:
@@ -79,26 +67,27 @@ class Plan:
 
     all_gpus: tuple[gpus.Gpu, ...]  # with or without llama.cpp
     unused: gpus.Gpu | None  # the best GPU, if the installed llama.cpp cannot use it
-    present: Choice
-    after_setup: Choice  # with a llama.cpp for the unused GPU
+    machine: Machine  # as llama.cpp uses it
+    present: list[RankedModel]
+    after_setup: list[RankedModel]  # with a llama.cpp for the unused GPU
 
     @property
     def tree(self) -> dict[str, Any]:
         """The object of `dg-lsp models recommend --json`."""
-        machine = {
-            "machine": asdict(self.present.machine),
+        return {
+            "machine": asdict(self.machine),
             "gpus": [asdict(gpu) for gpu in self.all_gpus],
             "unused_gpu": asdict(self.unused) if self.unused else None,
+            **_best_of_kinds(self.present),
+            "after_setup": _best_of_kinds(self.after_setup) if self.unused else None,
         }
-        return machine | self.present.tree | {"after_setup": self.after_setup.tree if self.unused else None}
 
     def lines(self) -> Iterator[str]:
         """What will be fetched, built and tried."""
         if self.unused is not None:
             yield self.unused.unused_message
             yield f"llama.cpp is compiled here for {self.unused.backend}, in minutes"
-        model = self.after_setup.best
-        preset = model.preset
+        preset = self.after_setup[0].preset
         if preset in BUNDLED:
             yield f"{preset.name} is bundled: there is nothing to fetch"
         elif (pull := Pull(preset)).stages:
@@ -124,11 +113,11 @@ def measure() -> Plan:
         machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
     all_gpus = gpus.find_gpus()
     unused = gpus.unused_gpu(all_gpus, {device["kind"] for device in devices})
-    present = Choice.of(machine)
+    present = ranked_models(machine)
     if unused is None:
-        return Plan(all_gpus, None, present, present)
+        return Plan(all_gpus, None, machine, present, present)
     card = Device(unused.name, "gpu" if unused.memory else "igpu", unused.memory)
-    return Plan(all_gpus, unused, present, Choice.of(replace(machine, gpus=(card,))))
+    return Plan(all_gpus, unused, machine, present, ranked_models(replace(machine, gpus=(card,))))
 
 
 def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
@@ -173,12 +162,12 @@ def set_up(
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
     if not (is_agreed or agrees("Do this?", by_default=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
-        print_lines(editor_settings(AUTO, rank_models(plan.present.machine, BUNDLED)[0]))
+        print_lines(editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]))
         return 0
     if plan.unused is not None:
         make_llama_cpp(plan.unused)
         plan = measure()  # the GPU may have less free memory than it has
-    model = plan.present.best
+    model = plan.present[0]
     name = AUTO if model.preset in BUNDLED else model.name
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
         pull.run()

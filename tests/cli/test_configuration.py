@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
@@ -8,18 +6,6 @@ from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.errors import BackendError
 from dg_lsp.server import app
 from dg_lsp.settings import Settings
-from dg_lsp.settings_files import workspace_file
-
-
-def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
-    deep = tmp_path / "a" / "b"
-    deep.mkdir(parents=True)
-    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
-    monkeypatch.chdir(deep)
-    assert workspace_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
-    assert configure({}).completion.max_tokens == 7
-    (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
-    assert configure({}).completion.max_tokens == 8
 
 
 def test_later_sources_override_earlier_ones(tmp_path, user_settings):

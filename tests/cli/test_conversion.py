@@ -23,7 +23,7 @@ def pull_request_gguf(tiny_repacked, tmp_path):
 @pytest.mark.parametrize(
     ("source", "options", "name", "kind"),
     [
-        pytest.param("pull_request_gguf", (), "gemma-dg", "F32", id="a GGUF in its folder"),
+        pytest.param("pull_request_gguf", (), "gemma-F32", "F32", id="a GGUF"),
         pytest.param("tiny_checkpoint", (), "tiny-diffusiongemma-F32", "F32", id="a checkpoint, unchanged"),
         pytest.param("tiny_checkpoint", ("--type", "bf16"), "tiny-diffusiongemma-BF16", "BF16", id="with a type"),
     ],
@@ -34,8 +34,7 @@ def test_a_diffusiongemma_is_converted_with_its_side_file(
     path = request.getfixturevalue(source)
     capsys.readouterr()  # the progress of making the source
     outcome = dg_lsp("models", "convert", path, *options)
-    folder = "" if path.is_dir() else f"{tmp_path}/"
-    assert (outcome.code, outcome.out) == (0, f"{folder}{name}.gguf\n")
+    assert (outcome.code, outcome.out) == (0, f"{name}.gguf\n")
     assert outcome.err == f"keep {name}.selfcond.gguf beside it\n"
     header = read_header(tmp_path / f"{name}.gguf")
     assert (header.architecture, header.tensors["token_embd.weight"].kind.name) == ("gemma4", kind)

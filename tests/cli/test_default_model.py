@@ -54,7 +54,7 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
     assert choose(RUNTIME).name == measured_model(RUNTIME, 900).name == "other.gguf"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": "x"}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["[]", '{"a": "x"}', "[" * 100_000])
 def test_a_damaged_record_is_no_record(folder, text):
     folder.mkdir()
     (folder / "line-times.json").write_text(text)

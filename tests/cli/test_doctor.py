@@ -1,7 +1,6 @@
 import pytest
 import tiny_masked
 
-from dg_lsp import gguf
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.models import gpus
@@ -34,7 +33,6 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
         "name": "dg-mini",
         "fim_family": "dg-mini",
         "fim_order": "suffix-first",
-        "suffix_while_typing": "kept: it comes first",
         "languages": ["python"],
         "description": "qwen3 5.0M Q8_0",
         "memory_bytes": listed["memory_bytes"],
@@ -73,24 +71,6 @@ def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp
     shown = dg_lsp("models", "show", path)
     assert shown.err == f"dg-lsp: {line.removeprefix('warning: ')}\n"
     assert shown.facts["prompt format"] == "prefix"
-
-
-@pytest.mark.parametrize(
-    ("scaling", "cost"),
-    [
-        ("none", "moved, and decoded again in idle time"),
-        ("yarn", "decoded again at each character: scaled rotations (yarn)"),
-    ],
-)
-def test_a_prefix_first_model_is_shown_with_the_cost_of_its_suffix_while_typing(dg_lsp, tmp_path, scaling, cost):
-    plain, path = tmp_path / "plain.gguf", tmp_path / "qwen.gguf"
-    fim_ids = {"pre": 2, "suf": 3, "mid": 4}
-    tiny_masked.write(plain, tiny_masked.make("qwen2"), name="qwen", mask_id=None, fim_ids=fim_ids)
-    header = gguf.read_header(plain)
-    values = {**header.values, "qwen2.rope.scaling.type": gguf.text(scaling)}
-    with path.open("wb") as file:
-        gguf.write_gguf(file, values, [gguf.copied(plain, tensor) for tensor in header.tensors.values()])
-    assert dg_lsp("models", "show", path).facts["suffix while typing"] == cost
 
 
 def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):

@@ -39,10 +39,11 @@ def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source
     (tmp_path / ".gitignore").write_text("c.py\n")
     (tmp_path / "c.py").write_text("x = 1\n")
     for name, reason in ((".Env", "secrets"), ("linked.py", "secrets"), ("b.py", "pattern"), ("c.py", ".gitignore")):
-        message = dg_lsp("fill", f"{tmp_path / name}:1").error(2)
-        assert reason in message
-        assert "use --even-secret" in message
-        assert script.denoiser is None
+        for command in ("fill", "rewrite"):
+            message = dg_lsp(command, f"{tmp_path / name}:1").error(2)
+            assert reason in message
+            assert "use --even-secret" in message
+            assert script.denoiser is None
     assert dg_lsp("fill", f"{secret}:1", "--even-secret", "--json").json["text"]
     assert dg_lsp("fill", f"{source}:4").code == 0
 

@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import replace
 
-import attrs
 import numpy as np
 import pytest
 import tiny_masked
@@ -36,31 +35,23 @@ def written(tmp_path_factory):
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
 @pytest.mark.parametrize("attention", ["auto", "per_request"])
-def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, architecture, attention):
-    def open_engine(settings, opens=loading.open_engine):
-        completion = attrs.evolve(settings.completion, check_syntax=False)
-        return opens(attrs.evolve(settings, completion=completion))
-
-    monkeypatch.setattr(loading, "open_engine", open_engine)
+def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, architecture, attention):
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     user_settings(
         f"[model]\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
         f"[model.sampler.{architecture}]\nprompt_attention = '{attention}'\n"
     )
-    path = written(architecture)
-    outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json", "--sampler", "confidence_threshold=0.2")
+    options = ("--json", "--sampler", "confidence_threshold=0.2")
+    outcome = dg_lsp("fill", "a.py:4", "--model", written(architecture), *options)
     if (architecture, attention) == ("llada-moe", "per_request"):
         assert "set its prompt_attention (model.sampler) to exact" in outcome.error(3)
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
-    assert answer["model"] == architecture
-    assert answer["decoder"] == "infill"
+    assert (answer["model"], answer["decoder"]) == (architecture, "infill")
     assert answer["canvas_length"] in (16, 32, 64, 128)
-    assert answer["prompt_tokens"] > 0
-    assert answer["steps"] > 1
+    assert min(answer["prompt_tokens"], answer["steps"]) > 1
     assert answer["text"] or answer["rejected"]
-    assert (tmp_path / "a.py").read_text() == BEFORE + AFTER
 
 
 @pytest.fixture

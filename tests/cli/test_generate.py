@@ -100,14 +100,10 @@ def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
 
     opens(ScriptedDenoiser(script))
     before = signal.getsignal(signal.SIGINT)
-    outcome = dg_lsp("generate", "a = ", *(("--json",) if as_json else ()))
+    outcome = dg_lsp("generate", "a = ", *["--json"] * as_json)
     assert outcome.code == 130
-    text = outcome.json["text"] if as_json else outcome.out.removesuffix("\n")
-    assert text == LONG[:64]
-    if as_json:
-        assert (outcome.json["ended_by"], outcome.json["blocks"]) == ("interrupted", 1)
-    else:
-        assert outcome.err.endswith("ended by interrupted\n")
+    assert (outcome.json["text"] if as_json else outcome.out.removesuffix("\n")) == LONG[:64]
+    assert (outcome.json["ended_by"] if as_json else outcome.err.split()[-1]) == "interrupted"
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -216,16 +212,12 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed
 
 
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
-    options = ("generate", "def add(a, b):\n    return ", "-n", "70", "--json")
-    # on any processor a canvas of dg-mini costs many times a token
-    assert dg_lsp(*options).json["decoder"] in ("prompt-lookup", "autoregressive")
-    outcome = dg_lsp(*options, "--decoder", "diffusion")
-    tree = outcome.json
-    assert (outcome.code, tree["model"], tree["decoder"]) == (0, "dg-mini", "diffusion")
-    assert tree["blocks"] >= 1
-    assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"]
-    greedy = dg_lsp("generate", "def add(a, b):\n    return ", "-n", "8", "--json", "--decoder", "autoregressive").json
-    assert (greedy["blocks"], greedy["steps"]) == (0, 8)
+    options = ("generate", "def add(a, b):\n    return ", "-n", "40", "--json")
+    tree = dg_lsp(*options, "--decoder", "diffusion").json
+    assert (tree["model"], tree["decoder"]) == ("dg-mini", "diffusion")
+    assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"] > 0
+    tree = dg_lsp(*options, "--decoder", "autoregressive").json
+    assert (tree["blocks"], tree["steps"]) == (0, tree["tokens"])
     assert "dg-mini follows no instructions, and dg-lsp generate continues" in dg_lsp("chat", "-m", "hi").error(3)
 
 
@@ -250,10 +242,6 @@ def test_chat_recommends_a_model_that_follows_instructions(dg_lsp, script):
 
 
 def test_end_tokens_can_be_ignored(dg_lsp, opens):
-    opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :]))
-    assert dg_lsp("generate", "a = ", "--json").json["ended_by"] == "end"
-    tree = dg_lsp("generate", "a = ", "--ignore-eos", "-n", "130", "--json").json
-    assert (tree["ended_by"], tree["tokens"]) == ("tokens", 130)
     opens(chatty("hi"))
     tree = dg_lsp("chat", "-m", "hello", "--ignore-eos", "-n", "20", "--json").json
     assert (tree["ended_by"], tree["tokens"]) == ("tokens", 20)

@@ -75,15 +75,11 @@ def test_git_applies_filled_gaps_outside_of_a_repository(tmp_path, script, appli
     assert path.read_text() == "a = 2\nb = 1\nc = 2\n"
 
 
-@pytest.mark.parametrize("command", [("fill", "a.py:1"), ("rewrite", "a.py:1")], ids=["fill", "rewrite"])
+@pytest.mark.parametrize("command", ["fill", "rewrite"])
 def test_without_a_result_standard_output_is_empty(repository, script, dg_lsp, command):
     script.fill = ""
     (repository / "a.py").write_text("b = x\n")
-    outcome = dg_lsp(*command, "--format", "patch")
+    outcome = dg_lsp(command, "a.py:1", "--format", "patch")
     assert (outcome.code, outcome.out) == (1, "")
     assert "the result is empty" in outcome.err
-
-
-def test_a_patch_and_json_exclude_each_other(repository, script, dg_lsp):
-    (repository / "a.py").write_text("b = x\n")
-    assert "exclude each other" in dg_lsp("rewrite", "a.py:1", "--format", "patch", "--json").error(2)
+    assert "exclude each other" in dg_lsp(command, "a.py:1", "--format", "patch", "--json").error(2)

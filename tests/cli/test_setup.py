@@ -136,7 +136,7 @@ def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeyp
     monkeypatch.setattr(Pull, "run", lambda pull: pulled.append(pull.preset.name))
     outcome = dg_lsp("setup", "--yes")
     assert (outcome.code, card) == (0, ["cuda"])
-    assert pulled == [setup.measure().present.best.name]
+    assert pulled == [setup.measure().present[0].name]
     assert pulled[0] != "qwen2.5-coder-0.5b"
     assert "compiled here for cuda" in outcome.out
     assert f'"dg-lsp.model.name": "{pulled[0]}"' in outcome.out
