@@ -117,7 +117,6 @@ def write(
     name="",
     tokens=TOKENS,
     mask_id=MASK,
-    shift_logits=None,
     add_start=False,
     fim_ids=None,
     parts=1,
@@ -153,8 +152,6 @@ def write(
         out.add_value_length(tiny.head_width)
     if tiny.architecture in ARCHITECTURES:
         out.add_causal_attention(False)
-    if shift_logits is not None:
-        out.add_diffusion_shift_logits(shift_logits)
     out.add_vocab_size(len(tokens))
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("qwen2")

@@ -25,7 +25,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Priority
 from dg_lsp.errors import DgLspError, with_extra
 from dg_lsp.models import gpus
-from dg_lsp.models.registry import instruction_model, memory_bytes
+from dg_lsp.models.registry import instruction_model
 from dg_lsp.models.selection import forget_times
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.runtime import COMMAND
@@ -140,9 +140,11 @@ def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
 
 def _memory_of(engine: Engine) -> dict[str, int]:
     used = engine.footprint
-    held = used.weights_bytes + used.cache_bytes
-    context = {"context_tokens": used.context_size, "full_cache_bytes": used.full_cache_bytes}
-    return {"memory_bytes": memory_bytes(engine.spec.name, held), "weights_and_cache_bytes": held} | context
+    return {
+        "weights_and_cache_bytes": used.weights_bytes + used.cache_bytes,
+        "context_tokens": used.context_size,
+        "full_cache_bytes": used.full_cache_bytes,
+    }
 
 
 def _try_remote(checkup: Checkup, settings: Settings) -> None:

@@ -228,12 +228,6 @@ def suggestion(name: str) -> str:
     return "".join(f" (did you mean {known}?)" for known in near)
 
 
-def memory_bytes(name: str, used_bytes: int) -> int:
-    """The memory of a model: of a known one as `models list` prints it, else what it holds now."""
-    preset = _known_model(name)
-    return used_bytes if preset is None else preset.memory_bytes
-
-
 def instruction_model() -> str:
     """The smallest preset that follows instructions."""
     instructed = (preset for preset in PRESETS if preset.follows_instructions)
