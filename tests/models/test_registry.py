@@ -70,7 +70,7 @@ def test_a_preset_is_consistent(preset):
     assert bool(preset.download_size) == (preset.is_checkpoint and preset.needs_conversion)
     assert preset.quantization in FILE_TYPES
     assert bool(preset.terms) == any(word in preset.licence for word in ("not open source", "unknown"))
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+", preset.repository)
+    assert preset.wheels or re.fullmatch(r"[\w.-]+/[\w.-]+", preset.repository)
     assert re.fullmatch(r"main|[0-9a-f]{40}", preset.revision)
     assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
     assert preset.sources
@@ -87,8 +87,9 @@ def test_a_preset_is_consistent(preset):
 @each_preset
 def test_the_documentation_has_a_row_for_the_preset(preset):
     size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
+    origin = f"`{preset.repository}`" if preset.repository else "packages of a package index"
     cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
-             preset.licence, f"`{preset.repository}`")  # fmt: skip
+             preset.licence, origin)  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
 
