@@ -98,15 +98,6 @@ def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
     assert whole.cells()[3:5] == ("-", "-")
 
 
-def test_only_cases_that_both_answered_are_compared(pairs):
-    listed = pairs(lambda _: ("want", 10.0), lambda _: ("want", 20.0))
-    whole, *_ = compare_with_baseline(
-        [attempt for attempt in listed if (attempt.contender, attempt.case) != (BASELINE, "s0")]
-    )
-    assert whole.num == 5
-    assert compare_with_baseline([attempt for attempt in listed if attempt.contender != BASELINE]) == ()
-
-
 def test_json_and_tables_hold_everything(pairs):
     header = RunHeader("compare", Machine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
     run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))

@@ -1,6 +1,4 @@
 import dataclasses
-import os
-import signal
 
 import pytest
 
@@ -99,11 +97,3 @@ def test_a_crash_on_repacked_weights_is_retried_without_repacking(server):
 def test_failures_of_llama_server_are_quoted(server, answers, message):
     with pytest.raises(BackendError, match=message):
         server(**answers)[0].answer(LINE)
-
-
-def test_closing_stops_the_server(server):
-    contender, _ = server()
-    contender.close()
-    contender.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(contender._process.pid, signal.SIG_DFL)

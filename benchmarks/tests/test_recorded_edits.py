@@ -83,12 +83,10 @@ SWEEP = (
     [
         (ZETA, ZETA, []),
         (ZETA, EDIT + "@@ -1,1 +1,1 @@\n-w = 2\n+width = 2\n<filename>a.py\n", ["lines of an edit"]),
-        (ZETA, EDIT + "@@ -1,2 +1,2 @@\n-w = 2\n-\n+width = 2\n+\n<filename>a.py\n", ["lines of an edit"]),
         (ZETA, ZETA.replace("<filename>", "\n<filename>"), ["blank lines"]),
         (OTHER_EDIT + ZETA, ZETA.replace("<filename>", f"{OTHER_EDIT}<filename>"), ["order of the edits"]),
         (ZETA, ZETA.replace("width", "length"), ["other"]),
         (SWEEP, SWEEP.replace("a.py:4:6", "a.py.diff"), ["heading of an edit"]),
-        (SWEEP, SWEEP.replace("import x\nw = 2\nprint(w)", "w = 2\nprint(w)", 1), ["other"]),
         (
             SWEEP,
             SWEEP.replace("\nw = 2\n<|file_sep|>current", "\nwidth = 2\n<|file_sep|>current"),
@@ -106,17 +104,6 @@ def test_a_long_path_is_a_difference_of_its_own():
     path = "src/server/app/a.py"
     sent = ZETA.replace("a/a.py", f"a/{path}").replace("b/a.py", f"b/{path}").replace(">a.py", f">{path}")
     assert recorded_edits.differences(sent.replace(path, "server/app/a.py"), sent, path) == ["path"]
-
-
-@pytest.mark.parametrize(
-    ("candidate", "reference", "score"), [("", "", 1.0), ("abc", "abc", 1.0), ("abc", "", 0.0), ("abc", "xyz", 0.0)]
-)
-def test_chrf_of_equal_and_of_different_texts(candidate, reference, score):
-    assert recorded_edits.chrf(candidate, reference) == score
-
-
-def test_chrf_weighs_recall_more_than_precision():
-    assert recorded_edits.chrf("a", "ab") < recorded_edits.chrf("ab", "a")
 
 
 def test_only_changed_lines_are_scored():

@@ -1,14 +1,7 @@
-import dataclasses
 import json
 
-import pytest
-
-from dg_benchmarks.steps import main, measure_batches, measure_overhead, measure_steps
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
-from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.settings import CompletionSettings
+from dg_benchmarks.steps import main, measure_steps
+from dg_lsp.backends.scripted import ScriptedDenoiser
 
 
 def test_steps_are_measured_by_canvas_length():
@@ -22,24 +15,6 @@ def test_steps_are_measured_by_canvas_length():
     # two rounds and a warm-up; each decodes the whole prompt and 8 of its last tokens again
     assert denoiser.num_prefilled == 3 * (1 + 64 + 0 + 8 + 0 + 0 + 0)
     assert denoiser.num_steps == 3 * (2 + 3)
-
-
-def test_the_overhead_is_the_time_outside_the_backend():
-    denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=1, step_seconds=0.002)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
-    overhead = measure_overhead(engine, [FillRequest(Snapshot("a", 0, "a = "), 4)] * 2)
-    assert denoiser.num_steps == 4 * 18, "a cold round, and three measured ones"
-    assert overhead["decode"] >= 2
-    assert 0 < overhead["engine"] < overhead["decode"]
-    assert overhead["share"] == pytest.approx(overhead["engine"] / overhead["decode"])
-
-
-def test_batches_are_measured_as_far_as_they_fit():
-    spec = dataclasses.replace(MASK_SPEC, canvas_lengths=(8, 16))
-    denoiser = ScriptedDenoiser("x", spec=spec, step_seconds=0.002, context_length=64)
-    batches = measure_batches(denoiser, 8, [8, 16], rounds=2)
-    assert {length: list(steps) for length, steps in batches.items()} == {8: [1, 2, 4, 8], 16: [1, 2, 4]}
-    assert min(batches[8].values()) >= 2
 
 
 def test_the_command_prints_json_or_tables(capsys):

@@ -16,7 +16,7 @@ _GROUPS = {
     "models": "List, recommend, show, pull, remove and convert models.",
     "bench": "Measure how often, how soon and at what cost a model is right.",
 }
-_COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "setup": ("setup:set_up", ""),
     "fill": ("edits:fill", "app.py:12"),
     "rewrite": ("edits:rewrite", 'app.py:12-20 "use a list comprehension" --write'),
@@ -80,17 +80,17 @@ class CommandGroup(TyperGroup):
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
-        names = [words.removeprefix(self._prefix) for words in _COMMANDS if words.startswith(self._prefix)]
+        names = [words.removeprefix(self._prefix) for words in COMMANDS if words.startswith(self._prefix)]
         return [*(name for name in names if " " not in name), *super().list_commands(ctx)]
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         words = f"{self._prefix}{cmd_name}"
-        return _command(words) if words in _COMMANDS else super().get_command(ctx, cmd_name)
+        return _command(words) if words in COMMANDS else super().get_command(ctx, cmd_name)
 
 
 def _command(words: str) -> Any:
-    place, arguments = _COMMANDS[words]
+    place, arguments = COMMANDS[words]
     module, _, function = place.partition(":")
     command = getattr(import_module(f"dg_lsp.cli.{module}"), function)
     app = typer.Typer(add_completion=False, context_settings=_CONTEXT)

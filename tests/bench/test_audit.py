@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from dg_lsp.bench.audit import audit_tables
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, line_of
@@ -89,13 +87,6 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     assert rows["useful edits"] == ["1", "0"]
     assert (rows["useful by 100 ms"], rows["TTFUE, median"]) == (["50.0 %", "0.0 %"], ["80 ms", "–"])
     assert (rows["miss rate"][0], rows["accepted: whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")
-
-
-@pytest.mark.parametrize(
-    "records", [[replace(SHOWN, outcome="cancelled")], [replace(SHOWN, steps=0, generation_seconds=0.0)]]
-)
-def test_an_audit_log_with_few_records_has_tables(records):
-    assert audit_tables(records)[-1].caption == "Records"
 
 
 def test_a_log_without_records_is_refused(tmp_path, capsys):

@@ -4,8 +4,6 @@ A tick is 1/64 s: sums of ticks are exact in binary. A key comes every 8 ticks a
 the model takes 1, and an item is accepted after 12.
 """
 
-import math
-
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
@@ -56,7 +54,7 @@ class TickingDenoiser(ScriptedDenoiser):
         return super().predict(*args, **kwargs)
 
 
-def completer_of(fill, tokens_per_step=64, min_confidence=0.05):
+def completer_of(fill, tokens_per_step=64):
     """An engine completer and its denoiser."""
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
@@ -64,14 +62,13 @@ def completer_of(fill, tokens_per_step=64, min_confidence=0.05):
         check_syntax=False,
         deadline_ms=60_000,
         decoder=DecoderName.DIFFUSION.value,
-        min_confidence=min_confidence,
     )
     return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), clock), denoiser
 
 
-def typed(text, fill, *, tokens_per_step=64, min_confidence=0.05):
+def typed(text, fill, *, tokens_per_step=64):
     """Events and numbers of one session."""
-    completer, _ = completer_of(fill, tokens_per_step, min_confidence=min_confidence)
+    completer, _ = completer_of(fill, tokens_per_step)
     events = list(Replay([TypingTask("a.py", "python", "", text, "")], TYPING).run(completer))
     return events, summarize_replay(events)
 
@@ -105,15 +102,6 @@ def test_an_item_is_accepted_after_the_reaction_time():
     assert hand(events) == "total = "
     assert ticks(events)[-1] == 64
     assert summary["keystrokes_saved"] == pytest.approx((13 - 8 - 1) / 13, abs=1e-4)
-
-
-def test_an_item_that_is_probably_wrong_is_not_shown():
-    events, summary = typed("total = first", at(total_="= first"), min_confidence=0.999)
-    assert not accepted(events)
-    assert (summary["show_rate"], summary["num_displayed"], hand(events)) == (0, 0, "total = first")
-    assert [event.attempt.rejection for event in requests(events) if event.attempt.case == "a.py:1:7"] == [
-        "low-confidence"
-    ]
 
 
 def test_the_request_after_an_acceptance_has_no_debounce():
@@ -171,13 +159,6 @@ def test_an_item_stays_while_the_keys_match_it():
     assert (summary["num"], summary["num_displayed"]) == (3, 1)
 
 
-def test_a_limit_counts_the_requests_of_each_file():
-    tasks = [TypingTask(path, "python", "", "total = first\n", "") for path in ("a.py", "b.py", "b.py")]
-    completer, _ = completer_of("")
-    events = list(Replay(tasks, TYPING, limit=2).run(completer))
-    assert [event.attempt.case.partition(":")[0] for event in requests(events)] == ["a.py"] * 2 + ["b.py"] * 2
-
-
 @pytest.fixture
 def request_event(make_attempt):
     def make(case, text="", *, ms=10.0, model_ms=10.0, cancelled=False, displayed=None, **flags):
@@ -191,35 +172,23 @@ def request_event(make_attempt):
     return make
 
 
-def keys(text):
-    return [KeyEvent(key, 0.0) for key in text]
-
-
 def test_wasted_model_time_is_that_of_items_that_were_not_accepted(request_event):
     events = [
+        *(KeyEvent(key, 0.0) for key in ("a", "b", "\n    ")),
         request_event("taken", "x", model_ms=8),
         request_event("seen", "y", model_ms=16),
         request_event("unseen", "z", model_ms=32, displayed=False),
         request_event("none", model_ms=64),
         request_event("stopped", model_ms=128, cancelled=True),
-        AcceptEvent("taken", "x", AcceptedPart.WHOLE, 1, 1, 0.0),
+        AcceptEvent("taken", "cdef", AcceptedPart.WHOLE, 1, 4, 0.0),
+        AcceptEvent("taken", "gh ij", AcceptedPart.WORDS, 2, 5, 0.0),
     ]
     summary = summarize_replay(events)
     assert (summary["model_ms"], summary["wasted_ms"]) == (248, 240)
     assert summary["wasted_share"] == pytest.approx(240 / 248, abs=1e-4)
     assert summary["model_ms_per_useful"] == 248
-
-
-def test_saved_keystrokes_exclude_the_presses_that_accept(request_event):
-    events = [
-        *keys("ab"),
-        AcceptEvent("s", "cdef", AcceptedPart.WHOLE, 1, 4, 0.0),
-        AcceptEvent("t", "gh ij", AcceptedPart.WORDS, 2, 5, 0.0),
-        KeyEvent("\n    ", 0.0),
-    ]
-    summary = summarize_replay(events)
     assert (summary["keys_by_hand"], summary["keys_typed"], summary["keys_accepting"]) == (12, 3, 3)
-    assert summary["keystrokes_saved"] == pytest.approx(6 / 12, abs=1e-4)
+    assert summary["keystrokes_saved"] == pytest.approx(6 / 12, abs=1e-4), "without the presses that accept"
     assert summary["num_accepted"] == {"whole": 1, "line": 0, "words": 1}
 
 
@@ -248,8 +217,7 @@ def test_rates_have_their_own_denominators(request_event):
     [
         ("ab", ["a", "b"]),
         ("a\r\n\tb\r\n", ["a", "\r\n\t", "b", "\r\n"]),
-        ("a\n\n\n  b", ["a", "\n", "\n", "\n  ", "b"]),
-        ("a  b\rc", ["a", " ", " ", "b", "\r", "c"]),
+        ("a  b\rc\n\n  d", ["a", " ", " ", "b", "\r", "c", "\n", "\n  ", "d"]),
         ("é😋\u2028", ["é", "😋", "\u2028"]),
     ],
 )
@@ -262,15 +230,6 @@ def test_pauses_are_longer_before_lines_and_words():
     typing = TypingModel(in_word_ms=100, word_start_ms=200, line_start_ms=700, spread=0)
     keys = split_keys("ab = c1\n  x.y_z")
     assert typing.delays(keys, 0) == (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100)
-
-
-def test_delays_are_log_normal_around_their_mean():
-    typing = TypingModel(in_word_ms=222, word_start_ms=222, line_start_ms=222, spread=0.5)
-    delays = typing.delays(split_keys("x" * 20_000), 3)
-    logs = [math.log(delay) for delay in delays]
-    mean = sum(logs) / len(logs)
-    assert sum(delays) / len(delays) == pytest.approx(222, rel=0.02)
-    assert math.sqrt(sum((log - mean) ** 2 for log in logs) / len(logs)) == pytest.approx(0.5, rel=0.02)
 
 
 @pytest.mark.parametrize(

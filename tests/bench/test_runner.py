@@ -204,7 +204,6 @@ def test_a_truncated_file_loses_at_most_one_attempt(path, stored):
     [
         pytest.param({"model_sha256": "01"}, id="another model"),
         pytest.param({"options": {"length": "oracle"}}, id="other options"),
-        pytest.param({"data": {"b.jsonl": "11"}}, id="other data"),
         pytest.param({"machine": dataclasses.replace(MACHINE, threads=2)}, id="other threads"),
     ],
 )
@@ -227,13 +226,6 @@ def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     with pytest.raises(InputFileError, match="holds no run"):
         RunFile(path, RUN)
     assert path.read_text() == text
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_disk_is_reported_in_one_line(stored):
-    with pytest.raises(InputFileError, match="cannot write /dev/full: No space left"), RunFile(None, RUN) as file:
-        file._file = Path("/dev/full").open("wb")  # noqa: SIM115
-        file.add(stored("a"))
 
 
 def test_the_machine_is_described(monkeypatch, tmp_path):

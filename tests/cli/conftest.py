@@ -13,7 +13,6 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, run
-from dg_lsp.cli.app import CommandGroup, command_tree
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models import gpus
 from dg_lsp.settings import Settings
@@ -71,19 +70,6 @@ def script(monkeypatch):
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held
-
-
-@pytest.fixture
-def commands():
-    """The commands that do something and are not hidden, by their words."""
-
-    def leaves(command, *words):
-        if not isinstance(command, CommandGroup):
-            return {} if command.hidden else {" ".join(words): command}
-        parts = {name: command.get_command(None, name) for name in command.list_commands(None)}
-        return {place: leaf for name, part in parts.items() for place, leaf in leaves(part, *words, name).items()}
-
-    return leaves(command_tree())
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.cli import app
+from dg_lsp.cli.app import command_tree
 from dg_lsp.models.registry import BUNDLED
 
 
@@ -96,12 +98,17 @@ def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
     assert "fill" in outcome.out
 
 
-def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp, commands, monkeypatch):
+def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    for name, command in commands.items():
-        [example] = re.findall(r"^ Example: dg-lsp (.*?) *$", dg_lsp(*name.split(), "--help").out, re.MULTILINE)
-        assert example.startswith(name)
-        command.make_context(name, shlex.split(example.removeprefix(name)))  # raises for wrong use
+    tree = command_tree()
+    for words in app.COMMANDS:
+        if words != "daemon run":
+            [example] = re.findall(r"^ Example: dg-lsp (.*?) *$", dg_lsp(*words.split(), "--help").out, re.MULTILINE)
+            assert example.startswith(words)
+            *groups, name = words.split()
+            group = tree.get_command(None, groups[0]) if groups else tree
+            arguments = shlex.split(example.removeprefix(words))
+            group.get_command(None, name).make_context(name, arguments)  # raises for wrong use
 
 
 def test_a_folder_of_models_that_cannot_be_made_is_named(dg_lsp, folder, monkeypatch):

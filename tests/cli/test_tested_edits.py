@@ -1,11 +1,10 @@
 """`--test`: the first candidate with which a command of the user passes is shown, printed as a patch or written."""
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import Sandbox
@@ -24,9 +23,9 @@ every_command = pytest.mark.parametrize(("text", "command", "before"), OPTIONS.v
 def model(monkeypatch):
     """`model("1", "2")`: a model whose canvases have these texts."""
 
-    def use(*texts, seen=None, **spec):
+    def use(*texts):
         def open_engine(settings):
-            denoiser = ScriptedDenoiser(texts, spec=replace(MASK_SPEC, **spec))
+            denoiser = ScriptedDenoiser(texts)
             return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
         monkeypatch.setattr(loading, "open_engine", open_engine)
@@ -61,10 +60,8 @@ def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, mod
     file.write_text(text)
     outcome = dg_lsp(*command, "--test", PASSES_WITH_TWO, "--write", "--json")
     assert (outcome.code, outcome.json["rejected"]) == (1, "fails-test")
-    assert [(trial["passes"], "E b is not 2" in trial["outcome"]) for trial in outcome.json["tests"]] == [
-        (False, True)
-    ] * len(outcome.json["tests"])
-    assert len(outcome.json["tests"]) == 2
+    tests = [(trial["passes"], "E b is not 2" in trial["outcome"]) for trial in outcome.json["tests"]]
+    assert tests == [(False, True)] * 2
     assert file.read_text() == text
 
 
@@ -77,19 +74,11 @@ def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, model, file,
     assert file.read_text() == "b = 2\n"
 
 
-@pytest.mark.parametrize(
-    ("test", "options", "code", "message"),
-    [
-        pytest.param("true", (), 1, "the test passes already", id="it passes already"),
-        pytest.param("sleep 1000", ("--test-deadline", "500"), 2, "does not end within 0.5 s", id="it has no end"),
-        pytest.param("no-such-program", (), 2, "cannot be run", id="it is not found"),
-    ],
-)
-def test_a_test_that_cannot_decide_ends_the_command_before_a_model_is_loaded(
-    dg_lsp, script, file, test, options, code, message
-):
+def test_a_test_that_cannot_decide_ends_the_command_before_a_model_is_loaded(dg_lsp, script, file):
     file.write_text("b = x\n")
-    assert message in dg_lsp("rewrite", "a.py:1", "--test", test, *options).error(code)
+    assert "the test passes already" in dg_lsp("rewrite", "a.py:1", "--test", "true").error(1)
+    options = ("--test", "sleep 1000", "--test-deadline", "500")
+    assert "does not end within 0.5 s" in dg_lsp("rewrite", "a.py:1", *options).error(2)
     assert script.denoiser is None
 
 
