@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
+from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 

@@ -112,7 +112,7 @@ def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bo
     if folder is not None:
         variables[variable] = str(folder.absolute())
     subject = f"the {'changed' if folder else 'installed'} llama.cpp"
-    process = run_llama_cpp("diffusiongemma.runtime_check", variables=variables, subject=subject, codes=(0, 10))
+    process = run_llama_cpp("library", variables=variables, subject=subject, codes=(0, 10))
     return process.returncode == 0
 
 

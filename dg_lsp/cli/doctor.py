@@ -12,8 +12,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.backends import llamacpp
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
-from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.library import library, runs_diffusiongemma
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.output import fill_object

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.backends.threads import choose_threads, physical_cores, thread_candidates
+from dg_lsp.backends.threads import choose_threads, physical_cores
 
 
 class Machine:
@@ -53,11 +53,6 @@ def test_measurement_is_limited_in_time(seconds, most_runs, most_seconds):
     assert machine.choice() == max(seconds)
     assert max(machine.runs.values()) <= most_runs
     assert machine.now <= most_seconds
-
-
-@pytest.mark.parametrize(("cores", "candidates"), [(1, (1,)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
-def test_candidates_are_powers_of_two_and_the_number_of_cores(cores, candidates):
-    assert thread_candidates(cores) == candidates
 
 
 def test_hardware_threads_of_a_core_count_once(tmp_path, monkeypatch):

@@ -76,16 +76,6 @@ def test_a_model_without_sentinels_is_refused():
         fim_layout(Prompt("", ""), TOKENIZER, replace(MASK_SPEC, fim=None), 100)
 
 
-@pytest.mark.parametrize("spec", [MASK_SPEC, PREFIX_FIRST, PREFIX_ONLY], ids=["suffix first", "prefix first", "prefix"])
-@pytest.mark.parametrize(("prefix", "suffix"), [("x = ab", "yz"), ("a" * 90, "y" * 90), ("x a", "")])
-def test_a_prompt_has_the_text_next_to_the_cursor_within_its_limit(spec, prefix, suffix):
-    before, after = shown(prefix, suffix, 50, spec)
-    assert before
-    assert prefix.endswith(before)
-    assert suffix.startswith(after)
-    assert bool(after) == bool(suffix and spec.fim)
-
-
 EVERY = replace(
     MASK_SPEC,
     template="gemma4",

@@ -73,12 +73,6 @@ def test_files_are_comments_if_the_vocabulary_has_no_token_for_them():
     assert (fim.family, fim.file, fim.prompt_with_files) == ("mellum", (), ())
 
 
-def test_a_prompt_of_codestral_ends_with_the_prefix():
-    fim = fim_of(MISTRAL, "Codestral")
-    assert fim.middle_id is None
-    assert fim.prompt == (3, "{suffix}", 1, "{prefix}")
-
-
 @pytest.mark.parametrize("family", FIM_FAMILIES.values(), ids=lambda family: family.name)
 def test_a_prompt_as_text_can_be_split_again(family):
     text = family.text("a = {x}\nb = ", "\nc = {y}\n")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import tiny_diffusiongemma as tiny
 
-from dg_lsp.backends.llamacpp.diffusiongemma import runtime_check
+from dg_lsp.backends.llamacpp import library
 
 BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
 
 needs_runtime = pytest.mark.skipif(
-    not runtime_check.runs_diffusiongemma(),
+    not library.runs_diffusiongemma(),
     reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
 )
 
@@ -57,7 +57,7 @@ def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, position, m
 
 
 def test_an_unchanged_llama_cpp_is_refused_with_the_build_command(dg_lsp, position, tiny_repacked, monkeypatch):
-    monkeypatch.setattr(runtime_check, "functions", lambda: None)
+    monkeypatch.setattr(library, "reduction_functions", lambda: None)
     assert "dg-lsp models build-runtime" in dg_lsp("fill", position, "--model", tiny_repacked).error(3)
 
 

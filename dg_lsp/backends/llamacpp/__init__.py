@@ -1,7 +1,7 @@
 """llama.cpp in this process, through llama-cpp-python. The native library is loaded on first use."""
 
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
-from dg_lsp.backends.llamacpp.library import Device, devices
+from dg_lsp.backends.llamacpp.library import Device, devices, require_runtime
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.settings import ModelSettings
@@ -16,7 +16,6 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
         ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
     """
     from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
-    from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import require_runtime
     from dg_lsp.backends.llamacpp.masked import BlockDenoiser, ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
 
     if spec.self_conditioning is not None:

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -46,12 +47,10 @@ def measure(kinds: tuple[str, ...], clock: Callable[[], float] = time.perf_count
     device = GraphDevice.open(kinds)
     if device is None:
         return None
-    try:
+    with closing(device):
         _use_all_cores(device)
         rows = _BYTES // _Q8_0.row_bytes(_WIDTH)
         seconds = {num_tokens: _best_seconds(device, rows, num_tokens, clock) for num_tokens in _RUNS}
-    finally:
-        device.close()
     many = max(_RUNS)
     return DeviceSpeed(rows * _Q8_0.row_bytes(_WIDTH) / seconds[1], 2 * _WIDTH * rows * many / seconds[many])
 
@@ -75,9 +74,8 @@ def _best_seconds(device: GraphDevice, rows: int, num_tokens: int, clock: Callab
         weights.append(graph.tensor(rows, _WIDTH, _Q8_0))
         graph.apply("mul_mat", weights[0], graph.input(num_tokens, _WIDTH))
 
-    graph = DeviceGraph(device, declare)
     times = []
-    try:
+    with closing(DeviceGraph(device, declare)) as graph:
         # pages that were never written share one page of zeros, which stays in the cache
         content = np.ones(rows * _Q8_0.row_bytes(_WIDTH), dtype=np.uint8)
         functions().backend_tensor_set(weights[0], content.ctypes.data, 0, content.nbytes)
@@ -86,8 +84,6 @@ def _best_seconds(device: GraphDevice, rows: int, num_tokens: int, clock: Callab
             start = clock()
             compute()
             times.append(clock() - start)
-    finally:
-        graph.close()
     return min(times)
 
 

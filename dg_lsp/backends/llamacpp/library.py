@@ -1,4 +1,7 @@
-"""The native library of llama.cpp: loads it once per process, lists its devices, and maps its failures to errors."""
+"""The native library of llama.cpp: loads it once per process, lists its devices, and maps its failures to errors.
+
+`python -m dg_lsp.backends.llamacpp.library` exits with 0 if it runs DiffusionGemma, and with 10 if it does not.
+"""
 
 import ctypes
 import functools
@@ -13,8 +16,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from dg_lsp.backends.threads import set_wait_policy
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
-from dg_lsp.runtime import COMMAND, Runtime, RuntimeSearch, find_runtime
+from dg_lsp.errors import (
+    BackendError,
+    ModelBrokenError,
+    ModelError,
+    ModelMemoryError,
+    ModelRuntimeError,
+    ModelUnsupportedError,
+)
+from dg_lsp.runtime import COMMAND, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
@@ -76,6 +86,42 @@ def _loadable(search: RuntimeSearch) -> RuntimeSearch:
     except OSError as error:
         return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
     return search
+
+
+_REDUCTION_VERSION = 3  # of `models/gemma4_reduction.h`
+
+
+@functools.cache
+def reduction_functions() -> Any:
+    """The functions of `models/gemma4_reduction.h`; None if the loaded llama.cpp has none, or those of another version.
+
+    The same build has DiffusionGemma's attention, which the stock llama.cpp computes wrongly.
+    """
+    native = library().api._lib  # noqa: SLF001
+    if not hasattr(native, "dg_reduction_version") or native.dg_reduction_version() != _REDUCTION_VERSION:
+        return None
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    native.dg_reduction_set.argtypes = [
+        *(number, number, pointer, ctypes.c_float),
+        *(pointer, number, pointer, number, pointer, pointer, pointer),
+    ]
+    native.dg_reduction_set.restype = None
+    native.dg_reduction_read.argtypes = [pointer, number, pointer, number, number, number]
+    return native
+
+
+def runs_diffusiongemma() -> bool:
+    """Whether the loaded llama.cpp computes DiffusionGemma's attention and reduces its logits."""
+    return reduction_functions() is not None
+
+
+def require_runtime(path: Path) -> None:
+    """Raises `ModelRuntimeError` if this llama.cpp would compute the DiffusionGemma in `path` wrongly."""
+    if runs_diffusiongemma():
+        return
+    note = f" ({library().note})" if library().note else ""
+    problem = f"is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}"
+    raise ModelRuntimeError(f"{path} {problem}; run: {COMMAND}")
 
 
 def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
@@ -208,3 +254,14 @@ def decode_error(status: int) -> BackendError:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
+
+
+def main() -> None:
+    """Exits with the answer, or with a message if the environment names a runtime that cannot be loaded."""
+    if os.environ.get(VARIABLE, STOCK) != STOCK and library().runtime is None:
+        sys.exit(library().note)
+    sys.exit(0 if runs_diffusiongemma() else 10)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, check_slot, checked_canvases
-from dg_lsp.errors import ModelMemoryError, RequestError
+from dg_lsp.errors import RequestError
 from dg_lsp.settings import ModelSettings
 
 
@@ -201,44 +201,24 @@ class ExactDenoiser(ContextDenoiser):
 
     @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
-        """Decodes as many canvases together as fit."""
+        """One decode for each canvas: with the prompt before it, a canvas is a large batch of its own."""
         prompt = self._prompts.get(slot, NOTHING)
-        lengths = [len(prompt) + len(canvas) for canvas, _ in canvases]
-        room = self._make_room(max(lengths), sum(lengths))
-        groups: list[list[OpenCanvas]] = [[]]
-        used = 0
-        for canvas, length in zip(canvases, lengths, strict=True):
-            if groups[-1] and used + length > room:
-                groups.append([])
-                used = 0
-            groups[-1].append(canvas)
-            used += length
-        queries = (CanvasQuery(group, prompt, is_shifted=self.spec.is_shifted) for group in groups)
-        return join([self._predict_group(query, reduce) for query in queries])
+        longest = len(prompt) + max(len(ids) for ids, _ in canvases)
+        self._context.grow(longest - self._context.num_cells)
+        queries = (CanvasQuery([canvas], prompt, is_shifted=self.spec.is_shifted) for canvas in canvases)
+        return join([self._predict_canvas(query, reduce) for query in queries])
 
-    def _make_room(self, num_needed: int, num_wanted: int) -> int:
-        """Tokens of one decode: all of them, or without memory at least those of the longest canvas."""
-        limit = self._budget.slot_limit
-        try:
-            self._context.grow(min(num_wanted, limit) - self._context.num_cells)
-        except ModelMemoryError:
-            if num_needed > self._context.num_cells:
-                raise
-        return min(limit, self._context.num_cells)
-
-    def _predict_group(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
-        """One decode; each canvas is a sequence of its own."""
+    def _predict_canvas(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
         context = self._context
         has_cache = self._model.has_cache
-        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in query.lengths])
-        sequences = np.repeat(np.arange(len(query.lengths), dtype=np.int32), query.lengths)
         # without a cache llama.cpp computes the logits of all tokens
-        context.batch.put(query.ids, positions, sequences, query.outputs if has_cache else 1)
+        outputs = query.outputs if has_cache else 1
+        context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), 0, outputs)
         try:
             if status := context.decode(causal=False):
                 raise decode_error(status)
             logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
             return query.prediction(reduce(logits))
         finally:
-            for sequence in range(len(query.lengths)) if has_cache else ():
-                context.crop(sequence, 0)
+            if has_cache:
+                context.crop(0, 0)

@@ -206,7 +206,7 @@ def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) ->
         longest += sampling.max_free
     length = min(settings.context_length or spec.max_prompt_tokens + longest, sizes.trained_length)
     first = length if settings.context_length else min(length, padded(max(_FIRST_EXACT_TOKENS, longest)))
-    return ContextBudget(length, first, length, length, length, MAX_CANVASES, max(0, length - longest))
+    return ContextBudget(length, first, length, length, length, 1, max(0, length - longest))
 
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")

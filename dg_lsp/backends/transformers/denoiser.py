@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dg_lsp.backends.transformers.cache import PrefixCache, prefix_bytes
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, PrefixCache, StepInputs, prefix_bytes
 from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (

@@ -17,14 +17,13 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers.utils import logging
 
 from dg_lsp.backends.threads import threads_for
-from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import (
     TransformersDenoiser,
     gpu_memory,
     map_load_errors,
     map_tokenizer_errors,
 )
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, prefix_bytes
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.diffusion.denoiser import checked_ids

@@ -37,16 +37,6 @@ def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
     check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), ATOL)
 
 
-def test_full_cache_evicts_the_least_recently_used_slots(open_denoiser):
-    denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=250), context_length=512)
-    for slot in (0, 1):
-        denoiser.prefill(slot, LONG[:200])
-    predict(denoiser, masks())
-    assert denoiser.prefill(2, LONG[:200]) == 200
-    assert denoiser.prefill(0, LONG[:200]) == 0
-    assert denoiser.prefill(1, LONG[:200]) == 200
-
-
 def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
     denoiser = open_denoiser(context_length=256)
     prompts = [PROMPT[:10], np.resize(PROMPT, 130), PROMPT[:20]]

@@ -9,8 +9,6 @@ from margins import check_close
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp import denoiser_for
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, RequestError
@@ -109,17 +107,6 @@ def test_prompt_of_a_request_is_computed_again_after_its_eviction(masked_model, 
     assert num_used == [39, 119, 158], "the long canvas has no room beside both prompts"
 
 
-def test_exact_step_decodes_as_many_canvases_together_as_fit(masked_model, open_masked, monkeypatch):
-    denoiser = open_masked(masked_model("dream")[1], spec=SMALL)
-    sizes = watch_decodes(denoiser, monkeypatch)
-    denoiser.prefill(0, PROMPT)
-    assert len(predict(denoiser, *[[MASK] * 8] * 3)) == 3
-    assert sizes == [48, 48, 48]
-    denoiser.prefill(0, PROMPT[:4])
-    assert len(predict(denoiser, *[[MASK] * 8] * 5)) == 5
-    assert sizes[3:] == [48, 12]
-
-
 @pytest.mark.parametrize("mode", ["cached", "exact", "per_request"])
 def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_denoiser, monkeypatch, mode):
     denoiser = open_denoiser() if mode == "cached" else open_masked(masked_model("dream")[1], prompt_attention=mode)
@@ -183,15 +170,3 @@ def test_tokens_that_a_causal_pass_allows_do_not_limit_the_canvas_after_it(tiny_
         (prediction,) = predict(denoiser, np.full(8, open_denoiser.mask.sampling.mask_id, np.int32))
         first.append(prediction.confidence[0])
     assert first[1] == pytest.approx(first[0], abs=HALF)
-
-
-@pytest.mark.parametrize(
-    ("attention", "kind"), [("auto", ExactDenoiser), ("exact", ExactDenoiser), ("per_request", PerRequestDenoiser)]
-)
-def test_prompt_is_exact_unless_it_is_computed_once_for_a_request(
-    masked_model, open_masked, tiny_path, open_denoiser, opened, attention, kind
-):
-    assert type(open_masked(masked_model("dream")[1], prompt_attention=attention)) is kind
-    settings = ModelSettings(threads=1, gpu_layers=0, prompt_attention=attention)
-    causal = opened(denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings))
-    assert type(causal) is LlamaDenoiser, "a causal prompt does not see the canvas"

@@ -1,5 +1,6 @@
 """Sizes of contexts, and refusals of what does not fit into memory."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -43,16 +44,6 @@ def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
     return context_budget(spec, ModelSettings(**settings), sizes)
 
 
-def test_budget_holds_all_slots_within_the_trained_length():
-    made = budget()
-    assert made.slot_limit == 4096
-    assert made.context_length >= 4 * made.slot_limit + made.canvas_tokens
-    assert made.prompt_limit >= 512
-    assert made.context_length % 256 == 0
-    assert made.first_length == budget(trained=1000).first_length, "a longer context is made when it is needed"
-    assert budget(trained=300).slot_limit == budget(trained=300, context_length=10_000).slot_limit == 300
-
-
 @pytest.mark.parametrize(
     ("kv", "context_length", "limit"),
     [
@@ -67,20 +58,16 @@ def test_a_slot_grows_to_a_conversation_within_the_soft_limit_of_the_cache(kv, c
     assert budget(trained=262_144, kv=kv, context_length=context_length).slot_limit == limit
 
 
-def test_canvases_of_a_step_always_fit_into_the_physical_batch():
-    for spec in (SPEC, replace(SPEC, canvas_lengths=(1024,)), replace(SPEC, canvas_lengths=(1,))):
-        for length in (0, 1, 300, 100_000):
-            made = budget(spec, context_length=length)
-            assert made.canvas_tokens <= made.batch_tokens <= made.context_length
-            assert made.prompt_limit in (0, made.slot_limit - spec.longest_block)
-
-
-def test_cache_and_logits_have_soft_limits_but_hold_one_prompt_and_one_canvas():
-    assert 512 + 2 * 64 <= budget(num_slots=16, kv=1 << 20).context_length <= 1024 + 256
-    huge = budget(kv=16 << 20)
-    assert huge.context_length >= huge.slot_limit
-    assert budget(vocab_size=262_144).canvas_tokens < budget().canvas_tokens * 2
-    assert budget(replace(SPEC, canvas_lengths=(256,)), vocab_size=262_144).canvas_tokens >= 256
+@pytest.mark.parametrize("vocab_size", [8192, 262_144])
+@pytest.mark.parametrize("kv", [4096, 16 << 20])
+@pytest.mark.parametrize("length", [0, 1, 300, 100_000])
+@pytest.mark.parametrize("longest", [1, 64, 1024])
+def test_canvases_of_a_step_fit_into_the_batch_and_a_slot_into_the_context(longest, length, kv, vocab_size):
+    made = budget(replace(SPEC, canvas_lengths=(longest,)), vocab_size=vocab_size, kv=kv, context_length=length)
+    assert made.canvas_tokens <= made.batch_tokens <= made.context_length
+    assert made.slot_limit <= min(4096, made.context_length)
+    assert made.prompt_limit in (0, made.slot_limit - longest)
+    assert length or made.canvas_tokens >= longest
 
 
 @pytest.fixture
@@ -138,43 +125,28 @@ def test_some_memory_stays_free(machine, size):
         check_fits("it", needed, "", mapped=size)
 
 
-def test_refusal_has_the_numbers_and_the_advice(machine):
-    machine(2 * GB)
-    with pytest.raises(ModelMemoryError) as refused:
-        check_fits("big.gguf", MemoryEstimate(host=3_500_000_000), "use a smaller one")
-    assert str(refused.value) == (
-        "big.gguf needs 3.7 GB of memory including a reserve, this machine has 2.0 GB free: use a smaller one"
-    )
-
-
-FITTING = {
-    "into GPU and machine": (2, [CARD], MemoryEstimate(9 * GB, GB)),
-    "into two GPUs": (2, [CARD, CARD], MemoryEstimate(18 * GB)),
-    "into a GPU that reports no memory": (2, [replace(CARD, memory_free=0)], MemoryEstimate(99 * GB)),
-    "into the card, which llama.cpp uses alone": (8, [CARD, SHARED], MemoryEstimate(9 * GB)),
-}
-
-
-@pytest.mark.parametrize(("free", "devices", "needed"), FITTING.values(), ids=FITTING)
-def test_model_that_fits_is_not_refused(machine, free, devices, needed):
-    machine(free * GB, *devices)
-    check_fits("it", needed, "")
+IN_GPU, IN_MACHINE = r"RTX 5090 has 10\.0 GB free: use less", r"has \d\.0 GB free: use less"
+RESERVE = r"it needs 3\.7 GB of memory including a reserve, this machine has 2\.0 GB free: use less"
 
 
 @pytest.mark.parametrize(
-    ("platform", "free", "device", "needed", "problem"),
+    ("platform", "free", "devices", "needed", "problem"),
     [
-        pytest.param("linux", 2, CARD, MemoryEstimate(11 * GB), r"RTX 5090 has 10\.0 GB free", id="GPU"),
-        pytest.param("linux", 2, CARD, MemoryEstimate(GB, 3 * GB), r"this machine has 2\.0 GB free", id="machine"),
-        pytest.param("linux", 8, SHARED, MemoryEstimate(9 * GB), r"this machine has 8\.0 GB free", id="shared memory"),
-        pytest.param("darwin", 8, CARD, MemoryEstimate(9 * GB), r"this machine has 8\.0 GB free", id="unified memory"),
+        pytest.param("linux", 2, [CARD], MemoryEstimate(9 * GB, GB), "", id="GPU and machine"),
+        pytest.param("linux", 2, [CARD, CARD], MemoryEstimate(18 * GB), "", id="two GPUs"),
+        pytest.param("linux", 2, [replace(CARD, memory_free=0)], MemoryEstimate(99 * GB), "", id="unknown memory"),
+        pytest.param("linux", 8, [CARD, SHARED], MemoryEstimate(9 * GB), "", id="the card is used alone"),
+        pytest.param("linux", 2, [CARD], MemoryEstimate(11 * GB), IN_GPU, id="too large for the GPU"),
+        pytest.param("linux", 2, [CARD], MemoryEstimate(GB, 3_500_000_000), RESERVE, id="too large for the machine"),
+        pytest.param("linux", 8, [SHARED], MemoryEstimate(9 * GB), IN_MACHINE, id="shared memory"),
+        pytest.param("darwin", 8, [CARD], MemoryEstimate(9 * GB), IN_MACHINE, id="unified memory"),
     ],
 )
-def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, free, device, needed, problem):
+def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, free, devices, needed, problem):
     monkeypatch.setattr(memory_estimate.sys, "platform", platform)
-    machine(free * GB, device)
-    with pytest.raises(ModelMemoryError, match=problem):
-        check_fits("it", needed, "")
+    machine(free * GB, *devices)
+    with pytest.raises(ModelMemoryError, match=problem) if problem else nullcontext():
+        check_fits("it", needed, "use less")
 
 
 @pytest.mark.parametrize(

@@ -205,13 +205,6 @@ def test_failed_move_leaves_the_slot_empty(denoiser, monkeypatch):
     check_close(predict(denoiser), fresh(denoiser, ids), ATOL)
 
 
-def test_suffix_first_prompt_is_never_moved(open_denoiser):
-    denoiser = open_denoiser()
-    denoiser.prefill(0, token_ids([SUFFIX, *AFTER, PREFIX, *BEFORE, MIDDLE]))
-    assert denoiser.prefill(0, token_ids([SUFFIX, *AFTER, PREFIX, *BEFORE, 200, MIDDLE])) == 2
-    assert drift(denoiser) == 0
-
-
 REFUSED = {"positions of several dimensions": 8, "no rotary positions": -1}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import reduction
-from dg_lsp.backends.llamacpp.reduction import Reducer, draw
+from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.denoiser import Prediction, TopK
 from dg_lsp.errors import BackendError
@@ -54,14 +54,6 @@ def test_threads_that_share_a_reduction_compute_the_same(monkeypatch, temperatur
         assert alone.dtype == shared.dtype
     with pytest.raises(BackendError, match="no numbers"):
         reducer.reduce(np.full((num_rows, 1000), np.nan, np.float32), temperature, np.random.default_rng(0))
-
-
-def test_samples_follow_the_weights():
-    weights = np.tile(np.array([0.0, 1.0, 3.0, 0.0, 4.0], dtype=np.float32), (20_000, 1))
-    drawn = draw(weights, weights.argmax(axis=1), np.random.default_rng(3).random(len(weights)))
-    shares = np.bincount(drawn, minlength=5) / len(drawn)
-    assert np.allclose(shares, [0, 1 / 8, 3 / 8, 0, 4 / 8], atol=0.015)
-    assert shares[0] == shares[3] == 0
 
 
 @pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])

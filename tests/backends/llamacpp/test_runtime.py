@@ -19,7 +19,7 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import runs_diffusiongemma
+from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()

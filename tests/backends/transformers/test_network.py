@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
-from dg_lsp.backends.transformers.network import draw, reduce_logits
+from dg_lsp.backends.transformers.network import RollbackSlidingLayer, draw, reduce_logits
 from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.errors import BackendError
 

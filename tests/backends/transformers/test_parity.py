@@ -72,24 +72,6 @@ def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_logits(float64_m
         before = prompt
 
 
-def test_canvases_of_one_pass_do_not_affect_each_other(float64_models, open_denoiser, draw_ids):
-    """Each lane is conditioned on its own last prediction."""
-    reference, network = float64_models
-    recorded = RecordLogits()
-    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
-    prompt = draw_ids(50)
-    cache, last = reference.encoded(prompt), [None, None, None]
-    denoiser.prefill(0, prompt)
-    for lanes in ((0, 1, 2), (0, 1, 2), (0, 2), (2,)):
-        canvases = [draw_ids((8, 32, 16)[lane]) for lane in lanes]
-        denoiser.predict(0, canvases, 0.7, rng, lanes)
-        parts = recorded.logits.split([len(canvas) for canvas in canvases])
-        for lane, canvas, part in zip(lanes, canvases, parts, strict=True):
-            logits = reference.logits(cache, canvas, last[lane])
-            assert (part - logits).abs().max() < 1e-6
-            last[lane] = logits / 0.7
-
-
 class TorchRng:
     """The part of numpy's generator that the loop uses, with the random numbers of torch."""
 

@@ -1,1 +1,1 @@
-"""DiffusionGemma in llama.cpp: self-conditioning, the reduction of its logits, and the check of the loaded library."""
+"""DiffusionGemma in llama.cpp: self-conditioning, and the reduction of its logits."""

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.backends.llamacpp.context import LlamaContext
-from dg_lsp.backends.llamacpp.diffusiongemma.runtime_check import functions
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, Mixture, mixture
+from dg_lsp.backends.llamacpp.library import reduction_functions
 from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import ModelSpec
@@ -46,7 +46,7 @@ class GraphReduction:
         self.feedback = feedback
         self._context = context
         self._reducer = reducer
-        self._native = functions()
+        self._native = reduction_functions()
         self._vocab_size = spec.vocab_size
         self._num_top = 0 if isinstance(feedback, DeviceFeedback) else min(NUM_TOP, spec.vocab_size)
         self._banned = np.array(sorted(set(spec.banned_ids)), dtype=np.int32)

@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -385,8 +386,5 @@ class DeviceFeedback:
             target = graph.view(columns, self._width, len(rows), row_bytes=row_bytes, start=2 * first)
             graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
 
-        graph = DeviceGraph(self._device, declare)
-        try:
+        with closing(DeviceGraph(self._device, declare)) as graph:
             graph.compute(rows)
-        finally:
-            graph.close()
