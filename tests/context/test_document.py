@@ -110,16 +110,6 @@ def test_a_giant_line_is_cut():
     assert Cursor.at("a" * 10 * REACH, 5 * REACH) == Cursor("a" * REACH, "a" * REACH)
 
 
-@given(st.text("ab \t\r\n\x0c😋", max_size=40), st.data())
-def test_the_surroundings_of_a_cursor_are_the_text_of_the_buffer(text, data):
-    offset = data.draw(st.integers(0, len(text)))
-    cursor = Cursor.at(text, offset)
-    assert text[:offset].endswith(cursor.line_prefix)
-    assert text[offset:].startswith(cursor.line_rest)
-    assert "".join(cursor.above) + cursor.line_prefix == text[:offset].replace("\r", "").replace("\n", "")
-    assert cursor.line_rest + "".join(cursor.below) == text[offset:].replace("\r", "").replace("\n", "")
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

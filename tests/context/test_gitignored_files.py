@@ -82,12 +82,6 @@ def test_a_very_long_gitignore_file_ignores_everything(exclusion, tmp_path):
     assert time.process_time() - began < 2
 
 
-def test_invalid_patterns_of_a_gitignore_file_are_skipped(exclusion, tmp_path):
-    (tmp_path / ".gitignore").write_text("!\n[z-a]\nmain.py\n")
-    assert exclusion.is_ignored((tmp_path / "main.py").as_uri())
-    assert not exclusion.is_ignored((tmp_path / "other.py").as_uri())
-
-
 def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_path):
     uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
     file.rename(tmp_path / "patterns")

@@ -53,6 +53,7 @@ def test_tokens_of_rules_of_our_own_are_masked(token):
         ("https://" + "0a" * 16 + "@o1.ingest.sentry.io/2", "0a0a"),
         ("//registry.npmjs.org/:_authToken=" + "a1b2" * 8, "a1b2"),
         ("AccountKey=" + "aB1/" * 21 + "aB==", "aB1/"),
+        ("AWS_SECRET_ACCESS_KEY=" + "aB1/" * 10, "aB1/"),
     ],
 )
 def test_the_secret_of_an_assignment_or_an_address_is_masked(text, secret):

@@ -40,7 +40,7 @@ PROGRAM = "from dg_lsp.cli import main\nmain()\n"
 """What pip installs as `dg-lsp`: its own folder is on `sys.path`, the working directory is not."""
 MAIN = """import json
 import queue
-from linked import token_of
+import secrets
 
 
 class Basket:
@@ -112,7 +112,7 @@ class Folder:
         self.path = top / "project"
         self.home = top / "home"
         self.marks = top / "marks"
-        for folder in (self.path, self.home, self.marks, top / "bin", top / "outside"):
+        for folder in (self.path, self.home, self.marks, top / "bin"):
             folder.mkdir(parents=True)
         self.program = top / "bin/dg-lsp"
         self.program.write_text(f"#!{sys.executable}\n{PROGRAM}")
@@ -134,9 +134,6 @@ class Folder:
                 file.write_text(f"token = 'hunter2-{number}'\n")
         (path / "main.py").write_text(MAIN)
         (path / "cases.jsonl").write_text(json.dumps(CASE) + "\n")
-        (self.top / "outside/secret.py").write_text("def token_of(user='hunter2-outside'):\n    return user\n")
-        (path / "linked.py").symlink_to(self.top / "outside/secret.py")
-        (path / "outside").symlink_to(self.top / "outside")
         shutil.copyfile(BUNDLED[0].path, path / "obeyed-model.gguf")
         (path / "dg-lsp.toml").write_text(
             f"""[model]

@@ -190,11 +190,7 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
     assert {"next_token_middle", "masked_middle", "fill", "masked_middle_leftmost"} <= set(reports[-1])
     model = LlamaModel.load(path, CPU)
     spec = describe(model.metadata, model.vocab_size, path.stem)
-    assert "python" in spec.languages
-    assert spec.end_ids == (END_OF_MIDDLE,)
     assert spec.start_ids == ((END_OF_TEXT,) if source.architecture == "llama" else ())
-    assert model.metadata["general.license"] == "apache-2.0"
-    assert "Licence: apache-2.0" in path.with_suffix(".md").read_text()
     denoiser = denoiser_for(model, spec, CPU)
     with closing(LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0))) as engine:
         text = "def total_count(value, count=3):\n    "

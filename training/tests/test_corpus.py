@@ -149,32 +149,16 @@ def test_unsuitable_texts_of_other_languages_are_rejected(reason, language, text
 @pytest.mark.parametrize(
     ("language", "path", "text"),
     [
-        ("python", "a.py", ""),
         (None, "a.pyi", ""),
         ("typescript", "a.tsx", ""),
-        ("javascript", "a.mjs", ""),
         ("c", "a.h", ""),
         ("css", "a.scss", ""),
-        ("json", "tsconfig.json", ""),
         ("shellscript", "bin/run", "#!/usr/bin/env bash\n"),
-        (None, "bin/run", "text"),
         (None, "a.rb", ""),
     ],
 )
 def test_language_of_a_file(language, path, text):
     assert filters.language_of_file(path, text) == language
-
-
-def test_a_large_package_is_limited():
-    files = [CorpusFile("big", f"{i}.py", CODE) for i in range(10)] + [CorpusFile("small", "a.py", CODE)]
-    assert Counter(f.package for f in corpus.limit_packages(files, 3 * len(CODE))) == {"big": 3, "small": 1}
-
-
-@pytest.mark.parametrize(
-    ("limit", "sizes", "total"), [(9, [1, 2], 9), (3, [1, 9, 9], 7), (2, [3, 3, 3], 8), (4, [9, 9], 100)]
-)
-def test_packages_share_a_limit(limit, sizes, total):
-    assert corpus.equal_limit(sizes, total, 4 if total == 100 else 9) == limit
 
 
 def test_declarations_are_a_small_share_of_typescript(monkeypatch):
