@@ -4,9 +4,8 @@ import re
 from enum import StrEnum
 from typing import Self
 
-from dg_lsp.context.document import Cursor, Snapshot, indentation_of
+from dg_lsp.context.document import Cursor, Snapshot, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
-from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.context.window import shown_path
 
 _TEST_FILE = re.compile(
@@ -17,6 +16,7 @@ _TEST_FILE = re.compile(
 _UNFINISHED = ("(", "[", "{", ",", "=", "+", "%")
 """Ends of code that a string continues, so that the string is a value and no docstring."""
 _BRACKETS = ("(", "[", "{")
+_STRING = re.compile(r"""(["'`])(?:\\.|(?!\1)[^\\])*+\1""")
 
 
 class EditTask(StrEnum):
@@ -34,10 +34,7 @@ class EditTask(StrEnum):
 
     @classmethod
     def at(cls, snapshot: Snapshot, offset: int) -> Self:
-        """The task of a completion at a code-point offset.
-
-        The text is parsed only where a comment or a docstring is likely. None is recognised without a grammar.
-        """
+        """The task of a completion at a code-point offset."""
         language = language_of(snapshot.language)
         cursor = Cursor.at(snapshot.text, offset)
         if language.is_structured:
@@ -52,17 +49,29 @@ class EditTask(StrEnum):
 
 
 def _is_documentation(text: str, offset: int, cursor: Cursor, language: Language) -> bool:
-    is_in_comment = bool(language.comment) and language.comment in cursor.line_prefix
+    """Whether an offset is in a comment or a docstring, by their marks outside of strings; the text is not parsed."""
+    mark = language.comment_start or re.escape(language.comment)
+    if mark and _has_mark(cursor.line_prefix, mark, language):
+        return True
     if language.block_comment:
         opener, closer = language.block_comment
-        is_in_comment |= text.rfind(opener, 0, offset) > text.rfind(closer, 0, offset)
-    open_quotes = (quote for quote in language.multiline if len(quote) > 1 and text.count(quote, 0, offset) % 2)
-    quote = next(open_quotes, "")
-    kind = inside(text, offset, language.id) if is_in_comment or quote else None
-    if kind is not Inside.STRING or not quote:
-        return kind is Inside.COMMENT
+        start = text.rfind(opener, 0, offset)
+        if start > text.rfind(closer, 0, offset):
+            line = text[line_start(text, start) : start + len(opener)]
+            return _has_mark(line, re.escape(opener), language)
+    quote = next((quote for quote in language.multiline if len(quote) > 1 and text.count(quote, 0, offset) % 2), "")
+    if not quote:
+        return False
     above, _, before = text[: text.rfind(quote, 0, offset)].rpartition("\n")
     return not before.strip(" \trRuUfF") and not above.rstrip().endswith(_UNFINISHED)
+
+
+def _has_mark(line: str, mark: str, language: Language) -> bool:
+    """Whether the mark of a comment is in the code of a line, or of its beginning."""
+    code = _STRING.sub("", line)
+    match = re.search(mark, code)
+    quotes = '"`' if language.has_chars else "\"'`"  # there a single quote may begin a lifetime
+    return match is not None and not any(quote in code[: match.start()] for quote in quotes)
 
 
 def _is_empty_block(cursor: Cursor, language: Language) -> bool:

@@ -44,7 +44,6 @@ class Language:
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
     is_structured: bool = False  # data or markup instead of statements
     has_tags: bool = False  # it consists of tags between < and >
-    template: str = ""  # grammar of code in HTML, where `grammar` is that of the code alone
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block
     landmark: re.Pattern[str] | None = None  # None: syntax is not checked
     containers: tuple[tuple[str, str, str], ...] = ()  # group of the landmark, and what opens and closes its container

@@ -1,4 +1,4 @@
-"""What a grammar finds in a text: blocks of whole lines, and whether a place is in a comment or a string.
+"""What a grammar finds in a text: errors, and blocks of whole lines.
 
 Every syntax tree of dg-lsp comes from `LimitedParser`.
 """
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import StrEnum
 from functools import cached_property
 from itertools import islice
 
@@ -304,13 +303,6 @@ def errors_in(root: Node) -> Iterator[Node]:
         waiting.extend(child for child in node.children if child.has_error or child.is_missing)
 
 
-class Inside(StrEnum):
-    """What a place is inside of."""
-
-    COMMENT = "comment"
-    STRING = "string"
-
-
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:
     """First and last line of each node that fills 2 to `max_lines` whole lines, without comments and errors."""
     grammar = grammar_of(language_of(language_id).grammar)
@@ -330,48 +322,3 @@ def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tu
         is_whole = not lines[first][:start].strip() and not lines[last][end:].strip()
         if is_whole and last - first < max_lines and not node.has_error and "comment" not in node.type:
             yield first, last
-
-
-def inside(text: str, offset: int, language_id: str) -> Inside | None:
-    """What code-point offset `offset` is inside of; None in other code, without a grammar, and for a text that is too
-    long or takes too long.
-
-    A comment, or a string of several lines, that is not closed counts if its end at the cursor would close it.
-    """
-    language = language_of(language_id)
-    has_html = language.template and (text.lstrip().startswith("<") or "<?" in text)
-    grammar = grammar_of(language.template if has_html else language.grammar)
-    if grammar is None or len(text) > MAX_CHARS:
-        return None
-    before = text[:offset]
-    after = text[offset:]
-    parser = LimitedParser(grammar)
-    kind_of_text = _inside(before, after, parser)
-    if kind_of_text is None:
-        ends = [(quote, Inside.STRING) for quote in language.multiline if quote in before]
-        if language.block_comment and before.rfind(language.block_comment[0]) > before.rfind(language.block_comment[1]):
-            ends.append((language.block_comment[1], Inside.COMMENT))
-        kind_of_text = next((kind for end, kind in ends if _inside(before, end + after, parser) is kind), None)
-    return kind_of_text
-
-
-def _inside(before: str, after: str, parser: LimitedParser) -> Inside | None:
-    if (root := parser.root(before + after)) is None:
-        return None
-    data, place = (before + after).encode("utf-8", "replace"), len(before.encode("utf-8", "replace"))
-    # the node to the left: at its end a line comment goes on
-    innermost = root.descendant_for_byte_range(max(0, place - 1), place)
-    kind = None
-    node = root if innermost is not None else None
-    while node is not None and innermost is not None:  # from the root: `Node.parent` begins there each time
-        if "comment" in node.type and node.start_byte < place and not _is_closed(data, node, place):
-            kind = Inside.COMMENT
-        elif "string" in node.type and node.start_byte < place < node.end_byte:
-            kind = Inside.STRING
-        node = node.child_with_descendant(innermost) if node != innermost else None
-    return kind
-
-
-def _is_closed(data: bytes, comment: Node, place: int) -> bool:
-    text = data[comment.start_byte : comment.end_byte]
-    return place >= comment.end_byte and text.endswith((b"\n", b"*/", b"-->", b"]]", b"=end"))

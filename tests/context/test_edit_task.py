@@ -28,6 +28,10 @@ DOCUMENTED = 'def f():\n    """One |line."""\n    return 1\n'
             "/* the\n * |first */\n", "a.js", "javascript", EditTask.DOCSTRING, id="a comment of several lines"
         ),
         pytest.param("/* b */\na = |\n", "a.js", "javascript", EditTask.LINE_END, id="after a comment"),
+        pytest.param("f('a/**/*.js')\nb = |\n", "a.js", "javascript", EditTask.LINE_END, id="a pattern of files"),
+        pytest.param("a = `http://|`\n", "a.js", "javascript", EditTask.LINE_END, id="a mark in an open string"),
+        pytest.param("a = [ $#| ]\n", "a.sh", "shellscript", EditTask.LINE_END, id="a mark that is none there"),
+        pytest.param("# it's |\n", "a.py", "python", EditTask.DOCSTRING, id="an apostrophe in a comment"),
         pytest.param("a = |\n", "tests/helpers.py", "python", EditTask.TEST, id="a folder of tests"),
         pytest.param("a = |\n", "src/test_a.py", "python", EditTask.TEST, id="a test of pytest"),
         pytest.param("a = |\n", "src/a.spec.ts", "typescript", EditTask.TEST, id="a test of Jest"),

@@ -1,7 +1,7 @@
 import pytest
 
 from dg_lsp.context.languages import LANGUAGE_IDS, PLAIN, grammar_of, language_id_of, language_of, opening_of
-from dg_lsp.context.syntax_tree import Inside, LimitedParser, errors_in, inside
+from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 
 
 def opening(marked, language="python"):
@@ -124,6 +124,8 @@ def test_a_comment_is_written_in_the_syntax_of_the_language(language_id, text, e
 )
 def test_the_comment_of_a_path_or_an_instruction_is_one_for_the_grammar(language):
     text = language.commented('src/a b.c: (add {x}, it\'s "one"')
-    assert inside(text + "\n", len(text) // 2, language.id) is Inside.COMMENT
     root = LimitedParser(grammar_of(language.grammar)).root(text + "\n")
     assert not list(errors_in(root))
+    node = root.descendant_for_byte_range(len(text) // 2, len(text) // 2)
+    while "comment" not in node.type:
+        node = node.parent
