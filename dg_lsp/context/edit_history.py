@@ -3,15 +3,13 @@
 An edit is a range of the current text and the text that was there before. Nothing is stored on a disk.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from dg_lsp.context.document import LineIndex
 
 MAX_EDITS = 12
-MAX_SECONDS = 900.0
-"""An edit that is older is forgotten."""
+MAX_SECONDS = 900.0  # age of an edit
 MAX_CHARS = 4000
 """Of an edit, before and after it. A change of more characters, such as a reload, forgets all edits."""
 LINES_AROUND = 3
@@ -48,9 +46,6 @@ class _Region:
     seconds: float  # time of its last change
     is_accepted: bool
 
-    def moved(self, num: int) -> "_Region":
-        return replace(self, start=self.start + num, end=self.end + num)
-
     def is_kept(self, seconds: float) -> bool:
         """Whether it is neither too old nor too large at a time."""
         size = max(len(self.old), self.end - self.start)
@@ -79,38 +74,27 @@ class EditHistory:
         first, last = start, end
         joined = list[_Region]()
         for region in sorted(self._regions, key=lambda region: abs(region.start - start)):
-            if _is_near(text, region, first, last):
+            if "\n" not in text[region.end : first] + text[last : region.start]:
                 joined.append(region)
                 first, last = min(first, region.start), max(last, region.end)
-        old = _original(text, first, last, joined)
-        kept = [region for region in self._regions if region not in joined]
-        moved = [region.moved(growth) if region.start >= end else region for region in kept]
+        old = text[first:last]
+        for region in sorted(joined, key=lambda region: -region.start):
+            old = old[: region.start - first] + region.old + old[region.end - first :]
+        regions = [
+            replace(region, start=region.start + growth, end=region.end + growth) if region.start >= end else region
+            for region in self._regions
+            if region not in joined
+        ]
         is_reflow = bool(joined) and "".join(text[start:end].split()) == "".join(new.split())
         is_undone = text[first:start] + new + text[end:last] == old
         if not is_undone and (author is not Author.PROGRAM or is_reflow):
-            moved.append(_Region(first, last + growth, old, seconds, author is Author.ASSISTANT))
-        self._regions = [region for region in moved if region.is_kept(seconds)][-MAX_EDITS:]
+            regions.append(_Region(first, last + growth, old, seconds, author is Author.ASSISTANT))
+        self._regions = [region for region in regions if region.is_kept(seconds)][-MAX_EDITS:]
         return [_edit(lines, region) for region in joined] if is_undone else []
 
     def edits(self, lines: LineIndex, seconds: float) -> list[Edit]:
         """The edits as whole lines of the current text, newest first."""
         return [_edit(lines, region) for region in reversed(self._regions) if region.is_kept(seconds)]
-
-
-def _is_near(text: str, region: _Region, start: int, end: int) -> bool:
-    """Whether no line end is between a region and a range of the text."""
-    if region.end < start:
-        return "\n" not in text[region.end : start]
-    return region.start <= end or "\n" not in text[end : region.start]
-
-
-def _original(text: str, start: int, end: int, regions: Sequence[_Region]) -> str:
-    """A range of the text as it was before the regions in it changed."""
-    pieces = list[str]()
-    for region in sorted(regions, key=lambda region: region.start):
-        pieces += [text[start : region.start], region.old]
-        start = region.end
-    return "".join([*pieces, text[start:end]])
 
 
 def _edit(lines: LineIndex, region: _Region) -> Edit:

@@ -7,8 +7,7 @@ denoises a part of their tokens again, so that several places change together.
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
@@ -21,7 +20,6 @@ from dg_lsp.canvas.edit_prompt import (
     EditPrompt,
     edit_format_of,
     edit_prompt,
-    edited_region,
 )
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LineIndex, Snapshot, TextStyle
@@ -41,17 +39,14 @@ from dg_lsp.postprocess.validate import Reason, breakage
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
-DEADLINE_MS = 5000.0
 MIN_PROBABILITY = 0.7
 """Mean probability of a token of an answer, most of which are copies; a server reports none. Not calibrated, because no
 edit model could be run."""
-STRENGTH = 0.5
-"""Fraction of the region's tokens that diffusion replaces by noise."""
+STRENGTH = 0.5  # fraction of the region's tokens that diffusion replaces by noise
 REGION_LINES = (8, 4, 2, 1, 0)
 """Lines above and below that of the cursor that diffusion denoises again: as many as fit into one canvas."""
 NUM_SHOWN_EDITS = 3
-MAX_SEPARATE = 6
-"""An answer with more changes is one edit."""
+MAX_SEPARATE = 6  # changes of an answer that are edits of their own
 NOT_REPEATED = "no recent edit is likely to be repeated elsewhere"
 DISMISSED = "the user has gone on without this edit before"
 
@@ -64,8 +59,7 @@ class NextEditResult:
     model: str
     steps: int = 0
     timings: Timings = NO_TIME
-    reason: Reason | None = None
-    """Why there is none."""
+    reason: Reason | None = None  # why there is none
 
     @property
     def is_unfinished(self) -> bool:
@@ -83,7 +77,7 @@ class NextEditRequest(EngineRequest[NextEditResult]):
     edits: tuple[Edit, ...]  # of this document, newest first
     offset: int | None = None  # of the cursor; None where it is not known
     snippets: Snippets = NO_SNIPPETS
-    deadline_ms: float = DEADLINE_MS
+    deadline_ms: float = 5000.0
 
     @property
     @override
@@ -102,8 +96,9 @@ class NextEditRequest(EngineRequest[NextEditResult]):
     @override
     def run(self, engine: "Engine", deadline: float) -> Generator[Progress, None, NextEditResult]:
         """The engine's work for the request; raises `ModelUnsupportedError` if the model proposes no edits."""
-        if form := _format_of(engine.spec):
-            return _from_edit_model(engine, self, form, deadline)
+        if form := edit_format_of(engine.spec):
+            costs = RequestCosts()
+            return costs.relay(_from_edit_model(engine, self, form, deadline, costs))
         if not proposes_edits(engine.spec):
             raise ModelUnsupportedError(f"{engine.spec.name} proposes no edits: use an edit model")
         return _from_diffusion(engine, self, deadline)
@@ -142,12 +137,7 @@ async def propose(
 
 def proposes_edits(spec: ModelSpec) -> bool:
     """Whether a model proposes edits: an edit model, or a diffusion model that follows instructions."""
-    return _format_of(spec) is not None or (spec.has_free_canvas and has_template(spec))
-
-
-def _format_of(spec: ModelSpec) -> EditFormat | None:
-    """The format of an edit model, by the name of its file or in it."""
-    return edit_format_of(f"{spec.name} {dict(spec.metadata).get('general.name', '')}")
+    return edit_format_of(spec) is not None or (spec.has_free_canvas and has_template(spec))
 
 
 def _from_diffusion(
@@ -175,49 +165,26 @@ def _from_diffusion(
         except RequestError:
             if num_lines == REGION_LINES[-1]:
                 raise
-    judged: tuple[Proposal, ...] | Reason = rewritten.reason or Reason.LOW_CONFIDENCE
-    if (probability := math.exp(rewritten.score)) >= MIN_PROBABILITY and rewritten.rejection is None:
-        judged = _Judge(request).proposals(rewritten.text, probability, rewritten.start, rewritten.end)
-    result = NextEditResult((), rewritten.model, steps=rewritten.steps, timings=rewritten.timings)
-    return replace(result, reason=judged) if isinstance(judged, Reason) else replace(result, proposals=judged)
+    probability = math.exp(rewritten.score)
+    proposals: tuple[Proposal, ...] = ()
+    reason: Reason | None = rewritten.reason or Reason.LOW_CONFIDENCE
+    if probability >= MIN_PROBABILITY and rewritten.rejection is None:
+        proposals, reason = _Judge(request).edits(rewritten.text, probability, rewritten.start, rewritten.end)
+    return NextEditResult(proposals, rewritten.model, rewritten.steps, rewritten.timings, reason)
 
 
 def _from_edit_model(
-    engine: "Engine", request: NextEditRequest, form: EditFormat, deadline: float
+    engine: "Engine", request: NextEditRequest, form: EditFormat, deadline: float, costs: RequestCosts
 ) -> Generator[Progress, None, NextEditResult]:
-    """The edits in the answer of an edit model.
-
-    The answer is not read further than to where it joins the unchanged lines again.
+    """The edits in the answer of an edit model, which is read up to where it joins the unchanged lines again.
 
     Raises:
         RequestError: the code contains a mark of the model's prompt, or the prompt is too long.
     """
-    costs = RequestCosts()
     with costs.stage("prompt"):
         path, files = shown_path(request.snapshot.uri), request.snippets.chunks
         num_tokens = engine.footprint.context_size  # 0 for a server
         prompt = edit_prompt(form, request.lines, request.cursor, request.edits, path, files, num_tokens)
-    answer = yield from costs.relay(_answer(engine, request, form, prompt, deadline))
-    with costs.stage("postprocess"):
-        judged = Reason.UNFINISHED if answer is None else _Judge(request).judge(answer, prompt)
-    num_passes = 0 if answer is None else answer.num_passes
-    result = NextEditResult((), engine.spec.name, steps=num_passes, timings=costs.timings())
-    return replace(result, reason=judged) if isinstance(judged, Reason) else replace(result, proposals=judged)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The rewritten lines; None where nothing changes, or the model's text cannot be read."""
-
-    region: str | None
-    score: float  # mean log probability of a token
-    num_passes: int
-
-
-def _answer(
-    engine: "Engine", request: NextEditRequest, form: EditFormat, prompt: EditPrompt, deadline: float
-) -> Generator[Progress, None, _Answer | None]:
-    """The model's answer; None if it was not finished in time."""
     continuation = ChatRequest(
         (),
         name=request.subject,
@@ -227,25 +194,36 @@ def _answer(
         max_tokens=prompt.max_tokens,
         client=request.client,
     )
-    read = partial(edited_region, form, prompt)
-    num_lines = 0
+    region = None
+    reason: Reason | None = None
+    proposals: tuple[Proposal, ...] = ()
+    score = 0.0
+    num_passes = num_lines = 0
     with closing(engine.chat(continuation, deadline=deadline)) as steps:
-        while True:
+        while region is None:
             try:
                 progress = next(steps)
             except StopIteration as end:
                 result: FillResult = end.value
+                is_cut = result.ending.is_cut or not result.candidates
+                region = prompt.edited_region(result.text, unfinished=UNFINISHED_JOINED_LINES if is_cut else 0)
+                reason = None if region else Reason.UNFINISHED if is_cut else Reason.UNCHANGED
+                score = result.candidates[0].score if result.candidates else 0.0
+                num_passes = result.steps
                 break
             yield progress
+            score, num_passes = progress.draft.score, progress.number
             text = engine.frame(progress).settled_text
             if text.count("\n") > num_lines:
                 num_lines = text.count("\n")
-                if region := read(text, unfinished=JOINED_LINES):
-                    return _Answer(region, progress.draft.score, progress.number)
-    region = read(result.text, unfinished=UNFINISHED_JOINED_LINES if result.ending.is_cut else 0)
-    if region is None and (result.ending.is_cut or not result.candidates):
-        return None
-    return _Answer(region, result.candidates[0].score, result.steps)
+                region = prompt.edited_region(text, unfinished=JOINED_LINES)
+    if region is not None:
+        with costs.stage("postprocess"):
+            proposals, reason = _Judge(request).answered(prompt, region, math.exp(score))
+    return NextEditResult(proposals, engine.spec.name, num_passes, costs.timings(), reason)
+
+
+_Judgement = tuple[tuple[Proposal, ...], Reason | None]  # the edits that are proposed, or why there is none
 
 
 class _Judge:
@@ -255,33 +233,32 @@ class _Judge:
         self._request = request
         self._syntax = SyntaxCheck(request.snapshot.text, request.snapshot.language)
 
-    def judge(self, answer: _Answer, prompt: EditPrompt) -> tuple[Proposal, ...] | Reason:
-        """The proposals of an answer, or why there is none."""
+    def answered(self, prompt: EditPrompt, region: str, probability: float) -> _Judgement:
+        """The edits of an edit model that rewrote the lines of its prompt, or why none is proposed."""
         text = self._request.snapshot.text
         old = text[prompt.start : prompt.end]
-        if answer.region is None:
-            return Reason.UNCHANGED
-        if (probability := math.exp(answer.score)) < MIN_PROBABILITY:
-            return Reason.LOW_CONFIDENCE
-        if to_text(answer.region.encode()) is None and to_text(old.encode()) is not None:
-            return Reason.NOT_TEXT
-        if is_repetitive(answer.region) and not is_repetitive(old):
-            return Reason.REPEATS_ITSELF
-        new = with_line_ends_of(old, answer.region, TextStyle.of(text, prompt.start).line_end)
-        fault = self._fault(Change(prompt.start, prompt.end, new))
-        return fault or self.proposals(new, probability, prompt.start, prompt.end)
+        if probability < MIN_PROBABILITY:
+            return (), Reason.LOW_CONFIDENCE
+        if to_text(region.encode()) is None and to_text(old.encode()) is not None:
+            return (), Reason.NOT_TEXT
+        if is_repetitive(region) and not is_repetitive(old):
+            return (), Reason.REPEATS_ITSELF
+        new = with_line_ends_of(old, region, TextStyle.of(text, prompt.start).line_end)
+        if fault := self._fault(Change(prompt.start, prompt.end, new)):
+            return (), fault
+        return self.edits(new, probability, prompt.start, prompt.end)
 
-    def proposals(self, new: str, probability: float, start: int, end: int) -> tuple[Proposal, ...] | Reason:
+    def edits(self, new: str, probability: float, start: int, end: int) -> _Judgement:
         """The changes that turn `[start, end)` of the text into `new`, without those that take back an edit."""
-        lines, edits = self._request.lines, self._request.edits
+        lines = self._request.lines
         changes = minimal_changes(lines.text[start:end], new, start)
         is_sound_alone = len(changes) == 1 or (len(changes) <= MAX_SEPARATE and not any(map(self._fault, changes)))
         if not is_sound_alone:  # one edit from the first change to the last
             first, last = changes[0].start, changes[-1].end
             changes = (Change(first, last, new[first - start : len(new) - (end - last)]),)
         proposals = (Proposal(change.start, change.end, change.text, probability) for change in changes)
-        kept = tuple(proposal for proposal in proposals if not takes_back(proposal, lines, edits, self._syntax))
-        return kept or Reason.REVERSAL
+        kept = tuple(edit for edit in proposals if not takes_back(edit, lines, self._request.edits, self._syntax))
+        return kept, None if kept else Reason.REVERSAL
 
     def _fault(self, change: Change) -> Reason | None:
         """What a change would break. In a text with syntax errors, balanced brackets are enough."""
@@ -289,8 +266,7 @@ class _Judge:
         reason = breakage(snapshot, change.start, change.end, change.text)
         if reason is not Reason.SYNTAX_ERROR or not self._syntax.has_error:
             return reason
-        language = language_of(snapshot.language)
         texts = (snapshot.text[change.start : change.end], change.text)
-        before, after = (balance(text, language) for text in texts)
+        before, after = (balance(text, language_of(snapshot.language)) for text in texts)
         is_balanced = (before.strays, before.closers, before.quote) == (after.strays, after.closers, after.quote)
         return None if is_balanced else reason

@@ -7,39 +7,32 @@ The probability that a repetition is right is that of a logistic model over name
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache
 from importlib import resources
 from itertools import islice
 
 from dg_lsp.context.document import LINE_END, LineIndex, is_word, num_shared
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.syntax_tree import SyntaxCheck
-from dg_lsp.postprocess.text_edits import Change
+from dg_lsp.postprocess.text_edits import Change, all_applied
 
 PAUSE_SECONDS = 0.3
 """Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
-NUM_EDITS = 4
-"""The number of newest edits that are repeated."""
-CONTEXT = 6
-"""Tokens on each side of a change that are compared."""
-MAX_CHANGES = 6
-"""An edit with more changes of tokens is no pattern."""
-MIN_SIMILARITY = 0.3
-"""An edit that keeps a smaller share of its tokens is no pattern."""
-MAX_OLD = 8
-"""Tokens that a change replaces."""
-MAX_NEW = 12
-"""Tokens that a change inserts."""
-MAX_SITES = 100
-"""A change with more sites is not repeated."""
-MAX_NEARBY = 80
-"""Characters before a site that its context is read from."""
-MAX_PROPOSALS = 20
 MIN_CONFIDENCE = 0.6
 """On histories that the weights were not fitted to, 67 % of the shown proposals are right (docs/log.md)."""
+MAX_PROPOSALS = 20
+MAX_SITES = 100  # of one change; a change with more is not repeated
+NUM_EDITS = 4  # newest edits that are repeated
+MAX_CHANGES = 6  # changes of tokens in an edit; one with more is no pattern
+MIN_SIMILARITY = 0.3  # of the tokens before and after an edit that is a pattern
+MAX_OLD, MAX_NEW = 8, 12  # tokens that a change replaces, and by which it does
+CONTEXT = 6  # tokens on each side of a change that are compared
+MAX_NEARBY = 80  # characters before a site that its context is read from
+
+_WEIGHTS = tomllib.loads((resources.files(__package__) / "next_edit.toml").read_text(encoding="utf-8"))["weights"]
 _TOKEN = re.compile(
     r"""[^\W\d]\w* | \d[\w.]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \n """
     r"""| == | != | <= | >= | => | -> | := | && | \|\| | :: | \.\.\. | \S""",
@@ -48,6 +41,7 @@ _TOKEN = re.compile(
 """The tokens of a text in any language; a line end is a token, blanks are none."""
 _NAME = re.compile(r"[^\W\d]\w*")
 _BLANKS = r"[ \t]*"
+Tokens = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class Proposal(Change):
     """One edit, and the probability that it is right. A repetition is inside one line."""
 
     confidence: float
-    repeated: frozenset[tuple[tuple[str, ...], tuple[str, ...]]] = frozenset()
+    repeated: frozenset[tuple[Tokens, Tokens]] = frozenset()
     """Old and new tokens of the changes that it repeats; empty for the edit of a model."""
 
     def places(self, proposals: Iterable["Proposal"]) -> list["Proposal"]:
@@ -72,77 +66,51 @@ class Proposal(Change):
 class TokenChange:
     """Tokens that an edit replaced, and the tokens around them in the order of the text."""
 
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    left: tuple[str, ...]
-    right: tuple[str, ...]
+    old: Tokens
+    new: Tokens
+    left: Tokens
+    right: Tokens
     text: str
     """Of the new tokens; where no token was replaced or none is left, with the blanks up to the tokens around them."""
 
     @property
     def kind(self) -> str:
         """What was done: `rename`, `replace`, `insert` or `delete`."""
-        if not self.old:
-            return "insert"
-        if not self.new:
-            return "delete"
+        if not (self.old and self.new):
+            return "delete" if self.old else "insert"
         tokens = (*self.old, *self.new)
         return "rename" if len(tokens) == 2 and all(map(_NAME.fullmatch, tokens)) else "replace"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place where a change may be repeated, with all that its probability depends on."""
+    """A place where a change may be repeated, and the names of the features that its probability depends on."""
 
+    line: int
     start: int
     end: int
     change: TokenChange
-    left: int  # tokens before the site that are those before the change
-    right: int
-    age: int  # edits since the newest one that made the change
-    num_edits: int  # with this change
-    num_sites: int
-    num_new: int  # occurrences of the first new token in the text
+    features: Tokens
 
-    def features(self, distance: int) -> list[str]:
-        """Names of the features that hold for the site, `distance` lines below the last edit."""
-        old, new, kind = self.change.old, self.change.new, self.change.kind
-        shared = {
-            "edits 2": self.num_edits >= 2,
-            "edits 3": self.num_edits >= 3,
-            "newest": self.age == 0,
-            "sites 1": self.num_sites <= 1,
-            "sites 3": self.num_sites <= 3,
-            "sites 10": self.num_sites <= 10,
-            "sites 30": self.num_sites <= 30,
-            "new 1": self.num_new >= 1,
-            "new 4": self.num_new >= 4,
-            "below": distance > 0,
-            "lines 2": abs(distance) <= 2,
-            "lines 5": abs(distance) <= 5,
-            "lines 15": abs(distance) <= 15,
-            "lines 50": abs(distance) <= 50,
-            "old tokens 2": len(old) >= 2,
-            "old tokens 4": len(old) >= 4,
-            "new tokens 3": len(new) >= 3,
-            "long name": bool(old) and len(old[0]) >= 4,
-        }
-        names = [name for name, holds in shared.items() if holds]
-        if kind == "rename":
-            names += [f"rename, {name}" for name in names]
-        return [f"{kind} {min(self.left, 4)} {min(self.right, 4)}", *names]
+    @property
+    def confidence(self) -> float:
+        """The probability that the change is right here."""
+        return 1 / (1 + math.exp(-sum(_WEIGHTS.get(name, 0.0) for name in self.features)))
 
 
-def probability(features: Sequence[str]) -> float:
-    """The probability that a repetition with these features is right."""
-    weights = _weights()
-    return 1 / (1 + math.exp(-sum(weights.get(name, 0.0) for name in ("bias", *features))))
+def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> list[Proposal]:
+    """The first repetitions of the last edits that break no code and take none of them back, see `repetitions`.
 
-
-@cache
-def _weights() -> Mapping[str, float]:
-    table = (resources.files(__package__) / "next_edit.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(table)["weights"])
+    Those behind the start of the newest edit come first, then those before it, in the order of the text.
+    """
+    syntax = SyntaxCheck(lines.text, language_id)
+    proposals = [
+        proposal
+        for proposal in repetitions(lines, edits)[:MAX_PROPOSALS]
+        if not takes_back(proposal, lines, edits, syntax)
+        and not syntax.is_broken_by(proposal.start, proposal.end, proposal.text)
+    ]
+    return from_newest_edit(proposals, lines, edits)
 
 
 def takes_back(proposal: Proposal, lines: LineIndex, edits: Iterable[Edit], syntax: SyntaxCheck) -> bool:
@@ -165,22 +133,6 @@ def _changed_lines(old: str, new: str) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def next_edits(lines: LineIndex, edits: Sequence[Edit], language_id: str) -> list[Proposal]:
-    """The first repetitions of the last edits that add no syntax error and take none of them back, see `repetitions`.
-
-    Those behind the start of the newest edit come first, then those before it, in the order of the text.
-    """
-    syntax = SyntaxCheck(lines.text, language_id)
-    probable = repetitions(lines, edits)[:MAX_PROPOSALS]
-    proposals = [
-        proposal
-        for proposal in probable
-        if not takes_back(proposal, lines, edits, syntax)
-        and not syntax.is_broken_by(proposal.start, proposal.end, proposal.text)
-    ]
-    return from_newest_edit(proposals, lines, edits)
-
-
 def from_newest_edit(proposals: Iterable[Proposal], lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:
     """The proposals in the order in which the user comes to them: below the start of the newest edit, then above it."""
     first = edits[0].line if edits else 0
@@ -192,54 +144,40 @@ def repetitions(lines: LineIndex, edits: Sequence[Edit]) -> list[Proposal]:
 
     The edits come newest first and are those of this text.
     """
-    by_line: dict[int, list[tuple[float, Site]]] = {}
-    for line, site in sites_of(lines, edits):
-        confidence = probability(site.features(line - edits[0].line))
-        by_line.setdefault(line, []).append((confidence, site))
-    proposals = [_proposal(lines.text, scored) for scored in by_line.values()]
+    sites_by_line = defaultdict[int, list[Site]](list)
+    for site in sites_of(lines, edits):
+        sites_by_line[site.line].append(site)
+    proposals = [_proposal(lines.text, sites) for sites in sites_by_line.values()]
     probable = [proposal for proposal in proposals if proposal.confidence >= MIN_CONFIDENCE]
     return sorted(probable, key=lambda proposal: -proposal.confidence)
 
 
-def _proposal(text: str, scored: Sequence[tuple[float, Site]]) -> Proposal:
+def _proposal(text: str, sites: Sequence[Site]) -> Proposal:
     """The most probable repetition on a line, together with those on it that are at least half as probable."""
-    best = max(confidence for confidence, _ in scored)
+    ranked = sorted(sites, key=lambda site: -site.confidence)
+    best = ranked[0].confidence
     chosen = list[Site]()
-    for confidence, site in sorted(scored, key=lambda pair: -pair[0]):
+    for site in ranked:
         is_free = all(site.end <= taken.start or site.start >= taken.end for taken in chosen)
-        if confidence >= best / 2 and is_free:
+        if site.confidence >= best / 2 and is_free:
             chosen.append(site)
-    chosen.sort(key=lambda site: site.start)
-    start = position = chosen[0].start
-    pieces = list[str]()
-    for site in chosen:
-        pieces += [text[position : site.start], site.change.text]
-        position = site.end
+    start, end = min(site.start for site in chosen), max(site.end for site in chosen)
+    changes = (Change(site.start - start, site.end - start, site.change.text) for site in chosen)
     repeated = frozenset((site.change.old, site.change.new) for site in chosen)
-    return Proposal(start, position, "".join(pieces), best, repeated)
+    return Proposal(start, end, all_applied(changes, text[start:end]), best, repeated)
 
 
-def sites_of(lines: LineIndex, edits: Sequence[Edit]) -> Iterator[tuple[int, Site]]:
-    """The sites outside the edited lines where a change of the newest edits could be repeated, with their lines."""
-    edited = [range(edit.line, edit.line + edit.new.count("\n")) for edit in edits]
-    for changes, ages in _repeated_changes(edits):
-        for site in _sites(lines.text, changes, ages):
-            line = lines.line_at(site.start)
-            if not any(line in edited_lines for edited_lines in edited):
-                yield line, site
-
-
-def _repeated_changes(edits: Sequence[Edit]) -> Iterator[tuple[list[TokenChange], list[int]]]:
-    """For each pair of old and new tokens, the changes of the newest edits, and the ages of these edits."""
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[list[TokenChange], list[int]]] = {}
+def sites_of(lines: LineIndex, edits: Sequence[Edit]) -> Iterator[Site]:
+    """The sites outside the edited lines where a change of the newest edits could be repeated."""
+    edited = {line for edit in edits for line in range(edit.line, edit.line + edit.new.count("\n"))}
+    repeated: dict[tuple[Tokens, Tokens], list[tuple[int, TokenChange]]] = {}
     for age, edit in enumerate(edits[:NUM_EDITS]):
         for change in changes_of(edit):
-            if (change.new, change.old) in groups:  # the user took it back
-                continue
-            changes, ages = groups.setdefault((change.old, change.new), ([], []))
-            changes.append(change)
-            ages.append(age)
-    yield from groups.values()
+            if (change.new, change.old) not in repeated:  # else the user took it back
+                repeated.setdefault((change.old, change.new), []).append((age, change))
+    for aged_changes in repeated.values():
+        sites = _sites(lines, aged_changes, edits[0].line)
+        yield from (site for site in sites if site.line not in edited)
 
 
 def changes_of(edit: Edit) -> list[TokenChange]:
@@ -274,9 +212,10 @@ def changes_of(edit: Edit) -> list[TokenChange]:
     return changes
 
 
-def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> Iterator[Site]:
-    """The sites of changes with the same tokens."""
-    change = changes[0]
+def _sites(lines: LineIndex, aged_changes: Sequence[tuple[int, TokenChange]], newest_line: int) -> Iterator[Site]:
+    """The sites of changes with the same tokens, which come with the number of edits since then, the newest first."""
+    text = lines.text
+    age, change = aged_changes[0]
     matches = list(islice(_matches(text, change), MAX_SITES + 1))
     if len(matches) > MAX_SITES:
         return
@@ -287,37 +226,43 @@ def _sites(text: str, changes: Sequence[TokenChange], ages: Sequence[int]) -> It
         after = tuple(token[0] for token in islice(_TOKEN.finditer(text, end), CONTEXT))
         if not change.old and before[-len(change.new) :] == change.new:
             continue  # the tokens are there already
-        yield Site(
-            start=start,
-            end=end,
-            change=change,
-            left=max(num_shared(same.left[::-1], before[::-1]) for same in changes),
-            right=max(num_shared(same.right, after) for same in changes),
-            age=min(ages),
-            num_edits=len(ages),
-            num_sites=len(matches),
-            num_new=num_new,
-        )
+        left = max(num_shared(same.left[::-1], before[::-1]) for _, same in aged_changes)
+        right = max(num_shared(same.right, after) for _, same in aged_changes)
+        line = lines.line_at(start)
+        at_least = {
+            "edits": (len(aged_changes), (2, 3)),
+            "new": (num_new, (1, 4)),
+            "old tokens": (len(change.old), (2, 4)),
+            "new tokens": (len(change.new), (3,)),
+            "below": (line - newest_line, (1,)),
+            "old name": (len(change.old[0]) if change.old else 0, (4,)),
+        }
+        at_most = {
+            "age": (age, (0,)),
+            "sites": (len(matches), (1, 3, 10, 30)),
+            "lines": (abs(line - newest_line), (2, 5, 15, 50)),
+        }
+        names = [f"{name} {limit}" for name, (num, limits) in at_least.items() for limit in limits if num >= limit]
+        names += [f"{name} {limit}" for name, (num, limits) in at_most.items() for limit in limits if num <= limit]
+        if change.kind == "rename":
+            names += [f"rename, {name}" for name in names]
+        context = f"{change.kind} {min(left, 4)} {min(right, 4)}"
+        yield Site(line, start, end, change, ("bias", context, *names))
 
 
 def _matches(text: str, change: TokenChange) -> Iterator[re.Match[str]]:
-    """The places of what a change replaces. A search for a literal is fast, so the text before it is compared later."""
-    pattern = _pattern(change)
-    for match in re.finditer(pattern, text) if pattern else ():
+    """The places of what a change replaces; none where no token says where to insert."""
+    pattern = _spelled(change.old)
+    if not (change.old and change.new):
+        if not change.left or not change.right or change.left[-1] == "\n":
+            return
+        left, right = _spelled(change.left[-1:]), _spelled(change.right[:1])
+        pattern = f"(?<={left}){_BLANKS}{pattern}{_BLANKS}(?={right})"
+    for match in re.finditer(pattern, text):
         start = match.start()
-        is_inside_name = start and is_word(text[start - 1]) and is_word(text[start : start + 1])
-        if not is_inside_name:
+        # the name before is not a part of the expression, because a search for a literal is faster
+        if not (start and is_word(text[start - 1]) and is_word(text[start : start + 1])):
             yield match
-
-
-def _pattern(change: TokenChange) -> str:
-    """An expression that matches what a change replaces; empty where nothing says where to insert."""
-    if change.old and change.new:
-        return _spelled(change.old)
-    if not change.left or not change.right or change.left[-1] == "\n":
-        return ""
-    left, right = _spelled(change.left[-1:]), _spelled(change.right[:1])
-    return f"(?<={left}){_BLANKS}{_spelled(change.old)}{_BLANKS}(?={right})"
 
 
 def _spelled(tokens: Sequence[str]) -> str:

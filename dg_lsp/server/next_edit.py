@@ -20,11 +20,9 @@ from dg_lsp.postprocess.text_edits import Change, all_applied, shared_ends
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.settings import NextEditSettings
 
-MAX_KEPT = 100
-"""Edits of a document that may still be accepted, and edits that the user did not want."""
+MAX_KEPT = 100  # edits of a document that may still be accepted, and edits that the user did not want
 HAS_CHANGED = "the document has changed"
-LineChange = tuple[str, str]
-"""A line, and what it would become."""
+LineChange = tuple[str, str]  # a line, and what it would become
 
 
 @dataclass(slots=True)
@@ -32,14 +30,16 @@ class _Past:
     """What happened in one document."""
 
     history: EditHistory = field(default_factory=EditHistory)
-    offered: dict[str, Proposal] = field(default_factory=dict)
-    """Proposals for the present text by the names of their items."""
-    shown: set[LineChange] = field(default_factory=set)
-    """Those that the client displayed."""
+    offered: dict[str, Proposal] = field(default_factory=dict)  # for the present text, by the names of their items
+    shown: set[LineChange] = field(default_factory=set)  # those that the client displayed
     dismissed: deque[LineChange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     """What the user saw and did not want, or took back."""
-    running: asyncio.Future[NextEdits] | None = None
-    """The work on the present text."""
+    running: asyncio.Future[NextEdits] | None = None  # the work on the present text
+
+    def select(self, lines: LineIndex, is_requested: bool, proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+        """The proposals that the user has not dismissed; on request all of them, if no others are left."""
+        fresh = [proposal for proposal in proposals if proposal.changed_line(lines) not in self.dismissed]
+        return proposals if is_requested and not fresh else fresh
 
 
 class NextEditProvider:
@@ -62,18 +62,17 @@ class NextEditProvider:
         assert document is not None
         past = self._pasts.setdefault(uri, _Past())
         moment = self._clock()
-        states = [lines]
-        for change in changes[:-1]:
-            states.append(states[-1].replaced(change.start, change.end, change.text))
         if is_accepted or _is_proposed(lines.text, document.lines.text, past.offered.values()):
             author = Author.ASSISTANT
+            self._opens_at = moment
         else:
-            author = Author.PROGRAM if _is_by_program(states, document.lines, changes) else Author.USER
+            author = Author.PROGRAM if _is_by_program(lines, changes) else Author.USER
+            self._opens_at = moment + PAUSE_SECONDS
             past.dismissed.extend(past.shown)
-        self._opens_at = moment if author is Author.ASSISTANT else moment + PAUSE_SECONDS
-        for state, change in zip(states, changes, strict=False):
-            undone = past.history.change(state, change.start, change.end, change.text, moment, author)
-            past.dismissed.extend((_stripped(edit.old), _stripped(edit.new)) for edit in undone)
+        for change in changes:
+            undone = past.history.change(lines, change.start, change.end, change.text, moment, author)
+            past.dismissed.extend((edit.old.rstrip("\r\n"), edit.new.rstrip("\r\n")) for edit in undone)
+            lines = lines.replaced(change.start, change.end, change.text)
         past.offered.clear()
         past.shown.clear()
         if past.running is not None:
@@ -110,25 +109,24 @@ class NextEditProvider:
         offset: int | None = None,
         is_requested: bool = False,
     ) -> NextEdits:
-        """The proposals, at once on request, else once the user pauses. Reasons are sentences without a full stop.
-
-        `offset` is that of the cursor; without it the end of the newest edit.
-        """
+        """The proposals, at once on request, else once the user pauses; `offset` is that of the cursor, if known."""
         if not eligibility.is_served:
             self.close(document.uri)
             return NextEdits(reason=eligibility.reason)
-        if reason := _off_reason(settings, is_requested=is_requested):
-            return NextEdits(reason=reason)
+        if not settings.enabled:
+            return NextEdits(reason="next edits are off (next_edit.enabled is false)")
         if not is_requested:
+            if settings.trigger == "request":
+                return NextEdits(reason="next edits come only on request (next_edit.trigger is request)")
             await asyncio.sleep(max(0.0, self._opens_at - self._clock()))
         if self._documents.get(document.uri) is not document:
             return NextEdits(reason=HAS_CHANGED)
-        past = self._pasts.get(document.uri)
-        edits = past.history.edits(document.lines, self._clock()) if past is not None else []
-        if past is None or not edits:
+        past = self._pasts.get(document.uri, _Past())
+        edits = past.history.edits(document.lines, self._clock())
+        if not edits:
             return NextEdits(reason="the document was not edited lately")
-        select = partial(_undismissed, document.lines, past.dismissed, is_requested=is_requested)
         request = NextEditRequest(document.snapshot(), document.lines, tuple(edits), offset)
+        select = partial(past.select, document.lines, is_requested)
         past.running = asyncio.ensure_future(propose(request, self._ask_model, select))
         try:
             return await past.running
@@ -140,43 +138,24 @@ class NextEditProvider:
             return NextEdits(reason=HAS_CHANGED)
 
 
-def _off_reason(settings: NextEditSettings, *, is_requested: bool) -> str:
-    """The setting because of which nothing is proposed; empty if there is none."""
-    if not settings.enabled:
-        return "next edits are off (next_edit.enabled is false)"
-    is_off = settings.trigger == "request" and not is_requested
-    return "next edits come only on request (next_edit.trigger is request)" if is_off else ""
-
-
-def _undismissed(
-    lines: LineIndex, dismissed: Collection[LineChange], proposals: Sequence[Proposal], *, is_requested: bool
-) -> Sequence[Proposal]:
-    """The proposals that the user has not dismissed; on request all of them, if no others are left."""
-    fresh = [proposal for proposal in proposals if proposal.changed_line(lines) not in dismissed]
-    return proposals if is_requested and not fresh else fresh
-
-
 def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> bool:
     """Whether the new text is the old one with one of the proposals, or with one at all its places."""
     choices = {(proposal,) for proposal in proposals} | {tuple(proposal.places(proposals)) for proposal in proposals}
     return any(new_text == all_applied(chosen, text) for chosen in choices)
 
 
-def _is_by_program(states: Sequence[LineIndex], result: LineIndex, changes: Sequence[Change]) -> bool:
-    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors.
-
-    `states` are the lines before each change.
-    """
-    replaced = {
-        (state.text[change.start : change.end], change.text) for state, change in zip(states, changes, strict=False)
-    }
+def _is_by_program(lines: LineIndex, changes: Sequence[Change]) -> bool:
+    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors."""
+    together = EditHistory()
+    replaced = set[tuple[str, str]]()
+    for change in changes:
+        replaced.add((lines.text[change.start : change.end], change.text))
+        together.change(lines, change.start, change.end, change.text, 0.0)
+        lines = lines.replaced(change.start, change.end, change.text)
     if len(replaced) == 1 and "\n" not in "".join(*replaced):
         return False
-    together = EditHistory()
-    for state, change in zip(states, changes, strict=False):
-        together.change(state, change.start, change.end, change.text, 0.0)
     pieces = set[tuple[str, str]]()
-    for edit in together.edits(result, 0.0):
+    for edit in together.edits(lines, 0.0):
         old, new = edit.old.splitlines(), edit.new.splitlines()
         if len(old) != len(new) and min(len(old), len(new)) > 1:
             return True
@@ -185,7 +164,3 @@ def _is_by_program(states: Sequence[LineIndex], result: LineIndex, changes: Sequ
             head, tail = shared_ends(before, after)
             pieces.add((before[head : len(before) - tail], after[head : len(after) - tail]))
     return len(pieces - {("", "")}) > 1
-
-
-def _stripped(text: str) -> str:
-    return text.rstrip("\r\n")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.edit_prompt import (
     BYTES_PER_TOKEN,
     EDIT_FORMATS,
     JOINED_LINES,
     edit_format_of,
     edit_prompt,
-    edited_region,
 )
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
@@ -114,7 +114,7 @@ def test_mercurys_prompt_is_the_recorded_one_without_the_number_of_its_hunk():
     ],
 )
 def test_an_edit_model_is_recognised_by_its_name(model, name):
-    form = edit_format_of(model)
+    form = edit_format_of(replace(MASK_SPEC, name=model))
     assert (form.name if form else None) == name
 
 
@@ -195,8 +195,7 @@ def test_blocks_begin_after_blank_lines_and_have_six_to_sixteen_lines():
 
 def answered(name, answer, *, document=CODE, at="print", unfinished=0):
     """The document's lines after the answer."""
-    prompt = prompt_of(name, document, at)
-    return edited_region(EDIT_FORMATS[name], prompt, answer, unfinished=unfinished)
+    return prompt_of(name, document, at).edited_region(answer, unfinished=unfinished)
 
 
 CHANGED = CODE.replace("print(area(2))", "print(area(width=2))").rstrip("\n")
@@ -278,5 +277,5 @@ def test_an_unfinished_answer_counts_only_where_it_joins_the_unchanged_lines():
 def test_no_answer_brings_a_mark_into_the_code(answer, form, unfinished):
     prompt = edit_prompt(form, LineIndex.of(CODE), 5, [], "a.py")
     for mark in form.marks:
-        region = edited_region(form, prompt, answer + mark + answer, unfinished=unfinished)
+        region = prompt.edited_region(answer + mark + answer, unfinished=unfinished)
         assert region is None or not form.mark_in(region)

@@ -21,9 +21,9 @@ def examples(cases: Iterable[NextEditCase]) -> tuple[list[list[str]], list[bool]
     features = list[list[str]]()
     labels = list[bool]()
     for case in cases:
-        for line, site in sites_of(case.lines, case.history):
-            features.append(["bias", *site.features(line - case.history[0].line)])
-            labels.append(case.changes(line, site.change))
+        for site in sites_of(case.lines, case.history):
+            features.append([*site.features])
+            labels.append(case.changes(site.line, site.change))
     return features, labels
 
 
