@@ -6,10 +6,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from chatty import chatty
 
 from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.sandbox import ProgramResult
+from dg_lsp.settings import CompletionSettings
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,6 +44,36 @@ def test_rewrites_that_are_shown_and_that_break_the_file_are_counted(script, cap
     monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), "--number", "6", "--strengths", "1"])
     module.main()
     assert capsys.readouterr().out.splitlines()[-1] == row
+
+
+class InProcess:
+    """Runs programs of this repository, which are harmless, without bubblewrap."""
+
+    def run(self, program):
+        try:
+            exec(compile(program, "program", "exec"), {"__name__": "program"})
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            return ProgramResult(False, str(error))
+        return ProgramResult(True)
+
+
+def test_no_edit_by_instruction_is_right_before_it_is_made(script):
+    module = script("instructions")
+    requests = [(edit, module.request_of(edit)) for edit in module.edits()]
+    assert len(requests) == 26
+    right = [
+        edit["instruction"] for edit, request in requests if module.is_right(edit, request.snapshot.text, InProcess())
+    ]
+    assert right == []
+
+
+def test_an_edit_by_instruction_is_made_and_judged(script):
+    module = script("instructions")
+    denoiser = chatty("```python\ndef is_even(number):\n    return number % 2 == 0\n```", MASK_SPEC)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify")]
+    _, text = module.run(engine, edit)
+    assert module.is_right(edit, text, InProcess())
 
 
 def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsys, monkeypatch, tmp_path):
