@@ -1,4 +1,4 @@
-"""Tiny random DiffusionGemmas: as transformers saves them, with a tokenizer, and as GGUF files of both pull requests'.
+"""Tiny random DiffusionGemmas: as transformers saves them, with a tokenizer, and as the published GGUF files.
 
 Random weights answer noise, but the same noise in every runtime. Special tokens have the real model's ids.
 """
@@ -134,11 +134,8 @@ def tokenizer_json():
     return json.loads(tokenizer.to_str())
 
 
-def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Path:
-    """A GGUF of architecture `diffusion-gemma` as one of llama.cpp's pull requests writes it, from a repacked model.
-
-    24423 has `self_cond_pre_norm` and the encoder's scales; 24427 has `self_cond_norm` and none of them.
-    """
+def write_diffusion_gguf(repacked: Path, target: Path) -> Path:
+    """A GGUF of architecture `diffusion-gemma` as llama.cpp's pull request 24423 writes it, from a repacked model."""
     model, side = (read_header(repacked.with_name(f"{repacked.stem}{end}.gguf")) for end in ("", ".selfcond"))
     values = {re.sub(r"^gemma4\.", "diffusion-gemma.", name): value for name, value in model.values.items()}
     canvas_lengths = values["dg.canvas_lengths"].read()
@@ -148,13 +145,9 @@ def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Pat
         "diffusion.canvas_length": uint32(int(canvas_lengths.split(",")[-1])),
     }
     tensors = [copied(repacked, tensor) for tensor in model.tensors.values()]
-    if naming == "24423":
-        scales = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
-        tensors += [copied(repacked, tensor, name.replace("layer_", "enc_layer_")) for name, tensor in scales.items()]
-    pre_norm = {"24423": "self_cond_pre_norm", "24427": "self_cond_norm"}[naming]
-    for name, tensor in side.tensors.items():
-        part = name.removeprefix("self_cond.")
-        tensors.append(copied(side.path, tensor, f"{pre_norm if part == 'pre_norm' else f'self_cond_{part}'}.weight"))
+    scales = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
+    tensors += [copied(repacked, tensor, name.replace("layer_", "enc_layer_")) for name, tensor in scales.items()]
+    tensors += [copied(side.path, tensor, f"{name.replace('.', '_')}.weight") for name, tensor in side.tensors.items()]
     with target.open("wb") as file:
         write_gguf(file, {name: value for name, value in values.items() if not name.startswith("dg.")}, tensors)
     return target

@@ -157,18 +157,17 @@ def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> Saved
 ARCHITECTURE = "gemma4"
 """The architecture of repacked files: DiffusionGemma's decoder is that of Gemma 4."""
 DIFFUSION_ARCHITECTURE = "diffusion-gemma"
-"""The architecture of files for llama.cpp's pull requests 24423 and 24427."""
+"""The architecture of files for llama.cpp's pull request 24423."""
 SIDE_ARCHITECTURE = "dg-selfcond"
 """The architecture of the side file with the weights of the self-conditioning."""
 SIDE_SUFFIX = ".selfcond.gguf"
 
 _NAMES = tomllib.loads((resources.files(__package__) / "diffusiongemma.toml").read_text(encoding="utf-8"))
 SELF_CONDITIONING = tuple(f"self_cond.{part}" for part in ("pre_norm", "gate", "up", "down"))
-"""The tensors of the side file, shapes (H,), (M, H), (M, H), (H, M)."""
-GGUF_SELF_CONDITIONING: Mapping[str, str] = _NAMES["self_conditioning"]
+"""The tensors of the side file, shapes (H,), (M, H), (M, H), (H, M). `diffusion-gemma` files have `_` for the dot."""
 DECODER_SCALE = "layer_output_scale"
 ENCODER_SCALE = "enc_layer_output_scale"
-"""The encoder shares the weights of the decoder, but has its own copy of this number per layer (24423 only)."""
+"""The encoder shares the weights of the decoder, but has its own copy of this number per layer."""
 
 DECODER = "model.decoder."
 ENCODER = "model.encoder.language_model."

@@ -1,8 +1,8 @@
 """Converts a DiffusionGemma to GGUF; conversion_script.py converts other checkpoints.
 
 A DiffusionGemma becomes two files: one that llama.cpp runs as a Gemma 4, and a side file with the weights of the
-self-conditioning. Its sources are checkpoint folders and the `diffusion-gemma` files of llama.cpp's pull requests 24423
-and 24427. The `dg.*` keys are those of docs/models.md.
+self-conditioning. Its sources are checkpoint folders and the published `diffusion-gemma` files, which are those of
+llama.cpp's pull request 24423. The `dg.*` keys are those of docs/models.md.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
 
 
 def read_gguf(path: Path) -> ModelParts:
-    """The parts of a `diffusion-gemma` file of either pull request."""
+    """The parts of a published `diffusion-gemma` file."""
     header = gguf.read_header(path)
     if header.architecture == checkpoint.ARCHITECTURE and _SIDE_KEY in header.values:
         raise errors.ModelUnsupportedError(f"{path} is converted already: use it as it is")
@@ -133,7 +133,8 @@ def read_gguf(path: Path) -> ModelParts:
     encoder: dict[str, gguf.Tensor] = {}
     for tensor in (gguf.copied(path, stored) for stored in header.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
-        if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
+        side_name = stem.replace("self_cond_", "self_cond.", 1)
+        if side_name in checkpoint.SELF_CONDITIONING:
             side[side_name] = replace(tensor, name=side_name)
         elif stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
             decoder_name = tensor.name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
