@@ -7,12 +7,87 @@ cancelled and answered requests, the latency of the answers, and the model time 
 """
 
 import argparse
+import json
 import statistics
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from dg_benchmarks.sharing import Editor
+from dg_lsp.system import python_command
+
+ANSWER_SECONDS = 120
+
+
+class Editor:
+    """A client of one `dg-lsp lsp` process; its constructor waits until the server is ready."""
+
+    def __init__(self, *options: str) -> None:
+        """Starts the process with these options."""
+        command = python_command("dg_lsp", "lsp", *options)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.answers: dict[int, tuple[float, dict[str, Any]]] = {}
+        """By id: `time.perf_counter` seconds of the arrival, and the message."""
+        self._arrived = threading.Condition()
+        self._number = 0
+        threading.Thread(target=self._read, daemon=True).start()
+        self.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+        self.send("initialized", {})
+
+    def open(self, uri: str, text: str) -> None:
+        """Opens a Python document of version 1."""
+        item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        self.send("textDocument/didOpen", {"textDocument": item})
+
+    def send(self, method: str, params: Any, number: int | None = None) -> None:
+        """Sends a message without waiting for an answer; a request has a number."""
+        assert self.process.stdin is not None
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        body = json.dumps(message if number is None else {**message, "id": number}).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        self.process.stdin.flush()
+
+    def complete(self, uri: str, line: int, character: int, trigger: int) -> int:
+        """Sends a request for an inline completion and returns its id; `trigger` is 1 for invoked, 2 for automatic."""
+        place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
+        self._number += 1
+        self.send("textDocument/inlineCompletion", {**place, "context": {"triggerKind": trigger}}, self._number)
+        return self._number
+
+    def request(self, method: str, params: Any) -> Any:
+        """Sends a request and returns its result."""
+        self._number += 1
+        self.send(method, params, self._number)
+        return self.answer(self._number)["result"]
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """Waits for the answer to a request."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: number in self.answers, ANSWER_SECONDS):
+                raise SystemExit("the server does not answer")
+        return self.answers[number][1]
+
+    def close(self) -> None:
+        """Ends the session and waits for the process."""
+        self.request("shutdown", None)
+        self.send("exit", None)
+        self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        while header := self.process.stdout.readline():
+            length = 0
+            while header.strip():
+                name, _, value = header.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+                header = self.process.stdout.readline()
+            message = json.loads(self.process.stdout.read(length))
+            if "id" in message and "method" not in message:
+                with self._arrived:
+                    self.answers[message["id"]] = (time.perf_counter(), message)
+                    self._arrived.notify_all()
 
 
 def keys(text: str, number: int) -> Iterator[tuple[int, int, str]]:

@@ -165,8 +165,6 @@ def replay(
         events, is_complete = _play(played, completer)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
-    if stop_ms := settings.completion.early_stop_ms:
-        limits += f" It stops early after {stop_ms:g} ms of an idle machine, counted in passes."
     notes = [*simulation.assumptions(played), limits]
     if settings.is_remote:
         notes += remote_notes(settings.remote, completer.contender, "is the time until its answers")

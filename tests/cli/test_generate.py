@@ -82,15 +82,6 @@ def test_the_context_ends_a_text(dg_lsp, opens):
     assert "the prompt has 97 tokens, scripted takes 96" in dg_lsp("generate", "a" * 97).error(2)
 
 
-def test_visual_prints_a_row_for_each_step_beside_the_text(dg_lsp, opens):
-    opens(ScriptedDenoiser("one two"))
-    outcome = dg_lsp("generate", "a = ", "--visual", "-n", "8")
-    assert outcome.out == "one two\n"
-    rows = [line for line in outcome.err.splitlines() if re.match(r" +\d+  ", line)]
-    assert rows[0] == "   1  one ····"
-    assert rows[-1] == "   2  one two∎"
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
     def script(prefix, _suffix):
@@ -176,18 +167,11 @@ def typed(monkeypatch, terminal):
     return use
 
 
-def test_a_conversation_on_a_terminal_ends_with_ctrl_d(dg_lsp, opens, typed):
-    opens(chatty("Yes."))
-    typed("hi", "  ", "again")
+def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with_ctrl_d(dg_lsp, opens, typed):
+    opens(chatty("Yes.", context_length=256))
+    typed("x" * 300, "  ", "hi", "again")
     outcome = dg_lsp("chat")
     assert (outcome.code, outcome.out) == (0, "Yes.\nYes.\n")
-
-
-def test_a_message_that_is_too_long_does_not_end_a_conversation(dg_lsp, opens, typed):
-    opens(chatty("Yes.", context_length=256))
-    typed("x" * 300, "hi")
-    outcome = dg_lsp("chat")
-    assert (outcome.code, outcome.out) == (0, "Yes.\n")
     assert "the conversation has" in outcome.err
     assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
 

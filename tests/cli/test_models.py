@@ -148,24 +148,16 @@ def test_pull_fetches_another_version_with_another_checksum(dg_lsp, hub, known):
     assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q8_0.gguf'}\n")
 
 
-def test_terms_have_to_be_accepted_before_a_download(dg_lsp, hub, known, monkeypatch):
-    known(dataclasses.replace(TINY, terms="https://example.org/terms", licence="Terms of Somebody"))
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    outcome = dg_lsp("models", "pull", "tiny")
-    assert (outcome.code, hub.requests) == (2, [])
-    assert "https://example.org/terms" in outcome.err
-    assert "--accept-licence" in outcome.err.splitlines()[-1]
-    assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
-def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, terminal, answer, code):
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), (None, 2)], ids=["yes", "default", "no terminal"])
+def test_terms_are_accepted_or_declined_before_a_download(dg_lsp, hub, known, terminal, monkeypatch, answer, code):
     known(dataclasses.replace(TINY, terms="https://example.org/terms"))
-    terminal(answer)
+    monkeypatch.setattr("sys.stdin", io.StringIO()) if answer is None else terminal(answer)
     outcome = dg_lsp("models", "pull", "tiny")
     assert outcome.code == code
-    assert "Do you accept the terms at https://example.org/terms?" in outcome.err
+    assert "https://example.org/terms" in outcome.err
     assert bool(hub.requests) is (code == 0)
+    assert ("--accept-licence" in outcome.err) == (answer is None)
+    assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
 
 
 def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, known):
