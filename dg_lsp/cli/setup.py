@@ -130,7 +130,7 @@ def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
 
 def llama_devices(*arguments: str) -> dict[str, Any]:
     """The devices of llama.cpp from a child process. Raises ModelRuntimeError if it does not run."""
-    listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_speed", *arguments).stdout)
+    listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_graph", *arguments).stdout)
     return listed
 
 

@@ -72,18 +72,6 @@ CASES = (
         published("mistral"),
         "<s>[INST] Is it 4?  [/INST] Yes.\n</s>[INST] And a*b? [/INST]",
     ),
-    Case(
-        Model(
-            ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
-            "DeepSeek Coder V2 Lite Instruct",
-            start="<｜begin▁of▁sentence｜>",
-            end="<｜end▁of▁sentence｜>",
-        ),
-        published("deepseek"),
-        "<｜begin▁of▁sentence｜>Be brief.\n\nUser: Is it 4? \n\nAssistant:  Yes.\n<｜end▁of▁sentence｜>"
-        "User: And a*b?\n\nAssistant:",
-        system="Be brief.",
-    ),
 )
 QWEN_MODEL, GEMMA_MODEL = CASES[0].model, CASES[2].model
 
