@@ -68,7 +68,7 @@ class Verification:
         Raises:
             PassingTestError: there is no failure.
             UsageError: the command is not found, or does not end in time.
-            SandboxError: the folder cannot be copied.
+            SandboxError: the folder cannot be copied, or a file with changes is in a part that is not copied.
         """
         result = self._run(self.files)
         if result.code == 0:
@@ -111,6 +111,9 @@ class Verification:
             shared = _copied(self.folder, copy)
             for path, data in files.items():
                 target = copy / path.relative_to(self.folder)
+                if not target.parent.is_dir():
+                    left_out = f"{', '.join(_SHARED)} and virtual environments are not copied"
+                    raise SandboxError(f"the test cannot see unsaved changes of {path}, because {left_out}")
                 target.unlink(missing_ok=True)  # it may be read-only
                 target.write_bytes(data)
                 shutil.copymode(path, target)

@@ -46,10 +46,7 @@ async def inline_completion(server: Server, params: types.InlineCompletionParams
     followed = server.acceptance.request(uri, *position.span, is_invoked=is_invoked)
     request = _request(server, position, is_invoked=is_invoked, is_requested=is_requested, request_id=followed.id)
     result = await _followed_fill(server, request, followed)
-    is_missing = is_requested and (result is None or not result.candidates)
-    server.status.explain(_explanation(server, result).sentence if is_missing else "")
-    items = [] if result is None else _items(server, position, result, followed)
-    return types.InlineCompletionList(items)
+    return types.InlineCompletionList([] if result is None else _items(server, position, result, followed))
 
 
 async def explain_position(server: Server, uri: str, position: types.Position | None) -> Explanation:
@@ -99,7 +96,10 @@ def _request(
 
 
 async def _followed_fill(server: Server, request: FillRequest, followed: Followed) -> FillResult | None:
-    """The result, or None after an error; then, and after a cancellation, the request is followed no longer."""
+    """The result, or None after an error; then, and after a cancellation, the request is followed no longer.
+
+    The status displays why a requested completion is missing.
+    """
     try:
         await server.pause(request)
         result = await server.fill(request)
@@ -108,6 +108,8 @@ async def _followed_fill(server: Server, request: FillRequest, followed: Followe
         raise
     if result is None:
         server.acceptance.drop(followed, Verdict.FAILED)
+    is_missing = request.priority is Priority.INVOKED and (result is None or not result.candidates)
+    server.status.explain(_explanation(server, result).sentence if is_missing else "")
     return result
 
 

@@ -101,46 +101,57 @@ async def _fix_test(ls: Server, argument: Any) -> None:
         raise Refusal("this command needs the command of a test")
     if ls.is_restricted:
         raise Refusal("no test is run, because the editor does not trust this folder")
-    folder, path, contents = _saved_files(ls, document)
-    tried: list[str] = []
+    folder, path, unsaved = _unsaved_files(ls, document)
 
     async def fixed(report: Callable[[str], None]) -> RewriteResult:
         stop = Event()
-        loop = asyncio.get_running_loop()
-
-        def show(message: object) -> None:
-            tried.append(str(message))
-            loop.call_soon_threadsafe(report, str(message))
-
         try:
             sandbox = await asyncio.to_thread(Sandbox, option=FIX_TEST)
-            test = Verification(command, folder, path, contents, sandbox, TEST_SECONDS, stop.is_set)
-            failure = await asyncio.to_thread(test.failure, show)
-            snippets = replace(request.snippets, chunks=(*failure.chunks, *request.snippets.chunks))
-            result = await ls.rewrite(replace(request, snippets=snippets, num_candidates=NUM_CANDIDATES))
-            if result.rejection is not None:
-                return result
-            options = (result, *result.alternatives)
-            passing, _ = await asyncio.to_thread(lambda: test.first_passing(options, request.data_with, show))
-            # not logged: the output of a test may quote code
-            ls.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"dg-lsp: {'; '.join(tried)}"))
-            return passing or result.rejected(Reason.FAILS_TEST)
+            test = Verification(command, folder, path, unsaved, sandbox, TEST_SECONDS, stop.is_set)
+            return await _first_passing(ls, request, test, report)
         finally:
-            stop.set()
+            stop.set()  # the thread of a cancelled test ends too
 
     await _apply_rewrite(ls, document, request, "Fixing the test", fixed)
 
 
-def _saved_files(ls: Server, document: Document) -> tuple[Path, Path, dict[Path, bytes]]:
-    """The workspace folder of a document, its path, and the text of all open files of the folder; raises `Refusal`."""
+async def _first_passing(
+    ls: Server, request: RewriteRequest, test: Verification, report: Callable[[str], None]
+) -> RewriteResult:
+    """The most confident rewrite with which the test passes, or a rejected one; shows the user what was tried."""
+    loop = asyncio.get_running_loop()
+    tried: list[str] = []
+
+    def show(message: object) -> None:  # on the thread of the test
+        tried.append(str(message))
+        loop.call_soon_threadsafe(report, str(message))
+
+    failure = await asyncio.to_thread(test.failure, show)
+    snippets = replace(request.snippets, chunks=(*failure.chunks, *request.snippets.chunks))
+    result = await ls.rewrite(replace(request, snippets=snippets, num_candidates=NUM_CANDIDATES))
+    if result.rejection is not None:
+        return result
+    options = (result, *result.alternatives)
+    passing, _ = await asyncio.to_thread(test.first_passing, options, request.data_with, show)
+    # not logged: the output of a test may quote code
+    ls.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"dg-lsp: {'; '.join(tried)}"))
+    return passing or result.rejected(Reason.FAILS_TEST)
+
+
+def _unsaved_files(ls: Server, document: Document) -> tuple[Path, Path, dict[Path, bytes]]:
+    """The workspace folder of a document, its path, and the text of the files of the folder with unsaved changes.
+
+    Raises: Refusal: the document is no saved file of a workspace folder.
+    """
     path = local_path(document.uri)
     folders = ls.exclusion.folders_around(path.resolve()) if path is not None and path.is_file() else []
     if path is None or not folders:
         raise Refusal("no test is run, because the document is no saved file in a folder of the workspace")
     folder = folders[0].resolve()
     texts = ((local_path(file.uri), file.lines.text) for file in ls.documents.files())
-    saved = {file.resolve(): text.encode() for file, text in texts if file is not None and file.is_file()}
-    return folder, path.resolve(), {file: data for file, data in saved.items() if file.is_relative_to(folder)}
+    saved = {file.resolve(): text.encode("utf-8", "replace") for file, text in texts if file and file.is_file()}
+    unsaved = {file: data for file, data in saved.items() if file.is_relative_to(folder) and file.read_bytes() != data}
+    return folder, path.resolve(), unsaved
 
 
 def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
@@ -265,28 +276,15 @@ async def _with_progress(
 ) -> RewriteResult:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors.
 
-    The argument of `work` reports messages.
+    The argument of `work` reports messages. An older rewrite of the document is cancelled.
     """
     uri = document.uri
-    window = ls.client_capabilities.window
     progress = ls.work_done_progress
     token = str(uuid4())
-    engine = ls.engine(of_rewrites=not request.gaps)
-    if engine is not None and (
-        note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
-    ):
-        ls.show(types.MessageType.Info, f"dg-lsp: {note}")
-    job = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
-    ls.rewrites[uri] = job
-
-    def begin(created: Future[Any]) -> None:
-        if not (created.cancelled() or created.exception() or job.done()):  # the client may refuse to show it
-            progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
-            progress.tokens[token].add_done_callback(lambda _: job.cancel())
-
-    if window is not None and window.work_done_progress:
-        params = types.WorkDoneProgressCreateParams(token)
-        ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
+    _show_instruction_note(ls, request)
+    ls.cancel_stale(uri)
+    job = ls.rewrites[uri] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
+    _create_progress(ls, token, title, job)
     try:
         return await job
     except asyncio.CancelledError as error:
@@ -298,6 +296,30 @@ async def _with_progress(
             del ls.rewrites[uri]
         if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
+
+
+def _show_instruction_note(ls: Server, request: RewriteRequest) -> None:
+    """Shows what a model that follows no instructions makes of the one in the request."""
+    engine = ls.engine(of_rewrites=not request.gaps)
+    if engine is not None and (
+        note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
+    ):
+        ls.show(types.MessageType.Info, f"dg-lsp: {note}")
+
+
+def _create_progress(ls: Server, token: str, title: str, job: asyncio.Future[RewriteResult]) -> None:
+    """Requests a progress bar from the client, whose button cancels the job."""
+    window = ls.client_capabilities.window
+    progress = ls.work_done_progress
+
+    def begin(created: Future[Any]) -> None:
+        if not (created.cancelled() or created.exception() or job.done()):  # the client may refuse to show it
+            progress.begin(token, types.WorkDoneProgressBegin(f"dg-lsp: {title}", cancellable=True))
+            progress.tokens[token].add_done_callback(lambda _: job.cancel())
+
+    if window is not None and window.work_done_progress:
+        params = types.WorkDoneProgressCreateParams(token)
+        ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
 
 
 def _report_progress(ls: Server, token: str, message: str) -> None:

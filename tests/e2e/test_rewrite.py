@@ -293,6 +293,25 @@ def test_a_test_that_does_not_help_has_a_reason(failing, test, reason):
     assert not client.received("workspace/applyEdit")
 
 
+def test_a_library_that_is_open_but_not_copied_does_not_keep_a_test_from_running(failing):
+    client, folder = failing("")
+    library = folder / "node_modules" / "a.py"
+    library.parent.mkdir()
+    library.write_text("x = 1\n")
+    client.open("x = 1\n", library.as_uri())
+    assert "does not pass the test" in client.result(fix(client, folder, "false"))["reason"]
+    client.open("x = 2\n", library.as_uri())
+    assert "cannot see unsaved changes" in client.result(fix(client, folder, "false"))["reason"]
+
+
+def test_a_newer_rewrite_of_a_document_cancels_a_running_test(failing):
+    client, folder = failing("")
+    older = fix(client, folder, "sleep 1000")
+    newer = fix(client, folder, "true")
+    assert client.result(older) == {"applied": False, "reason": "cancelled"}
+    assert "the test passes already" in client.result(newer)["reason"]
+
+
 def test_a_running_test_is_cancelled_with_its_progress(failing):
     client, folder = failing("", capabilities=PROGRESS)
     msg_id = fix(client, folder, "sleep 1000")
