@@ -31,12 +31,6 @@ READ_BYTES = 32_768
 """Bytes that are read from a connection at a time; parsing more of them would delay other clients."""
 WRITE_SECONDS = 30.0
 """Time after which a connection is closed whose client does not read its response."""
-_MESSAGES = {
-    400: "the request is not valid HTTP/1.1",
-    431: "the head is too long; send fewer headers",
-    501: "of the transfer encodings only chunked is supported",
-}
-"""By the status that h11 suggests."""
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::\d*)?")
 """A name or address, an IPv6 address in brackets, and a port."""
 
@@ -165,8 +159,7 @@ class Connection(H11Protocol):
     @override
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are not HTTP with an error in JSON. uvicorn calls it while it handles the error of h11."""
-        status = getattr(sys.exception(), "error_status_hint", 400)
-        self._send_error(status, _MESSAGES.get(status, msg))
+        self._send_error(getattr(sys.exception(), "error_status_hint", 400), msg)
 
     def _send_error(self, status: int, message: str) -> None:
         """Sends an error in JSON, unless an answer is on its way, and closes."""

@@ -18,8 +18,6 @@ from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
-REASON = "dg-lsp-reason"
-"""Header of an empty fill: why it is empty."""
 Json = dict[str, Any]
 Parts = AsyncGenerator[bytes, None]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -91,8 +89,7 @@ class AnswerResponse(StreamingResponse):
     closes the generator of the parts.
     """
 
-    def __init__(self, answer: "Answer", parts: Parts, *, is_whole: bool) -> None:
-        self._answer = answer
+    def __init__(self, parts: Parts, *, is_whole: bool) -> None:
         self._parts = parts
         self._is_whole = is_whole
         kind = "application/json" if is_whole else "text/event-stream"
@@ -104,8 +101,6 @@ class AnswerResponse(StreamingResponse):
             first = await anext(self._parts)
             if self._is_whole:
                 self.headers["content-length"] = str(len(first))
-            if self._answer.reason:
-                self.headers[REASON] = self._answer.reason
             self.body_iterator = self._all(first)
             await super().stream_response(send)
 
@@ -147,9 +142,6 @@ def _draft(frame: Frame) -> str:
 class Answer(ABC):
     """The answer to one request in the shape of an API, whole or as events."""
 
-    reason = ""
-    """Why the answer is empty; known when its first part is there, unless that is a draft."""
-
     @abstractmethod
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
         """The response with all completions."""
@@ -162,15 +154,22 @@ class Answer(ABC):
     def tail(self, result: FillResult) -> bytes:
         """The events after those of the completions."""
 
-    async def parts(self, stream: Stream, cut: Cut) -> Parts:
+    def response(
+        self, stream: Stream, cut: Cut, stops: Sequence[str] = (), *, is_streamed: bool, is_draft: bool = False
+    ) -> AnswerResponse:
+        """The response with the whole answer, or with its events, which are drafts or a growing text until a stop."""
+        if is_streamed:
+            return AnswerResponse(self._events(stream, cut, stops, is_draft=is_draft), is_whole=False)
+        return AnswerResponse(self._whole(stream, cut), is_whole=True)
+
+    async def _whole(self, stream: Stream, cut: Cut) -> Parts:
         """The whole answer as one part."""
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult):
-                    self.reason = item.reason.value if item.reason else ""
                     yield json_bytes(self.whole(cut(item), item))
 
-    async def events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
+    async def _events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
         """Each event continues the one before it or, as a draft, replaces it.
 
         The end of a completion has an event of its own, at which Tabby stops reading.
@@ -188,7 +187,6 @@ class Answer(ABC):
                     if text := _draft(item) if is_draft else settled.next(item):
                         yield event_bytes(self.event(text, 0))
                     continue
-                self.reason = item.reason.value if item.reason else ""
                 for index, completion in enumerate(cut(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event_bytes(self.event(rest, index))

@@ -21,7 +21,6 @@ from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest
 from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http.responses import (
     Answer,
-    AnswerResponse,
     Completion,
     Cut,
     Json,
@@ -179,10 +178,7 @@ async def _edited_region(
         yield result
 
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=True, has_usage=body.stream_options.include_usage)
-    cut = partial(_text_completions, stops=[])
-    if not body.stream:
-        return AnswerResponse(answer, answer.parts(stream(), cut), is_whole=True)
-    return AnswerResponse(answer, answer.events(stream(), cut, (), is_draft=False), is_whole=False)
+    return answer.response(stream(), partial(_text_completions, stops=[]), is_streamed=body.stream)
 
 
 def _respond(
@@ -196,10 +192,8 @@ def _respond(
     """The whole answer, or the stream of its drafts or of its text as it grows."""
     is_text = isinstance(request, ChatRequest)
     stream = service.stream(request, http, has_frames=body.stream and (body.diffusing or is_text))
-    if not body.stream:
-        return AnswerResponse(answer, answer.parts(stream, cut), is_whole=True)
     stops = body.stop if is_text else ()
-    return AnswerResponse(answer, answer.events(stream, cut, stops, is_draft=body.diffusing), is_whole=False)
+    return answer.response(stream, cut, stops, is_streamed=body.stream, is_draft=body.diffusing)
 
 
 def _fill_request(

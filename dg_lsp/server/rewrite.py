@@ -149,7 +149,7 @@ def _unsaved_files(ls: Server, document: Document) -> tuple[Path, Path, dict[Pat
         raise Refusal("no test is run, because the document is no saved file in a folder of the workspace")
     folder = folders[0].resolve()
     texts = ((local_path(file.uri), file.lines.text) for file in ls.documents.files())
-    saved = {file.resolve(): text.encode("utf-8", "replace") for file, text in texts if file and file.is_file()}
+    saved = {file.resolve(): text.encode() for file, text in texts if file and file.is_file()}
     unsaved = {file: data for file, data in saved.items() if file.is_relative_to(folder) and file.read_bytes() != data}
     return folder, path.resolve(), unsaved
 

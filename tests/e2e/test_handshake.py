@@ -33,18 +33,6 @@ def test_editors_get_inline_completion(start, editor, encoding):
     client.check()
 
 
-@pytest.mark.parametrize(
-    ("general", "encoding"),
-    [
-        pytest.param({}, "utf-16", id="absent"),
-        pytest.param({"positionEncodings": ["utf-32", "utf-8"]}, "utf-32", id="the client's first"),
-        pytest.param({"positionEncodings": ["utf-7", "utf-8"]}, "utf-8", id="the first that is known"),
-    ],
-)
-def test_the_first_known_position_encoding_is_used(session, general, encoding):
-    assert session("fill", capabilities={"general": general}).encoding == encoding
-
-
 def test_invalid_options_are_shown_once_and_the_others_are_used(session):
     client = session("echo", completion={"deadline_ms": 77, "deadline": 5}, model={"threads": "many"})
     client.wait_log("ready")

@@ -137,16 +137,6 @@ def test_with_a_manual_trigger_completions_come_only_on_request_and_stay_while_t
     window.until_saved(text + "    total += 1\n")
 
 
-def test_a_completion_of_a_single_line(open_window):
-    text = "def f(a):\n    total = a\n"
-    window = open_window(text, fill=BLOCK, settings={"dg-lsp.completion.lines": "single"})
-    window.to_end()
-    window.type("    ")
-    assert window.until_ghost() == "total += 1"
-    window.press("Tab", 9)
-    window.until_saved(text + "    total += 1")
-
-
 @pytest.mark.parametrize(("path", "shown"), [("/nowhere/dg-lsp", "/nowhere/dg-lsp could not"), (5, "server could not")])
 def test_the_status_shows_that_a_program_cannot_be_started_until_its_path_is_corrected(
     open_window, install_program, tmp_path, path, shown
