@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 from uuid import uuid4
 
 import attrs
@@ -285,8 +285,6 @@ def mismatch(value: Any, kind: Any) -> str | None:
         is_right = False
     elif attrs.has(kind):
         return _mismatch_of_object(value, kind)
-    elif origin is Literal:
-        is_right = value in arguments
     elif isinstance(kind, type) and issubclass(kind, Enum):
         is_right = not isinstance(value, bool) and value in [member.value for member in kind]
     else:

@@ -60,11 +60,14 @@ class Status:
             setattr(self, name, value)
         if not self.is_enabled:
             return
+        facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
+        if self.rewrite_model:
+            facts["rewriteModel"] = self.rewrite_model
         status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS.get(self.state, "Normal"),
-            "dgLsp": {**self._facts(), **self.numbers()},
+            "dgLsp": {**facts, **self.numbers()},
         }
         if status != self._last_sent:
             self._last_sent = status
@@ -74,10 +77,6 @@ class Status:
         """Sets the message of a server that is ready: the reason why a requested completion is missing, or nothing."""
         if self.state is State.READY:
             self.update(message=sentence)
-
-    def _facts(self) -> dict[str, Any]:
-        facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
-        return {**facts, "rewriteModel": self.rewrite_model} if self.rewrite_model else facts
 
 
 def canvas_sender(notify: Callable[[str, Any], None], uri: str) -> OnFrame:

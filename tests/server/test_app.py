@@ -10,11 +10,6 @@ from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
 
 
-@pytest.mark.parametrize("options", [None, {}, {"completion": {}}])
-def test_empty_options_change_nothing(options):
-    assert parse_options(options, BASE) == (BASE, ())
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -69,13 +64,3 @@ def test_the_trust_of_the_editor_counts_in_its_folder_only(tmp_path):
     settings, [message] = workspace_settings(folder, BASE, editor_trusts=False)
     assert settings == BASE
     assert "the editor does not trust this folder" in message
-
-
-@pytest.mark.parametrize(
-    ("text", "what"), [("completion.nonsense = 1", "this key is ignored"), ("model = ", "the file is ignored")]
-)
-def test_what_is_invalid_of_a_settings_file_is_reported_and_not_used(tmp_path, text, what):
-    (tmp_path / "dg-lsp.toml").write_text(text)
-    settings, [error] = workspace_settings(tmp_path, BASE)
-    assert (settings.completion, settings.model) == (BASE.completion, BASE.model)
-    assert what in error
