@@ -124,6 +124,7 @@ class SamplerOptions:
     t_max: float | None = _bounded(0.01, 10.0)
     t_min: float | None = _bounded(0.01, 10.0)
     stability_threshold: int | None = _bounded(0, 1024)
+    stop_interval: int | None = _bounded(1, 16)
     confidence_threshold: float | None = _bounded(0.0, 100.0)  # a probability for mask noise, nats for uniform noise
     top_k: int | None = _bounded(0, 1_048_576)
     """Most probable tokens that a token is drawn from; 0: all. Only uniform noise draws."""

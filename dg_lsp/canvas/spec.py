@@ -100,6 +100,8 @@ class UniformSampling:
     stability_threshold: int = 1  # number of steps with an unchanged draft before the loop may end
     confidence_threshold: float = 0.005
     """A stable draft ends the loop when the mean entropy of the free positions, in nats, is below this."""
+    stop_interval: int = 1
+    """Steps after which the host looks whether the loop may end, where a device can choose the canvases between."""
     top_k: int = 0
     """Number of the most probable tokens from which accepted tokens are drawn; 0: all."""
     top_k_start: int = 0

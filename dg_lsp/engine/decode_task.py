@@ -20,8 +20,9 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, Sampling
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, Sampling, UniformSampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK, is_whole
+from dg_lsp.diffusion.samplers import ChainedPasses, Step
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
@@ -254,6 +255,15 @@ class RequestDenoiser:
             fill_ids = np.concatenate([before, canvas[num_head : masks.start]])
             overridden.append(self.repetition.overridden(prediction, fill_ids, masks))
         return overridden
+
+    def predict_chain(
+        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """See `ChainedPasses`."""
+        if not isinstance(self.model.denoiser, ChainedPasses):
+            return []
+        with self.costs.stage("predict"):
+            return self.model.denoiser.predict_chain(slot, step, sampling, rng, lane)
 
     def extend(self, slot: int, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
         """See `Passes.extend`; the token after the last one is none of those `excluded`, if another one is possible."""

@@ -141,6 +141,7 @@ class GenerationBody(RequestBody):
     temperature_max: Annotated[float, _bounded("t_max")] | None = None
     temperature_min: Annotated[float, _bounded("t_min")] | None = None
     stability_threshold: Annotated[int, _bounded("stability_threshold")] | None = None
+    stop_interval: Annotated[int, _bounded("stop_interval")] | None = None
     confidence_threshold: Annotated[float, _bounded("confidence_threshold")] | None = None
     chat_template_kwargs: TemplateOptions = TemplateOptions()
 

@@ -37,6 +37,17 @@ struct dg_device {
     ggml_tensor * gate_up;   // [n_embd, 2 n_inner]
     ggml_tensor * down;      // [n_inner, n_embd]
     ggml_tensor * memory;    // [n_embd, n]: scaled mean embeddings of earlier predictions; row 0 is zero: no prediction
+    ggml_tensor * canvas;    // [1, n]: ids that the last step of a chain chose for the next one, at the rows of the memory
+    ggml_tensor * history;   // [6, m]: packed rows of the steps of a chain
+};
+
+// DG_OPS: a step of one canvas that chooses the canvas of the next step, so that the host need not look between them.
+struct dg_chain {
+    int             is_first;  // the ids are those of the batch
+    float           bound;     // nats: see `accept` in samplers.py
+    const float   * frozen;    // 1 at positions that never change, else 0
+    const float   * noise;     // ids for positions that are not accepted
+    const int64_t * history;   // rows of the history for this step's packed rows
 };
 
 struct dg_settings {
@@ -50,9 +61,10 @@ struct dg_settings {
     int           n_banned = 0;
     const int32_t * reads  = nullptr;  // DG_OPS: for each row, the row of the memory with its last prediction,
     const int64_t * writes = nullptr;  // and the row for this one
+    const dg_chain * chain = nullptr;  // DG_OPS, with k = 0
 };
 
-enum dg_result { DG_PACKED = 0, DG_INPUT = 1, DG_LOGITS = 2, DG_RESULTS = 3 };
+enum dg_result { DG_PACKED = 0, DG_INPUT = 1, DG_LOGITS = 2, DG_HISTORY = 3, DG_RESULTS = 4 };
 
 // of the thread that decodes: graphs are built and their inputs are set there
 static thread_local dg_settings   dg_now;
@@ -212,7 +224,7 @@ struct dg_reduction : public llm_graph_input_i {
     // uniforms and rows of the memory are inputs.
     bool can_reuse(const llm_graph_params & params) override {
         if (dg_now.mode != made.mode) return false;
-        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.device == made.device &&
+        return made.mode == DG_OFF || (dg_now.k == made.k && dg_now.device == made.device && !dg_now.chain == !made.chain &&
                results[DG_LOGITS]->ne[1] == (int64_t) params.n_outputs);
     }
 
@@ -228,6 +240,13 @@ struct dg_reduction : public llm_graph_input_i {
         ggml_backend_tensor_set(uniforms, draws.data(), 0, draws.size()*sizeof(float));
         ggml_backend_tensor_set(reads, now.reads, 0, ggml_nbytes(reads));
         ggml_backend_tensor_set(writes, now.writes, 0, ggml_nbytes(writes));
+        if (!chained) return;
+        const float scalars[2] = {now.chain->is_first ? 0.0f : 1.0f, now.chain->bound};
+        ggml_backend_tensor_set(chained, &scalars[0], 0, sizeof(float));
+        ggml_backend_tensor_set(bound, &scalars[1], 0, sizeof(float));
+        ggml_backend_tensor_set(frozen, now.chain->frozen, 0, ggml_nbytes(frozen));
+        ggml_backend_tensor_set(noise, now.chain->noise, 0, ggml_nbytes(noise));
+        ggml_backend_tensor_set(kept, now.chain->history, 0, ggml_nbytes(kept));
     }
 
     dg_settings        made;
@@ -237,6 +256,12 @@ struct dg_reduction : public llm_graph_input_i {
     ggml_tensor *      uniforms = nullptr;      // [1, n_outputs], DG_OPS
     ggml_tensor *      reads    = nullptr;      // [n_outputs], DG_OPS
     ggml_tensor *      writes   = nullptr;      // [n_outputs], DG_OPS
+    ggml_tensor *      chained  = nullptr;      // [1], of a chain as the rest: 1 after the first step
+    ggml_tensor *      bound    = nullptr;      // [1]
+    ggml_tensor *      frozen   = nullptr;      // [1, n_outputs]
+    ggml_tensor *      noise    = nullptr;      // [1, n_outputs]
+    ggml_tensor *      kept     = nullptr;      // [n_outputs]: rows of the history
+    ggml_tensor *      ids      = nullptr;      // [1, n_outputs], F32: the canvas of this step
     ggml_tensor *      results[DG_RESULTS] = {};
 };
 
@@ -276,7 +301,29 @@ static ggml_tensor * dg_top_ids(ggml_context * ctx, ggml_tensor * logits, int k)
     return ggml_cast(ctx, id, GGML_TYPE_I32);
 }
 
-static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_reduction * in, ggml_tensor ** stored) {
+// The ids of a canvas in a chain, F32 [1, n]: those of the batch in the first step, later those that the last step chose.
+static ggml_tensor * dg_chained_ids(ggml_context * ctx, ggml_tensor * batch_ids, dg_reduction * in) {
+    ggml_tensor * given  = ggml_cast(ctx, ggml_reshape_2d(ctx, batch_ids, 1, batch_ids->ne[0]), GGML_TYPE_F32);
+    ggml_tensor * chosen = ggml_get_rows(ctx, in->made.device->canvas, in->reads);
+    return ggml_add(ctx, given, ggml_mul(ctx, ggml_sub(ctx, chosen, given), in->chained));
+}
+
+// The canvas of the next step, F32 [1, n]: `accept` and `renoise` of samplers.py.
+static ggml_tensor * dg_next_ids(ggml_context * ctx, ggml_tensor * entropy, ggml_tensor * drawn, dg_reduction * in) {
+    const int64_t n = entropy->ne[1];
+    ggml_tensor * is_free  = ggml_scale_bias(ctx, in->frozen, -1.0f, 1.0f);
+    ggml_tensor * free     = ggml_mul(ctx, entropy, is_free);
+    ggml_tensor * order    = ggml_argsort(ctx, ggml_reshape_1d(ctx, free, n), GGML_SORT_ORDER_ASC);
+    ggml_tensor * sorted   = ggml_reshape_1d(ctx, ggml_get_rows(ctx, free, order), n);
+    ggml_tensor * before   = ggml_sub(ctx, ggml_cumsum(ctx, sorted), sorted);
+    ggml_tensor * refused  = ggml_step(ctx, ggml_sub(ctx, before, in->bound));
+    ggml_tensor * rank     = ggml_argsort(ctx, ggml_cast(ctx, order, GGML_TYPE_F32), GGML_SORT_ORDER_ASC);
+    ggml_tensor * is_noise = ggml_mul(ctx, ggml_get_rows(ctx, ggml_reshape_2d(ctx, refused, 1, n), rank), is_free);
+    ggml_tensor * chosen   = ggml_add(ctx, drawn, ggml_mul(ctx, ggml_sub(ctx, in->noise, drawn), is_noise));
+    return ggml_add(ctx, chosen, ggml_mul(ctx, ggml_sub(ctx, in->ids, chosen), in->frozen));
+}
+
+static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_reduction * in, std::vector<ggml_tensor *> & stored) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     const int k = in->made.k;
     in->inv_t    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, 1);
@@ -320,7 +367,16 @@ static ggml_tensor * dg_reduce_ops(ggml_context * ctx, ggml_tensor * logits, dg_
     ggml_tensor * sums = ggml_mul_mat(ctx, in->made.device->table, ggml_div(ctx, p, p_best));
     ggml_prec_set_acc(sums, GGML_PREC_F32);
     ggml_tensor * means = ggml_mul(ctx, sums, ggml_scale(ctx, p_best, sqrtf((float) sums->ne[0])));
-    *stored = ggml_set_rows(ctx, in->made.device->memory, means, in->writes);
+    stored.push_back(ggml_set_rows(ctx, in->made.device->memory, means, in->writes));
+    if (in->chained) {
+        // rounding can put the draw on a token without probability
+        ggml_tensor * p_drawn = row(ggml_reshape_3d(ctx, p, 1, n_vocab, n), ggml_cast(ctx, drawn, GGML_TYPE_I32));
+        ggml_tensor * argmax  = ggml_cast(ctx, best_id, GGML_TYPE_F32);
+        ggml_tensor * kept    = ggml_add(ctx, argmax, ggml_mul(ctx, ggml_sub(ctx, drawn, argmax), ggml_step(ctx, p_drawn)));
+        stored.push_back(ggml_set_rows(ctx, in->made.device->canvas, dg_next_ids(ctx, entropy, kept, in), in->writes));
+        stored.push_back(ggml_set_rows(ctx, in->made.device->history, packed, in->kept));
+        in->results[DG_HISTORY] = in->made.device->history;
+    }
     return packed;
 }
 
@@ -343,6 +399,21 @@ static ggml_tensor * dg_condition(llm_graph_context & graph, const llama_model &
     in->writes = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, graph.n_outputs);
     ggml_set_input(in->reads);
     ggml_set_input(in->writes);
+    if (in->made.chain) {
+        auto input = [&](ggml_type type, int64_t width, int64_t rows) {
+            ggml_tensor * made = ggml_new_tensor_2d(ctx, type, width, rows);
+            ggml_set_input(made);
+            return made;
+        };
+        in->chained = input(GGML_TYPE_F32, 1, 1);
+        in->bound   = input(GGML_TYPE_F32, 1, 1);
+        in->frozen  = input(GGML_TYPE_F32, 1, graph.n_outputs);
+        in->noise   = input(GGML_TYPE_F32, 1, graph.n_outputs);
+        in->kept    = input(GGML_TYPE_I64, graph.n_outputs, 1);
+        in->ids     = dg_chained_ids(ctx, graph.res->t_inp_tokens, in);
+        ggml_tensor * ids = ggml_cast(ctx, ggml_reshape_1d(ctx, in->ids, graph.n_outputs), GGML_TYPE_I32);
+        embedded = ggml_scale(ctx, ggml_get_rows(ctx, dg_embeddings(model, ctx), ids), sqrtf((float) embedded->ne[0]));
+    }
     ggml_tensor * last    = ggml_get_rows(ctx, device.memory, in->reads);
     ggml_tensor * gate_up = ggml_mul_mat(ctx, device.gate_up, ggml_mul(ctx, ggml_rms_norm(ctx, last, epsilon), device.pre_norm));
     ggml_tensor * signal  = ggml_mul_mat(ctx, device.down, ggml_geglu(ctx, gate_up));
@@ -370,17 +441,17 @@ static ggml_tensor * dg_reduce(llm_graph_context & graph, dg_reduction * in, ggm
     ggml_set_output(logits);
     in->results[DG_LOGITS] = logits;
     ggml_tensor * packed;
-    ggml_tensor * stored = nullptr;
+    std::vector<ggml_tensor *> stored;
     if (in->made.mode == DG_ROWS) {
         packed = ggml_custom_4d(graph.ctx0, GGML_TYPE_F32, 6 + 2*in->made.k, logits->ne[1], 1, 1, &logits, 1, dg_reduce_rows,
                                 GGML_N_TASKS_MAX, in);
     } else {
-        packed = dg_reduce_ops(graph.ctx0, logits, in, &stored);
+        packed = dg_reduce_ops(graph.ctx0, logits, in, stored);
     }
     in->results[DG_PACKED] = packed;
     ggml_set_output(packed);
     ggml_build_forward_expand(graph.gf, packed);
-    if (stored) ggml_build_forward_expand(graph.gf, stored);
+    for (ggml_tensor * each : stored) ggml_build_forward_expand(graph.gf, each);
     return packed;
 }
 
@@ -389,11 +460,10 @@ static ggml_tensor * dg_reduce(llm_graph_context & graph, dg_reduction * in, ggm
 DG_API int dg_reduction_version(void) { return 3; }
 
 // What the following graphs compute. The arrays must live until the next call, the device's tensors as long as the context.
-// The last argument is null: earlier builds of version 3 read it.
 DG_API void dg_reduction_set(int mode, int k, const dg_device * device, float inv_t, const float * uniforms, int n_rows,
                              const int32_t * banned, int n_banned, const int32_t * reads, const int64_t * writes,
-                             const void *) {
-    dg_now = {mode, k, device, inv_t, uniforms, n_rows, banned, n_banned, reads, writes};
+                             const dg_chain * chain) {
+    dg_now = {mode, k, device, inv_t, uniforms, n_rows, banned, n_banned, reads, writes, chain};
 }
 
 // Copies rows of a result of the last decode. Returns the number of rows: 0 if there are none, or if they have another width.

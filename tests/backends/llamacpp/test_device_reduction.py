@@ -17,8 +17,10 @@ from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduct
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import Device, runs_diffusiongemma
 from dg_lsp.backends.llamacpp.reduction import Reducer
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import TopK
+from dg_lsp.diffusion.samplers import Stop, denoise_together
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.runtime import COMMAND
@@ -132,6 +134,35 @@ def test_no_logits_and_no_embeddings_leave_a_device(open_with, monkeypatch):
     for step in range(3):
         denoiser.predict(0, [canvas_of(16, step)], 2.5, np.random.default_rng(1))
     assert copied == [1, 6] * 3  # ids go there, six numbers of a position for the sampler come back
+
+
+@needs_runtime
+@pytest.mark.parametrize("num_frozen", [0, 8], ids=["nothing frozen", "head and tail frozen"])
+@pytest.mark.parametrize("entropy_bound", [0.1, 40.0], ids=["one position accepted", "several positions accepted"])
+@pytest.mark.parametrize("interval", [2, 5, 16])
+def test_steps_between_two_looks_equal_single_steps(open_with, interval, entropy_bound, num_frozen):
+    """The device accepts, draws and renoises as the host does, up to the last bit."""
+    denoiser = open_with(("cpu",))
+    prompt = denoiser._cache.ids(0)
+    layout = Layout(prompt, prompt[:num_frozen], prompt[:num_frozen])
+    denoised = {}
+    for stop_interval in (1, interval):
+        denoiser.prefill(0, prompt)
+        sampling = UniformSampling(
+            entropy_bound=entropy_bound,
+            max_denoising_steps=12,
+            stability_threshold=0,
+            confidence_threshold=5.65,
+            stop_interval=stop_interval,
+        )
+        rng = np.random.default_rng(4)
+        canvas = layout.canvas(16, denoiser.spec, rng, length=32)
+        denoised[stop_interval] = [step for (step,) in denoise_together(denoiser, 0, [canvas], sampling, rng)]
+    assert denoised[1][-1].stop is Stop.STABLE
+    for step, expected in zip(denoised[interval], denoised[1], strict=True):
+        assert (step.number, step.stop) == (expected.number, expected.stop)
+        for name in ("canvas_ids", "draft_ids", "committed", "confidence"):
+            np.testing.assert_array_equal(getattr(step, name), getattr(expected, name))
 
 
 @needs_runtime

@@ -12,7 +12,9 @@ from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import (
+    NUM_FACTS,
     REDUCTION_ARRAYS,
+    ChainStep,
     GraphReduction,
     agrees,
 )
@@ -26,8 +28,8 @@ from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import NEVER, take
 from dg_lsp.backends.threads import physical_cores
-from dg_lsp.canvas.layout import TokenIds
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.layout import TokenIds, noise
+from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
@@ -40,6 +42,7 @@ from dg_lsp.diffusion.denoiser import (
     TopK,
     check_temperature,
 )
+from dg_lsp.diffusion.samplers import Step, temperature
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import ModelSettings
 
@@ -48,6 +51,8 @@ _FLAT, _SURE = 1.0, 0.05
 """Temperatures of the steps that compare a device with the host: of flat positions, and of sure ones."""
 _KEPT_PASSES = 2
 """Passes over canvases of a prompt whose predictions a device keeps: the steps, and the scores of the joins."""
+MAX_CHAIN = 16
+"""Steps of a chain: their numbers stay on the device until the host reads them."""
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
 
@@ -102,7 +107,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         bias[list(self.spec.banned_ids)] = NEVER
         host = self._reduction
         try:
-            feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, needed_bytes)
+            history = (MAX_CHAIN * length, NUM_FACTS)
+            feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
         except BackendError as error:
             _log.warning("self-conditioning runs on the host: %s", error)
             return
@@ -185,6 +191,26 @@ class SelfConditionedDenoiser(LlamaDenoiser):
             held = [record for by_lane in self._records.values() for record in by_lane.values()]
             return feedback.inputs(canvases, usable, held)
         return feedback.inputs(canvases, usable)
+
+    def predict_chain(
+        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """See `ChainedPasses`."""
+        if sampling.top_k or sampling.top_k_start or not isinstance(self._reduction.feedback, DeviceFeedback):
+            return []
+        checked = self._checked_canvases(slot, [step.canvas_ids])
+        length = len(step.canvas_ids)
+        count = min(sampling.stop_interval, sampling.max_denoising_steps - step.number)
+        heats = [temperature(sampling, step.number + number) for number in range(1, count + 1)]
+        noises: list[TokenIds] = []
+        for number, heat in enumerate(heats):
+            uniforms = rng.random(length).astype(np.float32)
+            noises.append(noise(self.spec, length, rng))
+            decode = partial(self._decode_canvases, slot, self._inputs(slot, checked, [lane]), [length])
+            chain = ChainStep(number, step.frozen, noises[-1], sampling.entropy_bound)
+            self._reduction.compute(decode, heat, uniforms, chain=chain)
+            self._records[slot][lane] = self._reduction.record(slice(0, length))
+        return list(zip(self._reduction.history(length, heats), noises, strict=True))
 
     @property
     @override

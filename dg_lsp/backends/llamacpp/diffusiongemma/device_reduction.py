@@ -1,5 +1,6 @@
 """The reduction of a step's logits in llama.cpp's graph, and what the next step needs of them."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, Mixture, mixture
 from dg_lsp.backends.llamacpp.library import reduction_functions
 from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction, Rng, TopK
 from dg_lsp.errors import BackendError
@@ -23,12 +24,28 @@ REDUCTION_ARRAYS = 6
 """Arrays of the size of the logits that a device may hold. ggml may end the process if one cannot be allocated."""
 NUM_FACTS = 6
 """Numbers of a packed row before them."""
-_PACKED, _INPUT, _LOGITS = range(3)
+_PACKED, _INPUT, _LOGITS, _HISTORY = range(4)
 _OFF, _BY_ROWS, _BY_OPERATIONS = range(3)
 """Values of `dg_mode`: one function over the rows on a CPU, or ggml's operations on a device."""
 
 Decode = Callable[[], None]
 """One decode of canvases whose tokens all need a prediction."""
+
+
+class ChainStep(ctypes.Structure):
+    """`dg_chain` of gemma4_reduction.h: a step of one canvas after which the device chooses the next canvas."""
+
+    _fields_ = (
+        ("is_first", ctypes.c_int),
+        ("bound", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("frozen", "noise", "history")),
+    )
+
+    def __init__(self, number: int, frozen: Flags, noise: TokenIds, entropy_bound: float) -> None:
+        """`number` counts from 0; the noise has the ids of positions that are not accepted, shape (L,)."""
+        rows = np.arange(number * len(noise), (number + 1) * len(noise), dtype=np.int64)
+        self._arrays = (frozen.astype(np.float32), noise.astype(np.float32), rows)  # they must live as long as the step
+        super().__init__(number == 0, entropy_bound, *(values.ctypes.data for values in self._arrays))
 
 
 class GraphReduction:
@@ -99,13 +116,21 @@ class GraphReduction:
         places = np.count_nonzero(sums <= wanted, axis=1)
         return replace(prediction, sampled_ids=ids[rows, places], sampled_confidence=shares[rows, places])
 
-    def compute(self, decode: Decode, temperature: float, uniforms: Floats, num_top: int = 0) -> None:
+    def history(self, num_rows: int, temperatures: Sequence[float]) -> list[Prediction]:
+        """The predictions of the last chain, of `num_rows` tokens and one step for each temperature."""
+        packed = self._read(_HISTORY, slice(0, num_rows * len(temperatures)), NUM_FACTS)
+        return list(map(_prediction, np.split(packed, len(temperatures)), temperatures))
+
+    def compute(
+        self, decode: Decode, temperature: float, uniforms: Floats, num_top: int = 0, chain: ChainStep | None = None
+    ) -> None:
         """Decodes, and draws tokens by random numbers, shape (N,); `num_top` of each row leave the graph too."""
         scale = inverse_temperature(temperature)
         arrays = (_address(uniforms), len(uniforms), _address(self._banned), len(self._banned))
         if isinstance(feedback := self.feedback, DeviceFeedback):
             rows = (_address(feedback.reads), _address(feedback.writes))
-            self._native.dg_reduction_set(_BY_OPERATIONS, num_top, feedback.tensors, scale, *arrays, *rows, None)
+            last = None if chain is None else ctypes.byref(chain)
+            self._native.dg_reduction_set(_BY_OPERATIONS, num_top, feedback.tensors, scale, *arrays, *rows, last)
         else:
             self._native.dg_reduction_set(_BY_ROWS, num_top, None, scale, *arrays, None, None, None)
         try:

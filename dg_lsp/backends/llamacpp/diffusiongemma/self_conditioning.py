@@ -306,11 +306,13 @@ class DeviceFeedback:
         network: SelfConditioning,
         bias: Floats,
         num_rows: int,
+        history_shape: tuple[int, int],
         needed_bytes: int = 0,
     ) -> None:
         """Copies table and network to the device, of which others need `needed_bytes`.
 
         `bias` is added to the logits, shape (V,); `num_rows` is the most positions whose predictions are kept.
+        `history_shape` is that of the numbers which the steps of a chain keep for the host.
 
         Raises:
             BackendError: the device lacks memory or an operation; it is closed.
@@ -326,6 +328,7 @@ class DeviceFeedback:
         self._num_rows = 1 + num_rows
         parts = (bias, network.pre_norm, network.gate_up, network.down)
         shapes = [*(np.atleast_2d(part).shape for part in parts), (self._num_rows, self._width)]
+        shapes += [(self._num_rows, 1), history_shape]
         self.size_bytes = F16.row_bytes(self._vocab_size) * self._width + sum(4 * rows * size for rows, size in shapes)
         """Bytes on the device."""
         try:
@@ -340,7 +343,8 @@ class DeviceFeedback:
             weights = self._weights = DeviceGraph(device, declare)
             weights.keep_in_place()
             first_row: Floats = np.zeros((1, self._width), dtype=np.float32)  # a token without a prediction reads it
-            for tensor, part in zip(tensors[1:], (*parts, first_row), strict=True):
+            canvas: Floats = np.zeros(self._num_rows, dtype=np.float32)
+            for tensor, part in zip(tensors[1:-1], (*parts, first_row, canvas), strict=True):
                 weights.put(tensor, part)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
                 rows = table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size)))
@@ -348,8 +352,8 @@ class DeviceFeedback:
         except BackendError:
             self.close()
             raise
-        self.tensors = (ctypes.c_void_p * (len(tensors) + 2))(*tensors, None, None)
-        """`dg_device` of gemma4_reduction.h, without the tensors of a chain of steps."""
+        self.tensors = (ctypes.c_void_p * len(tensors))(*tensors)
+        """`dg_device` of gemma4_reduction.h."""
 
     def inputs(
         self, canvases: Sequence[TokenIds], records: Sequence[Rows | None], held: Sequence[Rows] = ()
