@@ -64,6 +64,8 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
         ("last", max(record.time for record in records)),
         ("models", ", ".join(sorted({record.model for record in records if record.model}))),
         ("peak memory, MB", str(round(max(record.resident_bytes for record in records) / 1e6))),
+        ("GPUs", ", ".join(sorted({record.gpu for record in records if record.gpu})) or "–"),
+        ("GPU memory budget, MB", str(round(max(record.gpu_budget_bytes for record in records) / 1e6))),
     ]
     return [*tables, metrics.Table("Records", ("name", "value"), facts)]
 
@@ -95,13 +97,24 @@ def _request_texts(records: Records) -> metrics.Texts:
         "latency, 95th percentile": _time(0.95, (record.total_seconds for record in answered)),
         "queue": _time(0.5, (record.queue_seconds for record in computed)),
         "queue, 95th percentile": _time(0.95, (record.queue_seconds for record in computed)),
+        "prompt set-up": _time(0.5, (record.setup_seconds for record in computed)),
         "prefill": _time(0.5, (record.prefill_seconds for record in computed)),
         "generation": _time(0.5, (record.generation_seconds for record in computed)),
         "prompt tokens": _mean(record.prompt_tokens for record in computed),
         "prompt tokens from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
         "output tokens": _mean(record.output_tokens for record in computed),
         "steps": _mean(record.steps for record in computed),
+        "step limit": _mean(record.step_limit for record in computed if record.step_limit),
+        "prompt rate": _rate("tokens/s", (record.prompt_rate for record in computed)),
+        "output rate": _rate("tokens/s", (record.output_rate for record in computed)),
+        "step rate": _rate("steps/s", (record.step_rate for record in computed)),
     }
+
+
+def _rate(unit: str, rates: Iterable[float]) -> str:
+    """The median of those that are known."""
+    median = ttfue.quantile([rate for rate in rates if rate], 0.5)
+    return "–" if median is None else f"{metrics.number(median)} {unit}"
 
 
 def _time(part: float, seconds: Iterable[float]) -> str:

@@ -17,12 +17,13 @@ from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
 from dg_lsp.cli.output import canvas_screen, drawing, for_stream, times
-from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.cli.printing import note, plural, print_json, print_line, size_text
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest, FillResult, Frame
 from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
 from dg_lsp.models.registry import instruction_model
+from dg_lsp.settings import Settings
 
 MaxTokens = Annotated[
     int, Option("--max-tokens", "-n", min=1, max=1_000_000, metavar="N", help="Longest text in tokens.")
@@ -53,6 +54,7 @@ def chat(
             advice = f"{instruction_model()} follows them: fetch it with dg-lsp models pull, or use --remote URL"
             raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")
         run.note_effects(engine.spec)
+        _print_banner(engine, settings, run)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
             request = ChatRequest(
@@ -76,6 +78,23 @@ def chat(
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code
+
+
+def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
+    """Prints which model answers, where it runs and how it generates, if standard error is a terminal."""
+    if run.as_json or not sys.stderr.isatty():
+        return
+    spec = engine.spec
+    if settings.is_remote:
+        note(f"{spec.name} at {settings.remote.url}")
+        return
+    used = engine.footprint
+    where = ", ".join(device.name for device in used.devices) or "the processor"
+    plan = "one token after the other"
+    if spec.sampling is not None:
+        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {spec.sampling.max_denoising_steps} steps"
+    context = f"context of {used.context_size:,} tokens with at most {size_text(used.full_cache_bytes)} of cache"
+    note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
 
 
 def _typed() -> Iterator[str]:
@@ -136,6 +155,7 @@ def generate(
     )
     with loading.timed_engine(settings) as (engine, load_ms):
         run.note_effects(engine.spec)
+        _print_banner(engine, settings, run)
         code, _ = _show_text(engine, request, run, load_ms)
     return code
 

@@ -31,7 +31,10 @@ MAX_BYTES = 20_000_000  # size at which a log is renamed to `.1`, in place of an
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One request and its cost. Times in seconds; 0 where nothing was computed."""
+    """One request and its cost. Times in seconds, rates per second; 0 where nothing was computed.
+
+    A rate over less than a millisecond is 0 too: a short prompt is decoded in the first pass of the generation.
+    """
 
     time: str  # of arrival, UTC, ISO 8601
     request: str  # an id
@@ -57,6 +60,9 @@ class AuditRecord:
     prefill_seconds: float = 0.0  # building the prompt and decoding what the cache lacked of it
     generation_seconds: float = 0.0
     total_seconds: float = 0.0  # from arrival to answer
+    prompt_rate: float = 0.0  # tokens that were decoded of the prompt, per second without building it
+    output_rate: float = 0.0  # tokens per second of generation
+    step_rate: float = 0.0  # forward passes per second of generation
     resident_bytes: int = 0  # memory of this process at the time of the answer
     gpu: str = ""  # names of the GPUs that the model runs on
     gpu_budget_bytes: int = 0  # GPU memory that was estimated for the model and its cache
@@ -227,9 +233,11 @@ def _answered(record: AuditRecord, result: FillResult | RewriteResult | NextEdit
         setup_seconds=result.timings.setup / 1e3,
         prefill_seconds=result.timings.prefill / 1e3,
         generation_seconds=result.timings.denoise / 1e3,
+        step_rate=_rate(result.steps, result.timings.denoise),
     )
     if not isinstance(result, FillResult):
         return record
+    num_decoded = result.prompt_tokens - result.cached_tokens
     return replace(
         record,
         decoder=result.decoder.value,
@@ -238,5 +246,11 @@ def _answered(record: AuditRecord, result: FillResult | RewriteResult | NextEdit
         reused_tokens=result.cached_tokens,
         output_tokens=result.output_tokens,
         canvas_tokens=result.canvas_tokens,
+        prompt_rate=_rate(num_decoded, result.timings.prefill - result.timings.setup),
+        output_rate=_rate(result.output_tokens, result.timings.denoise),
         queue_seconds=0.0 if result.is_cached else record.queue_seconds,
     )
+
+
+def _rate(num: int, ms: float) -> float:
+    return 1e3 * num / ms if ms >= 1 else 0.0

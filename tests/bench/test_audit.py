@@ -19,7 +19,12 @@ SHOWN = AuditRecord(
     reused_tokens=90,
     output_tokens=10,
     steps=4,
+    step_limit=48,
+    setup_seconds=0.001,
     generation_seconds=0.04,
+    output_rate=250.0,
+    gpu="a card",
+    gpu_budget_bytes=5_000_000,
     total_seconds=0.05,
 )
 
@@ -38,12 +43,13 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
     numbers = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for row in measures.rows}
     want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
     want |= {"latency": "50 ms", "latency, 95th percentile": "50 ms", "generation": "40 ms", "prompt tokens": "100.0"}
-    want["prompt tokens from the cache"] = "90.0 %"
+    want |= {"prompt tokens from the cache": "90.0 %", "prompt set-up": "1.0 ms", "step limit": "48.0"}
+    want["output rate"] = "250 tokens/s"
     assert {name: numbers[name] for name in want} == want
     refused = {row[0]: row[2] for row in measures.rows}["refused by the server"]
     assert refused.replace("\N{NO-BREAK SPACE}", " ") == "50.0 %"
     assert list(reasons.rows) == [("empty", "1", "–"), ("RemoteError", "–", "1"), ("503", "–", "1")]
-    assert ("lines that are not records", "2") in log.rows
+    assert {("lines that are not records", "2"), ("GPUs", "a card"), ("GPU memory budget, MB", "5")} <= {*log.rows}
 
 
 def test_records_and_outcomes_are_counted_by_language_and_task():

@@ -222,7 +222,21 @@ def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, mo
 
 
 def test_chat_recommends_a_model_that_follows_instructions(dg_lsp, script):
-    assert "diffusiongemma follows them: fetch it with dg-lsp models pull" in dg_lsp("chat", "-m", "hi").error(3)
+    advice = "qwen2.5-coder-0.5b-instruct follows them: fetch it with dg-lsp models pull"
+    assert advice in dg_lsp("chat", "-m", "hi").error(3)
+
+
+def test_terminal_shows_model_device_and_plan(dg_lsp, opens, monkeypatch):
+    opens(ScriptedDenoiser(LONG, spec=UNIFORM_SPEC))
+    assert "context of" not in dg_lsp("generate", "a = ").err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    banner = (
+        r"dg-lsp: scripted-uniform with 0 MB of weights on the processor: canvases of at most 64 tokens, 48 steps; "
+    )
+    assert re.match(banner + r"context of [\d,]+ tokens with at most \d+ MB of cache\n", dg_lsp("generate", "a = ").err)
+    assert dg_lsp("generate", "a = ", "--json").err == ""
+    opens(chatty("hi"))
+    assert "context of" in dg_lsp("chat", "-m", "hello").err
 
 
 def test_end_tokens_can_be_ignored(dg_lsp, opens):

@@ -76,6 +76,7 @@ def test_fill_leaves_its_numbers_and_no_text(tmp_path):
     assert (record.model, record.decoder, record.steps, record.step_limit) == ("m", "diffusion", 4, 48)
     assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
     assert (record.setup_seconds, record.prefill_seconds, record.generation_seconds) == (0.001, 0.005, 0.5)
+    assert (record.prompt_rate, record.output_rate, record.step_rate) == (2500.0, 40.0, 8.0)
     assert (record.gpu, record.gpu_budget_bytes, record.task, record.language) == ("a card", 5_000, "", "")
     assert record.resident_bytes > 0
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
