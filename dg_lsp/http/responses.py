@@ -18,6 +18,8 @@ from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
+REASON = "dg-lsp-reason"
+"""Header of an empty fill: why it is empty."""
 Json = dict[str, Any]
 Parts = AsyncGenerator[bytes, None]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -89,7 +91,8 @@ class AnswerResponse(StreamingResponse):
     closes the generator of the parts.
     """
 
-    def __init__(self, parts: Parts, *, is_whole: bool) -> None:
+    def __init__(self, answer: "Answer", parts: Parts, *, is_whole: bool) -> None:
+        self._answer = answer
         self._parts = parts
         self._is_whole = is_whole
         kind = "application/json" if is_whole else "text/event-stream"
@@ -101,6 +104,8 @@ class AnswerResponse(StreamingResponse):
             first = await anext(self._parts)
             if self._is_whole:
                 self.headers["content-length"] = str(len(first))
+            if self._answer.reason:
+                self.headers[REASON] = self._answer.reason
             self.body_iterator = self._all(first)
             await super().stream_response(send)
 
@@ -142,6 +147,9 @@ def _draft(frame: Frame) -> str:
 class Answer(ABC):
     """The answer to one request in the shape of an API, whole or as events."""
 
+    reason = ""
+    """Why the answer is empty; known when its first part is there, unless that is a draft."""
+
     @abstractmethod
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
         """The response with all completions."""
@@ -159,14 +167,15 @@ class Answer(ABC):
     ) -> AnswerResponse:
         """The response with the whole answer, or with its events, which are drafts or a growing text until a stop."""
         if is_streamed:
-            return AnswerResponse(self._events(stream, cut, stops, is_draft=is_draft), is_whole=False)
-        return AnswerResponse(self._whole(stream, cut), is_whole=True)
+            return AnswerResponse(self, self._events(stream, cut, stops, is_draft=is_draft), is_whole=False)
+        return AnswerResponse(self, self._whole(stream, cut), is_whole=True)
 
     async def _whole(self, stream: Stream, cut: Cut) -> Parts:
         """The whole answer as one part."""
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult):
+                    self.reason = item.reason.value if item.reason else ""
                     yield json_bytes(self.whole(cut(item), item))
 
     async def _events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
@@ -187,6 +196,7 @@ class Answer(ABC):
                     if text := _draft(item) if is_draft else settled.next(item):
                         yield event_bytes(self.event(text, 0))
                     continue
+                self.reason = item.reason.value if item.reason else ""
                 for index, completion in enumerate(cut(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event_bytes(self.event(rest, index))

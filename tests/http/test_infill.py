@@ -94,3 +94,4 @@ def test_an_empty_fill_has_its_reason(start, path, fill, reason):
     streamed = client.post(path, {**BODIES[path], "stream": True})
     last = json.loads([event for event in streamed.events if event != "[DONE]"][-1])
     assert whole.tree.get("dg_lsp") == last.get("dg_lsp") == ({"reason": reason} if reason else None)
+    assert whole.headers.get("dg-lsp-reason") == streamed.headers.get("dg-lsp-reason") == reason
