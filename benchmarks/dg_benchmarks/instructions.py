@@ -10,6 +10,7 @@ import argparse
 import math
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sandbox = Sandbox(option="instructions")
     engine = open_engine(Settings(model=ModelSettings(name=arguments.model, threads=arguments.threads)))
-    num_shown = 0
-    num_right = 0
+    counts = Counter[str]()
     seconds: list[float] = []
     try:
         for edit in edits():
@@ -77,8 +77,7 @@ def main() -> None:
             result, text = run(engine, edit)
             seconds.append(time.monotonic() - started)
             right = result.rejection is None and is_right(edit, text, sandbox)
-            num_shown += result.rejection is None
-            num_right += right
+            counts.update({"shown": int(result.rejection is None), edit["set"]: int(right), f"all {edit['set']}": 1})
             verdict = "right" if right else result.rejection.reason.value if result.rejection else "wrong"
             print(f"{verdict:16} {edit['file']:10} {edit['instruction']}", flush=True)
             if arguments.verbose and not right:
@@ -86,7 +85,8 @@ def main() -> None:
     finally:
         engine.close()
     median = sorted(seconds)[len(seconds) // 2]
-    print(f"{engine.spec.name}: {num_right} of {len(seconds)} right, {num_shown} shown, median {median:.1f} s")
+    right = ", ".join(f"{name} {counts[name]} of {counts[f'all {name}']} right" for name in ("tuning", "held-out"))
+    print(f"{engine.spec.name}: {right}; {counts['shown']} shown, median {median:.1f} s")
 
 
 if __name__ == "__main__":

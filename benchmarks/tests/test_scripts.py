@@ -60,7 +60,7 @@ class InProcess:
 def test_no_edit_by_instruction_is_right_before_it_is_made(script):
     module = script("instructions")
     requests = [(edit, module.request_of(edit)) for edit in module.edits()]
-    assert len(requests) == 26
+    assert len(requests) == 40
     right = [
         edit["instruction"] for edit, request in requests if module.is_right(edit, request.snapshot.text, InProcess())
     ]
@@ -71,7 +71,7 @@ def test_an_edit_by_instruction_is_made_and_judged(script):
     module = script("instructions")
     denoiser = chatty("```python\ndef is_even(number):\n    return number % 2 == 0\n```", MASK_SPEC)
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
-    [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify")]
+    [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify to")]
     _, text = module.run(engine, edit)
     assert module.is_right(edit, text, InProcess())
 
