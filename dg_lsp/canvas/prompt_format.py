@@ -313,11 +313,20 @@ def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_t
 
 
 def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a rewrite: the answer begins with the selection's indentation. Raises as `instruct_layout` does."""
+    """Layout of a rewrite. Raises as `instruct_layout` does.
+
+    On a canvas the answer begins with the selection's indentation. A model without canvases writes it itself, because
+    many tokenizers join the last blank with the word behind it.
+    """
     lines = prompt.selection.removesuffix("\n") + "\n"
-    indentation = lines[: len(lines) - len(lines.lstrip(" "))]
-    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, indentation))
+    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, answer_start(prompt, spec)))
     return _layout(REWRITE, prompt, tokenizer, spec, max_tokens, above=above, selection=selection, answer=answer)
+
+
+def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
+    """The blanks before the selection's first line, where they are frozen in the canvas of an answer."""
+    blanks = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
+    return blanks if spec.sampling is not None else ""
 
 
 def _layout(

@@ -8,7 +8,7 @@ import attrs
 
 from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.layout import renoised, resume_sampling
-from dg_lsp.canvas.prompt_format import layout_of, prompt_of, rewrite_layout
+from dg_lsp.canvas.prompt_format import answer_start, layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, REACH, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
@@ -173,7 +173,7 @@ class Rewrite(RangeTask):
 
     def _from_nothing(self, task: DecodeTask, prompt: Prompt) -> Generator[Progress, None, list[Verdict]]:
         drafts = yield from task.drafts()
-        indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))].encode()
+        indentation = answer_start(prompt, task.spec).encode()
         stop = task.stop
         return [
             UNFINISHED
@@ -186,8 +186,7 @@ class Rewrite(RangeTask):
         model = self._model
         selection = prompt.selection
         strength = self._request.strength
-        # blanks that stand in the layout's head
-        num_frozen = len(selection) - len(selection.lstrip(" ")) if task.layout.stop else 0
+        num_frozen = len(answer_start(prompt, model.spec)) if task.layout.stop else 0  # blanks in the layout's head
         selected_ids = model.tokenizer.encode(selection[num_frozen:])
         canvas = renoised(task.layout, selected_ids, model.spec, strength, task.rng)
         yield from task.prefill(canvas.prompt_ids)

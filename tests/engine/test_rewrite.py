@@ -93,7 +93,7 @@ def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fa
     wanted = RewriteRequest(Snapshot("file:///a", 1, "[1]\n", language), 0, 3, "double it")
     note = instruction_note(wanted, "scripted", follows_instructions=False)
     assert fate in note
-    assert "diffusiongemma follows them" in note
+    assert "qwen2.5-coder-0.5b-instruct follows them" in note
 
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():
