@@ -85,8 +85,8 @@ def main() -> None:
     finally:
         engine.close()
     median = sorted(seconds)[len(seconds) // 2]
-    right = ", ".join(f"{name} {counts[name]} of {counts[f'all {name}']} right" for name in ("tuning", "held-out"))
-    print(f"{engine.spec.name}: {right}; {counts['shown']} shown, median {median:.1f} s")
+    sets = ", ".join(f"{name} {counts[name]} of {counts[f'all {name}']} right" for name in ("tuning", "held-out"))
+    print(f"{engine.spec.name}: {sets}; {counts['shown']} shown, median {median:.1f} s")
 
 
 if __name__ == "__main__":
