@@ -13,7 +13,7 @@ from starlette.requests import Request
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
 from dg_lsp.context.document import LineIndex, TextStyle
-from dg_lsp.context.edit_history import Edit
+from dg_lsp.context.edit_history import Edit, EditHistory
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.edit_source import NextEditRequest
@@ -38,7 +38,7 @@ from dg_lsp.http.schemas import (
     NativeBody,
 )
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
-from dg_lsp.postprocess.text_edits import all_applied
+from dg_lsp.postprocess.text_edits import all_applied, shared_ends
 from dg_lsp.postprocess.validate import Candidate
 
 MAX_TOKENS = 4096
@@ -287,6 +287,7 @@ def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:
     """The edits of the file in Mercury's template, newest first, without those whose lines are gone."""
     history = text.partition(_HISTORY_START)[2].partition(_HISTORY_END)[0]
     edits = list[Edit]()
+    result = LineIndex.of(code)
     for entry in re.split(r"^--- ", history, flags=re.MULTILINE)[1:]:
         heading, *hunks = re.split(r"^@@.*\n", entry, flags=re.MULTILINE)
         is_own = heading.partition("\n")[0].removeprefix("a/") == path
@@ -295,7 +296,11 @@ def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:
             old, new = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
             at = f"\n{code}\n".find(f"\n{new}") if new else -1
             if at >= 0:
-                edits.append(Edit(code.count("\n", 0, at), "", old, new, ""))
+                head, tail = shared_ends(old, new)  # the unchanged lines of a hunk are no part of its edit
+                before = LineIndex.of(code[:at] + old + code[at + len(new) :])
+                made = EditHistory()
+                made.change(before, at + head, at + len(old) - tail, new[head : len(new) - tail], 0.0)
+                edits += made.edits(result, 0.0)
     return tuple(reversed(edits))
 
 

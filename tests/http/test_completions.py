@@ -123,9 +123,15 @@ HISTORY = (
 )
 
 
+WITH_LINES_AROUND = HISTORY.replace("-1,1 +1,1", "-1,2 +1,2", 1).replace(
+    "True)\n\n", "True)\n second = load(path, mode)\n\n"
+)
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_edit_repeats_the_last_edits_in_the_region(complete, is_streamed):
-    reply = complete("nothing", "/v1/edit/completions", edit(CALLS + HISTORY, stream=is_streamed))
+@pytest.mark.parametrize("history", [HISTORY, WITH_LINES_AROUND], ids=["changed lines", "with lines around them"])
+def test_an_edit_repeats_the_last_edits_in_the_region(complete, history, is_streamed):
+    reply = complete("nothing", "/v1/edit/completions", edit(CALLS + history, stream=is_streamed))
     parts = choices(reply) if is_streamed else reply.tree["choices"]
     content = "".join((part["delta"] if is_streamed else part["message"])["content"] for part in parts)
     assert content == "```\nsecond = load(path, mode, strict=True)\nthird = 3\n```"
