@@ -7,7 +7,6 @@ import pytest
 from dg_lsp.bench import next_edit
 from dg_lsp.bench.next_edit import FileChange, LineEdit, Outcome, cases_of, cut_history, measure, summary, table
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
-from dg_lsp.errors import InputFileError
 
 BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
 AFTER = "import a\n\nx = read(1)\ny = 2\nz = read(3)\nprint(x, z)\n"
@@ -88,11 +87,6 @@ def test_a_proposal_of_several_lines_is_right_if_it_makes_one_edit():
     [case] = cases_of(FileChange("a.py", "python", "b\nc\nd\n", edits))
     assert case.is_right(Proposal(4, 4, "x\ny\n", 1.0))
     assert not case.is_right(Proposal(4, 4, "x\n", 1.0))
-
-
-def test_a_folder_without_a_history_is_reported(tmp_path):
-    with pytest.raises(InputFileError, match="git cannot read"):
-        list(cut_history(tmp_path, 1))
 
 
 def test_the_first_proposal_of_a_case_is_measured(repository):

@@ -74,28 +74,20 @@ LOG_EDIT = Edit(1, "function test() {\n", '  console.log("old");\n', '  console.
         ("sweep-v2", prompt_of("sweep-v2", AREA, "2))", [AREA_EDIT])),
         (
             "instinct",
-            prompt_of(
-                "instinct", "line 0\nline 1\nline 2\nline 3\nline 4", " 2", [LOG_EDIT], path="test.js", lines_below=1
-            ),
+            prompt_of("instinct", LINES, " 2", [LOG_EDIT], path="test.js", lines_below=1),
         ),
         ("zeta-2-recorded", prompt_of("zeta-2", ARTICLE, '"Tags', [TAGS], path="article.py")),
+        (
+            "mercury-recorded",
+            prompt_of("mercury", ARTICLE, '"Tags', [TAGS], path="article.py", editable_tokens=350),
+        ),
+        ("sweep", prompt_of("sweep", "current window", "current", [SWEEP_EDIT], path="src/main.rs", files=[CONTEXT])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_prompt_is_the_published_one_byte_for_byte(file, prompt):
-    assert prompt.text == (PUBLISHED / f"{file}.txt").read_text(encoding="utf-8")
-
-
-def test_sweeps_prompt_is_the_published_one():
-    window = "current window"
-    prompt = prompt_of("sweep", window, window, [SWEEP_EDIT], path="src/main.rs", files=[CONTEXT])
-    published = (PUBLISHED / "sweep.txt").read_text(encoding="utf-8")
-    assert prompt.text == published.replace("old window", window)
-
-
-def test_mercurys_prompt_is_the_recorded_one_without_the_number_of_its_hunk():
-    prompt = prompt_of("mercury", ARTICLE, '"Tags', [TAGS], path="article.py", editable_tokens=350)
-    assert prompt.text == (PUBLISHED / "mercury-recorded.txt").read_text(encoding="utf-8")
+    published = (PUBLISHED / f"{file}.txt").read_text(encoding="utf-8")
+    assert prompt.text == published.replace("old window", "current window")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +135,6 @@ def test_a_mark_in_the_code_is_refused_and_named(form):
             edit_prompt(form, LineIndex.of("x = 1\n"), 0, [edit], "a.py")
 
 
-def test_a_mark_that_is_a_line_may_stand_inside_a_line():
-    assert "x =======" in prompt_of("zeta-2", "x =======\n", "x").text
-
-
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_the_oldest_edits_are_left_out_of_a_long_prompt(form):
     edits = [
@@ -163,6 +151,10 @@ def test_fewer_lines_are_shown_around_the_cursor_where_prompt_and_answer_would_n
     whole, short = (edit_prompt(form, LineIndex.of(document), 2000, [], "a.py", (), limit) for limit in (0, 600))
     assert len(short.text) / BYTES_PER_TOKEN + short.max_tokens <= 600 < len(whole.text) / BYTES_PER_TOKEN
     assert short.region == whole.region
+
+
+def test_a_mark_that_is_a_line_may_stand_inside_a_line():
+    assert "x =======" in prompt_of("zeta-2", "x =======\n", "x").text
 
 
 def test_an_accepted_edit_is_marked_where_the_format_does_so():

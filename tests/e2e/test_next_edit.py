@@ -164,7 +164,6 @@ def test_a_document_that_changes_during_the_preview_is_left_to_the_client(editor
     ("uri", "options", "words"),
     [
         ("file:///unknown.py", {}, "is not open"),
-        (None, {"next_edit": {"enabled": False}}, "next_edit.enabled is false"),
         (None, {"privacy": {"exclude_languages": ["python"]}}, "this file is not sent to the model"),
     ],
 )
@@ -176,19 +175,14 @@ def test_all_places_are_refused_with_a_reason(editor, uri, options, words):
     assert any(words in message for message in client.shown())
 
 
-def test_the_reason_for_silence_is_a_part_of_why(editor):
+def test_the_reason_for_silence_is_a_part_of_why_and_of_the_answer(editor):
     client = editor(next_edit={"trigger": "request"})
+    assert "next_edit.trigger is request" in ask(client, COPILOT)["reason"]
     params = {"textDocument": {"uri": client.URI}, "position": {"line": 2, "character": 5}}
     why = client.result(client.request("dg-lsp/why", params))
     assert why["nextEdit"] == "No next edit: next edits come only on request (next_edit.trigger is request)."
     params["context"] = {"triggerKind": INVOKED}
     assert client.result(client.request("dg-lsp/why", params))["nextEdit"] == "Next edits: line 2, 4."
-
-
-def test_a_saved_file_ends_the_pause(editor):
-    client = editor()
-    client.notify("textDocument/didSave", {"textDocument": {"uri": client.URI}})
-    assert len(ask(client, NEXT, kind=AUTOMATIC)["edits"]) == 2
 
 
 CODE = "a = 1\n\ntotal = a + 2\n"
@@ -201,20 +195,3 @@ def test_a_diffusion_model_proposes_edits_where_none_is_repeated(session):
     [edit] = ask(client, COPILOT, line=2)["edits"]
     assert edit["textDocument"] == {"uri": client.URI, "version": 2}
     assert edit["range"]["start"]["line"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "no recent edit is likely to be repeated elsewhere"),
-        ({"next_edit": {"trigger": "request"}}, "next_edit.trigger is request"),
-        ({"privacy": {"exclude_languages": ["python"]}}, "this file is not sent to the model"),
-    ],
-)
-def test_silence_has_a_reason(session, options, words):
-    client = session("fill", CODE, **options)
-    client.wait_log("ready")
-    client.change(2, {"range": span(0, 4, 5), "text": "3"})
-    answer = ask(client, COPILOT)
-    assert answer["edits"] == []
-    assert words in answer["reason"]

@@ -81,19 +81,6 @@ def test_nothing_is_proposed_without_the_same_context(text, edits):
     assert proposals(text, *edits) == []
 
 
-def test_an_edit_that_would_add_a_syntax_error_is_not_proposed(monkeypatch):
-    monkeypatch.setattr(next_edit, "MIN_CONFIDENCE", 0.0)
-    text = "size = load(path)\nuse(size = load(path))\n"
-    history = EditHistory()
-    history.change(LineIndex.of(text), 4, 4, ": int", 0.0)
-    text = text[:4] + ": int" + text[4:]
-    lines = LineIndex.of(text)
-    edits = history.edits(LineIndex.of(text), 0.0)
-    [proposal] = next_edit.next_edits(lines, edits, "plaintext")
-    assert proposal.applied(text).splitlines()[1] == "use(size: int = load(path))"
-    assert next_edit.next_edits(lines, edits, "python") == []
-
-
 CALL = "first = load(path)\nsecond = load(path)\n"
 
 

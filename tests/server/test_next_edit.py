@@ -82,11 +82,6 @@ def edited():
     return session
 
 
-def test_a_repeated_edit_is_proposed_after_a_pause(edited):
-    [proposal] = edited.propose().proposals
-    assert proposal.changed_line(edited.document.lines) == PROPOSED
-
-
 @pytest.fixture
 def waits(monkeypatch):
     """The seconds of each pause."""
@@ -95,23 +90,22 @@ def waits(monkeypatch):
     return waits
 
 
-def test_the_server_waits_for_the_pause(edited, waits):
-    assert edited.propose(wait=0.1).proposals
-    assert waits == [pytest.approx(0.2)]
-
-
-def test_a_saved_file_ends_the_pause(edited, waits):
-    edited.provider.end_pause()
-    assert edited.propose(wait=0.0).proposals
-    assert waits == [0.0]
-
-
-def test_an_accepted_completion_ends_the_pause_and_is_marked(waits):
+@pytest.mark.parametrize(
+    ("before", "is_requested", "wait"),
+    [
+        (lambda session: session.edit(EDIT), False, [pytest.approx(0.2)]),
+        (lambda session: session.edit(EDIT), True, []),
+        (lambda session: (session.edit(EDIT), session.provider.end_pause()), False, [0.0]),
+        (lambda session: session.edit(EDIT, is_accepted=True), False, [0.0]),
+    ],
+    ids=["typed", "on request", "saved", "an accepted completion"],
+)
+def test_a_repeated_edit_is_proposed_after_a_pause(waits, before, is_requested, wait):
     session = Session()
-    session.edit(EDIT, is_accepted=True)
-    assert session.propose(wait=0.0).proposals
-    assert waits == [0.0]
-    assert session.history() == [("first = load(path, mode, strict=True)\n", True)]
+    before(session)
+    [proposal] = session.propose(wait=0.1, is_requested=is_requested).proposals
+    assert proposal.changed_line(session.document.lines) == PROPOSED
+    assert waits == wait
 
 
 def test_an_accepted_edit_ends_the_pause_and_is_marked(edited, waits):
@@ -122,9 +116,18 @@ def test_an_accepted_edit_ends_the_pause_and_is_marked(edited, waits):
     assert waits == [0.0]
 
 
-def test_a_request_waits_for_no_pause(edited, waits):
-    assert edited.propose(wait=0.0, is_requested=True).proposals
-    assert waits == []
+@pytest.mark.parametrize(
+    "forget",
+    [
+        lambda session: session.replace(", strict=True", ""),
+        lambda session: session.provider.close(URI),
+        lambda session: session.propose(Eligibility(Cause.EXCLUDED, "this file is not sent to the model")),
+    ],
+    ids=["undone", "closed", "excluded"],
+)
+def test_an_edit_that_is_gone_is_not_repeated(edited, forget):
+    forget(edited)
+    assert edited.propose().reason == "the document was not edited lately"
 
 
 @pytest.mark.parametrize(
@@ -141,38 +144,16 @@ def test_settings_turn_next_edits_off_or_leave_them_to_requests(edited, settings
     assert bool(answer.proposals) == (not reason)
 
 
-def test_a_document_that_changes_during_the_pause_gets_nothing(edited):
-    document = edited.document
-    edited.set_text("")
-    edited.document = document
-    assert edited.propose().reason == "the document has changed"
-
-
-def test_nothing_is_proposed_without_an_edit():
-    assert Session().propose().reason == "the document was not edited lately"
-
-
-def test_an_excluded_document_is_forgotten(edited):
-    assert edited.propose(Eligibility(Cause.EXCLUDED, "this file is not sent to the model")).proposals == ()
-    assert edited.propose().reason == "the document was not edited lately"
-
-
 GONE_ON = "the user has gone on without this edit before"
 
 
-def test_an_edit_that_was_displayed_and_not_made_is_proposed_again_only_on_request(edited):
+@pytest.mark.parametrize(("displayed", "reason"), [("0", GONE_ON), ("unknown", "")])
+def test_an_edit_that_was_displayed_and_not_made_is_proposed_again_only_on_request(edited, displayed, reason):
     edited.offer()
-    edited.provider.record_shown("0")
+    edited.provider.record_shown(displayed)
     edited.edit(Change(0, 0, "import os\n"))
-    assert edited.propose().reason == GONE_ON
+    assert edited.propose().reason == reason
     assert edited.propose(is_requested=True).proposals
-
-
-def test_an_edit_that_was_not_displayed_is_proposed_again(edited):
-    edited.offer()
-    edited.provider.record_shown("unknown")
-    edited.edit(Change(0, 0, "import os\n"))
-    assert edited.propose().proposals
 
 
 def test_an_edit_that_the_user_dismissed_is_not_proposed_again(edited):
@@ -187,11 +168,6 @@ def test_an_edit_that_was_accepted_and_undone_is_not_proposed_again(edited):
     edited.edit(Change(proposal.start, proposal.start + len(proposal.text), ""))
     assert edited.history() == [("first = load(path, mode, strict=True)\n", False)]
     assert edited.propose().reason == GONE_ON
-
-
-def test_an_undone_edit_is_no_source_of_proposals(edited):
-    edited.replace(", strict=True", "")
-    assert edited.propose().reason == "the document was not edited lately"
 
 
 MANY = "a = 'x'\nb = load(p, mode)\nc = 'x'\nd = load(p, mode)\ne = 'x'\n"
@@ -250,11 +226,6 @@ def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(re
     assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, False, False, False]
 
 
-def test_a_closed_document_is_forgotten(edited):
-    edited.provider.close(URI)
-    assert edited.propose().reason == "the document was not edited lately"
-
-
 # edits of a model
 
 
@@ -283,20 +254,6 @@ def test_a_model_is_asked_where_no_edit_is_repeated(unrepeated):
 def test_the_error_of_a_model_is_the_reason(unrepeated):
     unrepeated.result = RequestError("the code contains a mark")
     assert unrepeated.propose().reason == "no recent edit is likely to be repeated elsewhere; the code contains a mark"
-
-
-def test_an_edit_of_a_model_that_takes_a_syntax_error_back_is_proposed(unrepeated):
-    unrepeated.replace("return 3", "return (3")
-    start = unrepeated.document.lines.text.index("(")
-    unrepeated.result = NextEditResult((Proposal(start, start + 1, "", 0.9),), "zeta-2")
-    assert len(unrepeated.propose().proposals) == 1
-
-
-def test_a_dismissed_edit_of_a_model_is_not_proposed_again(unrepeated):
-    unrepeated.result = NextEditResult((FROM_MODEL,), "zeta-2")
-    assert unrepeated.offer() == [FROM_MODEL]
-    unrepeated.provider.record_shown("0", is_dismissed=True)
-    assert unrepeated.propose().reason == "the user has gone on without this edit before"
 
 
 def test_a_change_ends_the_work_of_the_model(unrepeated):

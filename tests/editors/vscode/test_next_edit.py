@@ -135,32 +135,3 @@ def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(windo
     window.until_saved(ALL)
     window.press("z", 90, ctrl=True)
     window.until_saved(FIRST)
-
-
-PARAMETER = """\
-def scale(width, factor):
-    if width < 0:
-        raise ValueError(width)
-    return width * factor
-"""
-
-
-def rename(window, line, column):
-    """Changes the name at a column of a line, counted from its indentation."""
-    window.to_line(line)
-    for _ in range(column):
-        window.press("ArrowRight", 39)
-    for _ in "width":
-        window.press("Delete", 46)
-    window.type("length")
-
-
-def test_a_renamed_parameter_takes_three_tabs(open_window):
-    window = open_window(PARAMETER, fill="x", settings=MANUAL)
-    rename(window, 1, len("def scale("))
-    rename(window, 2, len("if "))
-    for line in (2, 3, 4):
-        until_shown(window, line)
-        window.press("Tab", 9)
-    window.until_saved(PARAMETER.replace("width", "length"))
-    window.until(f"!({IS_SHOWN})", "an edit is still shown")
