@@ -208,8 +208,9 @@ class Rewrite(RangeTask):
             verdict = self._request.judge(text, score, self._settings)
         if isinstance(verdict, Rejection):
             return verdict
-        # by an instruction, the first line may be written in many ways, and the user sees the change before it is made
-        if not self._is_instructed and confidence < self._settings.min_confidence:
+        # what an instruction asks for can be written in many ways, and the user sees the change before it is made
+        is_asked_for = self._is_instructed and self._request.strength >= 1
+        if not is_asked_for and confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=confidence)
 

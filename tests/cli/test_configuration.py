@@ -29,11 +29,11 @@ num_slots = 2
 [fill]
 """
 PROBLEMS = (
-    "2: unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",
-    "3: completion.max_tokens must be >= 1: 0",
-    "4: completion.debounce_ms must be >= 0: -1.0",
-    "7: model.threads must be a whole number, not '8'",
-    "9: unknown setting fill",
+    "unknown setting completion.deadlin_ms (did you mean completion.deadline_ms?)",
+    "completion.max_tokens must be >= 1: 0",
+    "completion.debounce_ms must be >= 0: -1.0",
+    "model.threads must be a whole number, not '8'",
+    "unknown setting fill",
 )
 
 
@@ -42,14 +42,14 @@ def test_every_bad_key_of_a_file_is_reported_and_all_others_count(tmp_path, user
     settings = configure({})
     assert (settings.completion.lines, settings.model.num_slots, settings.model.threads) == ("single", 2, 0)
     assert capsys.readouterr().err.splitlines() == [
-        f"dg-lsp: warning: {own}:{problem} (this key is ignored)" for problem in PROBLEMS
+        f"dg-lsp: warning: {own}: {problem} (this key is ignored)" for problem in PROBLEMS
     ]
     own.write_text("[model]\nnum_slots = 3\n")
     (tmp_path / "dg-lsp.toml").write_text(BAD)
     settings = configure({})
     assert (settings.completion.lines, settings.model.num_slots) == ("single", 3)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("dg-lsp.toml:")[2].removesuffix(" (this key is ignored)") for line in lines[:-1]] == [
+    assert [line.partition("dg-lsp.toml: ")[2].removesuffix(" (this key is ignored)") for line in lines[:-1]] == [
         *PROBLEMS
     ]
 
@@ -94,7 +94,7 @@ def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_s
     (tmp_path / "a.py").write_text("x = \n")
     outcome = dg_lsp(*command.split(), *COMMANDS[command].split())
     for problem in PROBLEMS:
-        assert (outcome.out + outcome.err).count(f"dg-lsp.toml:{problem} (this key is ignored)\n") == 1, outcome
+        assert (outcome.out + outcome.err).count(f"dg-lsp.toml: {problem} (this key is ignored)\n") == 1, outcome
 
 
 @pytest.mark.parametrize("text", ["[privacy]\nexclude_pattern = ['*.sql']", "[privcy]", "exclude = 3", "model = "])
