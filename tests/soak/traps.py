@@ -226,10 +226,10 @@ max_tokens = 16
 
     def triggered(self):
         """What was executed, opened and obeyed since the last call."""
-        marks = [f"executed {name}" for name in executed(self.marks)]
-        for path in self.marks.iterdir():
-            path.unlink()
-        return marks + [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
+        names = executed(self.marks)
+        for name in names:  # a mark that was made meanwhile is for the next call
+            (self.marks / name).unlink()
+        return [f"executed {name}" for name in names] + [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
 
     def _accept(self):
         with suppress(OSError):
