@@ -229,7 +229,9 @@ max_tokens = 16
         names = executed(self.marks)
         for name in names:  # a mark that was made meanwhile is for the next call
             (self.marks / name).unlink()
-        return [f"executed {name}" for name in names] + [f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED]
+        return [f"executed {name}" for name in names] + [
+            f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED
+        ]
 
     def _accept(self):
         with suppress(OSError):

@@ -12,7 +12,7 @@ from tiny_vocabulary import Model, opener
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import fim_layout, takes_snippets
-from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 from dg_lsp.models.metadata import describe
@@ -201,7 +201,8 @@ PUBLISHED = [
 def test_a_prompt_is_the_published_sequence(opened, family, model, prompt, sequence):
     spec, tokenizer = opened(model)
     assert (spec.prompt_format, spec.fim.family, spec.fim.evidence) == (PromptFormat.FIM, family, "metadata")
-    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    published = replace(spec, fim=replace(spec.fim, cut=PromptCut.CHARACTER))  # the authors' code ends at the cursor
+    layout = fim_layout(prompt, tokenizer, published, 1000)
     assert layout.prompt_ids.tolist() == model.sequence(sequence)
     assert tokenizer.decode(layout.before_ids).decode().endswith(prompt.prefix)
     assert tokenizer.decode(layout.after_ids).decode() == prompt.suffix
