@@ -18,8 +18,7 @@ from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
-REASON = "dg-lsp-reason"
-"""Header of an empty fill: why it is empty."""
+REASON = "dg-lsp-reason"  # header of an empty fill: why it is empty
 Json = dict[str, Any]
 Parts = AsyncGenerator[bytes, None]
 Stream = AsyncGenerator[Frame | FillResult, None]

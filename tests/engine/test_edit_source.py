@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from gates import TIMEOUT
 from chatty import chatty
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
@@ -233,6 +234,7 @@ def test_diffusion_takes_as_many_lines_as_fit_into_one_canvas(monkeypatch):
         (CALLS.replace("\r", "").rstrip(), {}, Reason.UNCHANGED),
         (CALLS.replace("f(2)", "f 2)").replace("\r", "").rstrip(), {}, Reason.SYNTAX_ERROR),
         (CALLS.replace("g(1)", "f(1)").replace("\r", "").rstrip(), {}, Reason.REVERSAL),
+        (CALLS.replace("f", "g").replace("\r", "").rstrip(), {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE),
         (CALLS.replace("f", "g").replace("\r", "").rstrip(), {"deadline": 0.0}, Reason.UNFINISHED),
     ],
 )
@@ -240,3 +242,11 @@ def test_what_diffusion_does_not_propose_has_a_reason(monkeypatch, script, optio
     monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
     result, _ = denoised(script, **options)
     assert (result.proposals, result.reason) == ((), reason)
+
+
+def test_a_newer_request_for_the_document_cancels_the_older_one(scheduler_of):
+    scheduler = scheduler_of(denoiser_of(ANSWER, step_seconds=0.01))
+    scheduler.ready.result(TIMEOUT)
+    first, second = scheduler.submit(request_of()), scheduler.submit(request_of())
+    assert second.result(TIMEOUT).proposals
+    assert first.cancelled()
