@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from gates import TIMEOUT
 from chatty import chatty
+from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.context.document import LineIndex, Snapshot
