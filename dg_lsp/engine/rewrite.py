@@ -178,7 +178,7 @@ class Rewrite(RangeTask):
         return [
             UNFINISHED
             if stop.ending(draft, task.costs.num_passes) not in (Ending.END, Ending.STOP)
-            else self._judged(indentation + task.stop.shown_bytes(draft), draft.score, task.confidence(draft))
+            else self._judged(indentation + stop.shown_bytes(draft), draft.score, task.confidence(draft))
             for draft in drafts
         ]
 
