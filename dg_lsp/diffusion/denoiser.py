@@ -76,29 +76,11 @@ class Footprint:
 
 
 class Passes(Protocol):
-    """The passes of a model with a KV cache of several slots, one prompt each: what a decoder uses.
-
-    With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
-    runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
-    """
+    """The passes over canvases that denoising takes."""
 
     @property
     def spec(self) -> ModelSpec:
         """Noise kind, special ids, canvas lengths, defaults."""
-        ...
-
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """Makes the slot hold exactly this prompt, or decodes the next `most` tokens of it, up to a whole block.
-
-        Returns the number of tokens that were decoded; see `is_whole`. The longest common prefix with the slot's
-        previous content is kept. Where the suffix follows the prefix, a runtime may also keep the suffix's states when
-        the prefix changes; see `Denoiser.refresh`.
-
-        Raises:
-            RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
-            ModelMemoryError: the context would have to grow, and there is no memory; the slot is unchanged.
-            BackendError: the runtime failed; the slot is empty afterwards.
-        """
         ...
 
     def predict(
@@ -112,30 +94,45 @@ class Passes(Protocol):
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
-            ModelMemoryError: see `prefill`.
+            ModelMemoryError: see `Denoiser.prefill`.
             BackendError: the runtime failed.
         """
         ...
 
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+
+class Denoiser(Passes, Protocol):
+    """A model in memory, with a KV cache of several slots, one prompt each.
+
+    With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
+    runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
+    """
+
+    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
+        """Makes the slot hold exactly this prompt, or decodes the next `most` tokens of it, up to a whole block.
+
+        Returns the number of tokens that were decoded; see `is_whole`. The longest common prefix with the slot's
+        previous content is kept. Where the suffix follows the prefix, a runtime may also keep the suffix's states when
+        the prefix changes; see `refresh`.
+
+        Raises:
+            RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
+            ModelMemoryError: the context would have to grow, and there is no memory; the slot is unchanged.
+            BackendError: the runtime failed; the slot is empty afterwards.
+        """
+        ...
+
+    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """One causal forward pass that appends ids to the slot; position i predicts the token after `ids[i]`.
 
-        Greedy: the samples are the argmax. Afterwards the slot holds the ids as if they had been prefilled; a later
-        `prefill` removes wrong ones. Requires `spec.has_causal_head`.
+        Greedy: the samples are the argmax. Where only some tokens are allowed, all others have the probability 0.
+        Afterwards the slot holds the ids as if they had been prefilled; a later `prefill` removes wrong ones. Requires
+        `spec.has_causal_head`.
 
         Raises:
             RequestError: no ids, too many for one pass or for the slot, or ids outside the vocabulary.
             ModelMemoryError: see `prefill`.
             BackendError: the runtime failed and the slot is empty, or the model cannot decode causally.
         """
-        ...
-
-
-class Denoiser(Passes, Protocol):
-    """A model in memory."""
-
-    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Passes.extend`. Where only some tokens are allowed, all others have the probability 0."""
         ...
 
     @property

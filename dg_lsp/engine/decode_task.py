@@ -1,8 +1,9 @@
 """A decoder at work for one request: the slot of the KV cache, the model as this request sees it, and the result."""
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import TypeVar
@@ -26,14 +27,15 @@ from dg_lsp.diffusion.samplers import ChainedPasses, Step
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
+    PROMPT_PIECE,
     Decoder,
     Draft,
     Limits,
     PrefillSpeed,
     Progress,
     RequestCosts,
+    Steps,
     StopCriteria,
-    prefill,
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
 from dg_lsp.engine.repetition import BufferTokens, Repetition
@@ -186,153 +188,30 @@ class EngineModel:
         return ids if len(ids) else None
 
 
-@dataclass(slots=True, eq=False)
-class RequestDenoiser:
-    """See `Passes`. Measures time, and overrides predictions by repetitions of the buffer.
+class DecodeTask:
+    """The model as one request sees it: one decoder, one layout and one slot of the KV cache.
 
-    In causal passes, the first tokens of the fill spell the text that the prompt lacks before the cursor. Their
-    confidence is that among the tokens that can. Nothing is overridden until the text is complete.
+    Its passes measure time, and override predictions by repetitions of the buffer. In causal passes, the first tokens
+    of the fill spell the text that the prompt lacks before the cursor. Their confidence is that among the tokens that
+    can. Nothing is overridden until the text is complete.
 
     Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
     leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. Uniform noise has no
     masks: only causal passes are overridden there.
     """
 
-    model: EngineModel
-    costs: RequestCosts
-    repetition: Repetition | None = None
-    num_known: int = 0  # tokens before the fill, prompt and head together
-    removed: bytes = b""  # see `Layout.removed`
-    num_there: int = 0  # first tokens of the prompt that the slot holds
-    held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
-
-    @property
-    def spec(self) -> ModelSpec:
-        """With the request's prompt format."""
-        return self.model.spec
-
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Passes.prefill`."""
-        self.model.slots.user = self
-        self.model.slots.claim(slot, self.model.client)
-        self.held = prompt_ids
-        with self.costs.stage("prefill"):
-            num_decoded = self.model.denoiser.prefill(slot, prompt_ids, most)
-        is_done = is_whole(num_decoded, prompt_ids, most)
-        self.num_there = WHOLE_PROMPT if is_done else self.num_there + num_decoded
-        return num_decoded
-
-    def take(self, slot: int, prompt_ids: TokenIds) -> int:
-        """Records that the slot is for this prompt; returns how many of its first tokens the slot holds."""
-        self.num_there = self.model.slots.num_shared(slot, prompt_ids, self.model.client)
-        self.model.slots.hold(slot, prompt_ids, self.model.client)
-        return self.num_there
-
-    @contextmanager
-    def holding(self, slot: int, prompt_ids: TokenIds) -> Iterator[None]:
-        """Records after the `with` block how much of its prompt the slot holds, unless another request took it."""
-        slots = self.model.slots
-        try:
-            yield
-        finally:
-            if slots.num_shared(slot, prompt_ids, self.model.client) == len(prompt_ids):
-                slots.hold(slot, prompt_ids[: self.num_there], self.model.client)
-
-    def predict(
-        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
-    ) -> list[Prediction]:
-        """See `Passes.predict`."""
-        with self.costs.stage("predict"):
-            predictions = self.model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
-        sampling = self.spec.sampling
-        if self.repetition is None or not isinstance(sampling, MaskSampling):
-            return predictions
-        num_head = max(0, self.num_known - len(self.held))  # frozen before the gap
-        before = self.held[self.num_known :]
-        overridden: list[Prediction] = []
-        for canvas, prediction in zip(canvases, predictions, strict=True):
-            masks = _leftmost_masks(canvas == sampling.mask_id)
-            fill_ids = np.concatenate([before, canvas[num_head : masks.start]])
-            overridden.append(self.repetition.overridden(prediction, fill_ids, masks))
-        return overridden
-
-    def predict_chain(
-        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
-    ) -> list[tuple[Prediction, TokenIds]]:
-        """See `ChainedPasses`."""
-        if not isinstance(self.model.denoiser, ChainedPasses):
-            return []
-        with self.costs.stage("predict"):
-            return self.model.denoiser.predict_chain(slot, step, sampling, rng, lane)
-
-    def extend(self, slot: int, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
-        """See `Passes.extend`; the token after the last one is none of those `excluded`, if another one is possible."""
-        fills = self._fills(ids)
-        restrictions = {at: self.model.following_removed(self.removed, fill) for at, fill in fills.items()}
-        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
-        if len(excluded):
-            last = len(ids) - 1
-            possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
-            allowed |= {last: token_ids(possible)} if len(possible) else {}
-        with self.costs.stage("predict"):
-            prediction = self.model.denoiser.extend(slot, ids, allowed)
-        self.held = np.concatenate([self.held, ids])
-        for at, fill in fills.items():
-            if self.repetition is not None and at not in allowed:
-                prediction = self.repetition.overridden(prediction, fill, (at,))
-        return prediction
-
-    def _fills(self, ids: TokenIds) -> dict[int, TokenIds]:
-        """By position in a causal pass: the fill up to there. The positions before it are followed by known text."""
-        if self.repetition is None and not self.removed:
-            return {}
-        held = np.concatenate([self.held, ids])
-        num_before = len(self.held)
-        first = max(0, self.num_known - num_before - 1)
-        return {at: held[self.num_known : num_before + at + 1] for at in range(first, len(ids))}
-
-    @property
-    def is_displaced(self) -> bool:
-        """Another request has used the model since the prompt was decoded."""
-        return self.model.slots.user is not self and self.num_there == WHOLE_PROMPT
-
-
-def _leftmost_masks(is_mask: Flags) -> range:
-    """The consecutive masks from the first one on; empty, at 0, without a mask."""
-    first = int(is_mask.argmax())
-    after = is_mask[first:]
-    return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeTask:
-    """One decoder, one layout and one slot of the KV cache for a request."""
-
-    denoiser: RequestDenoiser
-    slot: int
-    layout: Layout
-    limits: Limits
-    stop: StopCriteria
-    rng: np.random.Generator
-    costs: RequestCosts = field(default_factory=RequestCosts)
-    repetition: Repetition | None = None
-    num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
-    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-    decoder: DecoderName = DecoderName.AUTO
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: EngineModel,
         decoder: DecoderName,
         layout: Layout,
         limits: Limits,
         costs: RequestCosts,
         *,
-        seed: int,
+        seed: int = 0,
         repetition: Repetition | None = None,
         slot: int = -1,
-    ) -> "DecodeTask":
+    ) -> None:
         """Chooses the slot if there is none with this number.
 
         Raises:
@@ -341,26 +220,22 @@ class DecodeTask:
         missing = missing_part(model.spec, decoder)
         if missing:
             raise RequestError(missing)
-        denoiser = RequestDenoiser(model, costs, repetition, layout.num_known, layout.removed)
-        slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
-        return cls(
-            denoiser,
-            slot,
-            layout,
-            limits,
-            StopCriteria(model.decode, limits, layout.stop, layout.removed),
-            np.random.default_rng(seed),
-            costs,
-            repetition,
-            num_kept=denoiser.take(slot, layout.prompt_ids),
-            speed=model.speed,
-            decoder=decoder,
-        )
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model's, in the request's prompt format."""
-        return self.denoiser.spec
+        self.spec = model.spec  # in the request's prompt format
+        self.decoder = decoder
+        self.layout = layout
+        self.limits = limits
+        self.costs = costs
+        self.repetition = repetition
+        self.stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
+        self.rng = np.random.default_rng(seed)
+        self.slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
+        self.num_kept = model.slots.num_shared(self.slot, layout.prompt_ids, model.client)
+        """First tokens of the layout's prompt that the slot holds."""
+        model.slots.hold(self.slot, layout.prompt_ids, model.client)
+        self._model = model
+        self._num_there = self.num_kept
+        """The same now; `WHOLE_PROMPT` once all are decoded."""
+        self._held = NOTHING  # that the request has put into the slot
 
     @property
     def sampling(self) -> Sampling:
@@ -384,25 +259,113 @@ class DecodeTask:
         """
         return self.costs.relay(self._restored(steps))
 
-    def _restored(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
-        model = self.denoiser.model
-        prompt_ids = self.layout.prompt_ids
-        with model.slots.in_use(self.slot), self.denoiser.holding(self.slot, prompt_ids), closing(steps):
-            while True:
-                try:
-                    progress = next(steps)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
+    def _restored(self, generator: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
+        slots = self._model.slots
+        steps = Steps(generator)
+        with slots.in_use(self.slot), self._recording():
+            for progress in steps:
                 yield replace(progress, num_removed=len(self.layout.removed))
-                if self.denoiser.is_displaced:
-                    model.slots.hold(self.slot, self.denoiser.held, model.client)
-                    yield from self.prefill(self.denoiser.held)
+                if slots.user is not self and self._num_there == WHOLE_PROMPT:
+                    slots.hold(self.slot, self._held, self._model.client)
+                    yield from self.prefill(self._held)
+        return steps.result
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Records after the `with` block how much of its prompt the slot holds, unless another request took it."""
+        slots = self._model.slots
+        prompt_ids = self.layout.prompt_ids
+        try:
+            yield
+        finally:
+            if slots.num_shared(self.slot, prompt_ids, self._model.client) == len(prompt_ids):
+                slots.hold(self.slot, prompt_ids[: self._num_there], self._model.client)
+
+    def hold(self, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
+        """Makes the slot hold this prompt, see `Denoiser.prefill`."""
+        slots = self._model.slots
+        slots.user = self
+        slots.claim(self.slot, self._model.client)
+        self._held = prompt_ids
+        with self.costs.stage("prefill"):
+            num_decoded = self._model.denoiser.prefill(self.slot, prompt_ids, most)
+        is_done = is_whole(num_decoded, prompt_ids, most)
+        self._num_there = WHOLE_PROMPT if is_done else self._num_there + num_decoded
+        return num_decoded
 
     def prefill(self, prompt_ids: TokenIds) -> Generator[Progress, None, int]:
-        """See `prefill`; returns how many tokens the slot lacked. If some are left, the limits are over."""
-        num_decoded = yield from prefill(self.denoiser, self.slot, prompt_ids, self.speed, self.limits)
-        return len(prompt_ids) - self.num_kept if num_decoded is None else num_decoded
+        """Like `hold`, but in pieces, with a value between two of them; stops where the limits are over.
+
+        Returns how many tokens the slot lacked.
+        """
+        num_decoded = 0
+        speed = self._model.speed
+        while not self.limits.is_over():
+            most = speed.piece(self.limits.deadline)
+            began = time.perf_counter()
+            num_new = self.hold(prompt_ids, most)
+            speed.measure(num_new, time.perf_counter() - began)
+            num_decoded += num_new
+            if is_whole(num_new, prompt_ids, most):
+                return num_decoded
+            yield PROMPT_PIECE
+        return len(prompt_ids) - self.num_kept
+
+    def predict(
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
+    ) -> list[Prediction]:
+        """See `Passes`."""
+        with self.costs.stage("predict"):
+            predictions = self._model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
+        sampling = self.spec.sampling
+        if self.repetition is None or not isinstance(sampling, MaskSampling):
+            return predictions
+        num_known = self.layout.num_known
+        num_head = max(0, num_known - len(self._held))  # frozen before the gap
+        before = self._held[num_known:]
+        overridden: list[Prediction] = []
+        for canvas, prediction in zip(canvases, predictions, strict=True):
+            masks = _leftmost_masks(canvas == sampling.mask_id)
+            fill_ids = np.concatenate([before, canvas[num_head : masks.start]])
+            overridden.append(self.repetition.overridden(prediction, fill_ids, masks))
+        return overridden
+
+    def predict_chain(
+        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """See `ChainedPasses`."""
+        if not isinstance(self._model.denoiser, ChainedPasses):
+            return []
+        with self.costs.stage("predict"):
+            return self._model.denoiser.predict_chain(slot, step, sampling, rng, lane)
+
+    def extend(self, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
+        """See `Denoiser.extend`; the token after the last one is not `excluded`, if another one is possible."""
+        fills = self._fills(ids)
+        removed = self.layout.removed
+        restrictions = {at: self._model.following_removed(removed, fill) for at, fill in fills.items()}
+        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
+        if len(excluded):
+            last = len(ids) - 1
+            possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
+            allowed |= {last: token_ids(possible)} if len(possible) else {}
+        with self.costs.stage("predict"):
+            prediction = self._model.denoiser.extend(self.slot, ids, allowed)
+        self._held = np.concatenate([self._held, ids])
+        for at, fill in fills.items():
+            if self.repetition is not None and at not in allowed:
+                prediction = self.repetition.overridden(prediction, fill, (at,))
+        return prediction
+
+    def _fills(self, ids: TokenIds) -> dict[int, TokenIds]:
+        """By position in a causal pass: the fill up to there. The positions before it are followed by known text."""
+        if self.repetition is None and not self.layout.removed:
+            return {}
+        held = np.concatenate([self._held, ids])
+        num_before = len(self._held)
+        num_known = self.layout.num_known
+        first = max(0, num_known - num_before - 1)
+        return {at: held[num_known : num_before + at + 1] for at in range(first, len(ids))}
 
     def is_done(self, draft: Draft) -> bool:
         """The draft after the passes so far meets the stop criteria."""
@@ -441,9 +404,16 @@ class DecodeTask:
             ending=self.stop.ending(best, costs.num_passes) or interruption,
             num_blocks=costs.num_blocks,
             canvas_tokens=costs.canvas_tokens,
-            slot_tokens=len(self.denoiser.held),
+            slot_tokens=len(self._held),
             step_limit=self.sampling.max_denoising_steps if self.limits.canvas_length else self.limits.max_tokens,
         )
+
+
+def _leftmost_masks(is_mask: Flags) -> range:
+    """The consecutive masks from the first one on; empty, at 0, without a mask."""
+    first = int(is_mask.argmax())
+    after = is_mask[first:]
+    return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
 
 def warm_up(
@@ -455,10 +425,9 @@ def warm_up(
     """
     slot = model.slots.choose(prompt_ids, model.client, taken)
     if len(prompt_ids) - model.slots.num_alike(slot, prompt_ids, model.client) > max_lag:
-        denoiser = RequestDenoiser(model, RequestCosts())
-        denoiser.take(slot, prompt_ids)
-        with denoiser.holding(slot, prompt_ids):
-            yield from prefill(denoiser, slot, prompt_ids, model.speed)
+        limits = Limits(canvas_length=0, max_tokens=0, max_lines=None)
+        task = DecodeTask(model, DecoderName.AUTO, Layout(prompt_ids), limits, RequestCosts(), slot=slot)
+        yield from task.running(task.prefill(prompt_ids))
     return slot
 
 

@@ -6,7 +6,6 @@ denoises a part of their tokens again, so that several places change together.
 
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,9 +27,9 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.context.window import shown_path
-from dg_lsp.engine.decoders.base import Progress, RequestCosts
+from dg_lsp.engine.decoders.base import Progress, RequestCosts, Steps
 from dg_lsp.engine.next_edit import Proposal, from_newest_edit, next_edits, takes_back
-from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, FillResult, Priority, RewriteRequest, Timings
+from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, Priority, RewriteRequest, Timings
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
@@ -199,24 +198,23 @@ def _from_edit_model(
     proposals: tuple[Proposal, ...] = ()
     score = 0.0
     num_passes = num_lines = 0
-    with closing(engine.chat(continuation, deadline=deadline)) as steps:
-        while region is None:
-            try:
-                progress = next(steps)
-            except StopIteration as end:
-                result: FillResult = end.value
-                is_cut = result.ending.is_cut or not result.candidates
-                region = prompt.edited_region(result.text, unfinished=UNFINISHED_JOINED_LINES if is_cut else 0)
-                reason = None if region else Reason.UNFINISHED if is_cut else Reason.UNCHANGED
-                score = result.candidates[0].score if result.candidates else 0.0
-                num_passes = result.steps
+    answer = Steps(engine.chat(continuation, deadline=deadline))
+    for progress in answer:
+        yield progress
+        score, num_passes = progress.draft.score, progress.number
+        text = engine.frame(progress).settled_text
+        if text.count("\n") > num_lines:
+            num_lines = text.count("\n")
+            region = prompt.edited_region(text, unfinished=JOINED_LINES)
+            if region is not None:
                 break
-            yield progress
-            score, num_passes = progress.draft.score, progress.number
-            text = engine.frame(progress).settled_text
-            if text.count("\n") > num_lines:
-                num_lines = text.count("\n")
-                region = prompt.edited_region(text, unfinished=JOINED_LINES)
+    else:
+        result = answer.result
+        is_cut = result.ending.is_cut or not result.candidates
+        region = prompt.edited_region(result.text, unfinished=UNFINISHED_JOINED_LINES if is_cut else 0)
+        reason = None if region else Reason.UNFINISHED if is_cut else Reason.UNCHANGED
+        score = result.candidates[0].score if result.candidates else 0.0
+        num_passes = result.steps
     if region is not None:
         with costs.stage("postprocess"):
             proposals, reason = _Judge(request).answered(prompt, region, math.exp(score))

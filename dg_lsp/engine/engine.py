@@ -20,7 +20,7 @@ from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, mapped
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, Steps, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
@@ -45,15 +45,12 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
-def drain(values: Generator[Value, None, Result], look: Callable[[Value], object] = lambda _: None) -> Result:
+def drain(generator: Generator[Value, None, Result], look: Callable[[Value], object] = lambda _: None) -> Result:
     """Runs a generator to its end and returns its result; `look` is called with every value."""
-    while True:
-        try:
-            value = next(values)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    steps = Steps(generator)
+    for value in steps:
         look(value)
+    return steps.result
 
 
 class Engine(ABC):
@@ -203,7 +200,7 @@ class LocalEngine(Engine):
                 decoder_layout = layout.in_prompt() if decoder.needs_causal_head else layout
                 limits = selection.limits(request, self.settings, decoder, deadline, decoder_layout)
                 repetition = self._repetition(request, model, layout)
-                task = DecodeTask.of(
+                task = DecodeTask(
                     model,
                     decoder,
                     decoder_layout,
@@ -394,7 +391,7 @@ def _chat_task(
         is_stopped=request.is_stopped,
         max_length=max_length,
     )
-    return DecodeTask.of(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
+    return DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
 
 
 def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:

@@ -293,7 +293,7 @@ class GapsFill(RangeTask):
     def _fill_together(self, model: EngineModel, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
         """Canvases with all gaps of the group, each with another length of the gaps; each gap takes the best fill."""
         limits = Limits(model.spec.longest_block, model.spec.longest_block, None, deadline=self._deadline)
-        task = DecodeTask.of(model, DecoderName.INFILL, layout.layout, limits, self._costs, seed=self._request.seed)
+        task = DecodeTask(model, DecoderName.INFILL, layout.layout, limits, self._costs, seed=self._request.seed)
         return task.running(self._settle(task, layout, first))
 
     def _settle(self, task: DecodeTask, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
@@ -302,9 +302,7 @@ class GapsFill(RangeTask):
         canvases = layout.canvases(task.spec, task.rng)
         yield from task.prefill(layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
-        states = denoise_together(
-            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True
-        )
+        states = denoise_together(task, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True)
         while not limits.is_over() and (state := next(states, None)) is not None:
             steps = state
             costs.num_passes += 1

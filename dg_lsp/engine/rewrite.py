@@ -166,7 +166,7 @@ class Rewrite(RangeTask):
                 deadline=self._deadline,
                 stops=next_lines(request) if self._is_instructed else (),
             )
-            task = DecodeTask.of(model, decoder, layout, limits, self._costs, seed=seed)
+            task = DecodeTask(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(task, prompt))
         return [(yield from task.running(self._from_selection(task, prompt)))]
@@ -193,7 +193,7 @@ class Rewrite(RangeTask):
         if task.limits.is_over():
             return UNFINISHED
         draft = EMPTY
-        for step in denoise(task.denoiser, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
+        for step in denoise(task, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
             task.costs.num_passes += 1
             gap = gap_of(step)
             draft = EMPTY.grow(gap.draft_ids, gap.confidence, frozenset())

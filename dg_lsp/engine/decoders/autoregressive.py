@@ -46,8 +46,8 @@ class AutoregressiveDecoder(Decoder):
         draft = Draft(first.ids[:at], first.confidence[:at])
         known_ids = np.concatenate([task.layout.prompt_ids, draft.ids])
         excluded = first.ids[at : at + 1] if at < len(first.ids) else token_ids(task.spec.end_ids)
-        task.denoiser.prefill(task.slot, known_ids[:-1])
-        prediction = task.denoiser.extend(task.slot, known_ids[-1:], excluded)
+        task.hold(known_ids[:-1])
+        prediction = task.extend(known_ids[-1:], excluded)
         task.costs.num_passes += 1
         confidence = prediction.confidence * (1 - first.confidence[at])  # the first draft's token has the rest
         draft = draft.grow(prediction.argmax_ids, confidence, self._end_ids)
@@ -64,16 +64,14 @@ class AutoregressiveDecoder(Decoder):
             if limits.is_over():
                 break
             num_agreed = 0
-            prediction = task.denoiser.extend(
-                task.slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted])
-            )
+            prediction = task.extend(np.concatenate([known_ids[len(known_ids) - num_new :], drafted]))
             task.costs.num_passes += 1
             if len(drafted):
                 num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
             accepted = slice(num_new - 1, num_new + num_agreed)
             known_ids = np.concatenate([known_ids, prediction.argmax_ids[accepted]])
             if num_agreed < len(drafted):
-                task.denoiser.prefill(task.slot, known_ids[:-1])
+                task.hold(known_ids[:-1])
             draft = self._grown(draft, prediction, accepted)
             num_new = 1
             fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + len(draft.confidence)]
@@ -187,7 +185,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
         canvas = layout.canvas(task.limits.canvas_length - 1, task.spec, task.rng)
         task.costs.count_canvases([canvas])
-        step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
+        step = gap_of(next(denoise(task, task.slot, canvas, task.sampling, task.rng)))
         task.costs.num_passes += 1
         ids = np.concatenate([draft.ids, step.draft_ids])
         confidence = np.concatenate([draft.confidence, step.confidence])

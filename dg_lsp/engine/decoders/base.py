@@ -4,14 +4,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, TokenIds, among
-from dg_lsp.diffusion.denoiser import Floats, Passes, is_whole
+from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.request import Cell, Ending, Frame, Timings
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
@@ -115,20 +115,27 @@ PROMPT_PIECE = Progress(0, 0, EMPTY, NOTHING, EMPTY.confidence)
 """Between two pieces of a prompt."""
 
 
+class Steps(Generic[Value, Result]):
+    """Iterates over a generator, and keeps what it returns."""
+
+    def __init__(self, generator: Generator[Value, None, Result]) -> None:
+        self._generator = generator
+        self.result: Result  # once the iteration has ended
+
+    def __iter__(self) -> Iterator[Value]:
+        self.result = yield from self._generator
+
+
 def mapped(
-    steps: Generator[Value, None, Result], change: Callable[[Value], Changed | None]
+    generator: Generator[Value, None, Result], change: Callable[[Value], Changed | None]
 ) -> Generator[Changed, None, Result]:
     """The same steps, each changed, without those that become None, and the same result."""
-    with closing(steps):
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            changed = change(step)
-            if changed is not None:
-                yield changed
+    steps = Steps(generator)
+    for step in steps:
+        changed = change(step)
+        if changed is not None:
+            yield changed
+    return steps.result
 
 
 class RequestCosts:
@@ -156,18 +163,14 @@ class RequestCosts:
         self.num_blocks += len(canvases)
         self.canvas_tokens += sum(len(canvas.canvas_ids) for canvas in canvases)
 
-    def relay(self, steps: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
+    def relay(self, generator: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
         """The same steps; the time in which the caller holds one is not counted."""
-        with closing(steps):
-            while True:
-                try:
-                    step = next(steps)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                began = time.perf_counter()
-                yield step
-                self.paused += time.perf_counter() - began
+        steps = Steps(generator)
+        for step in steps:
+            began = time.perf_counter()
+            yield step
+            self.paused += time.perf_counter() - began
+        return steps.result
 
     def timings(self) -> Timings:
         """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
@@ -339,26 +342,6 @@ class PrefillSpeed:
         """A piece took so long. That of a shorter one is mostly the constant cost of a pass."""
         if num_tokens >= MIN_PIECE:
             self.token_ms = max(1e-4, 1e3 * seconds / num_tokens)
-
-
-def prefill(
-    denoiser: Passes, slot: int, prompt_ids: TokenIds, speed: PrefillSpeed, limits: Limits | None = None
-) -> Generator[Progress, None, int | None]:
-    """Decodes a prompt in pieces, with a value between two of them; stops where the limits are over.
-
-    Returns the number of tokens that were decoded, None where some are left.
-    """
-    num_decoded = 0
-    while limits is None or not limits.is_over():
-        most = speed.piece(limits.deadline if limits else math.inf)
-        began = time.perf_counter()
-        num_new = denoiser.prefill(slot, prompt_ids, most)
-        speed.measure(num_new, time.perf_counter() - began)
-        num_decoded += num_new
-        if is_whole(num_new, prompt_ids, most):
-            return num_decoded
-        yield PROMPT_PIECE
-    return None
 
 
 class Decoder(ABC):

@@ -52,7 +52,7 @@ class DiffusionDecoder(Decoder):
             if len(prompt_ids) > task.max_length or task.limits.is_over():
                 break
             block += 1
-            task.denoiser.prefill(task.slot, prompt_ids)
+            task.hold(prompt_ids)
             canvas = self._canvas(Layout(prompt_ids))
             (first,) = yield from self._denoise(block, [canvas], first)
         return (first, *further)
@@ -78,9 +78,7 @@ class DiffusionDecoder(Decoder):
         if limits.is_over() or not limits.max_tokens:  # 0 tokens: only the prompt is decoded
             return drafts
         task.costs.count_canvases(canvases)
-        for steps in denoise_together(
-            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=self._explores
-        ):
+        for steps in denoise_together(task, task.slot, canvases, task.sampling, task.rng, explores=self._explores):
             gaps = tuple(map(gap_of, steps))
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps
@@ -128,7 +126,7 @@ class InfillDecoder(DiffusionDecoder):
         gap: int | None = gaps[-1]
         while gap and self._is_short(drafts, gap) and (gap := grown(gap, layout, task.spec, task.limits.max_tokens)):
             block += 1
-            task.denoiser.prefill(task.slot, layout.prompt_ids)  # drops the state of the canvases before
+            task.hold(layout.prompt_ids)  # drops the state of the canvases before
             drafts += yield from self._fill_gaps(block, (gap,), canvas_of(gap, layout, task.spec))
         return drafts
 
@@ -188,7 +186,7 @@ def join_scores(
         noisy_canvases.append(noisy)
     # lanes of their own: a model that is conditioned on its last prediction has seen the tokens there
     lanes = range(len(joined), 2 * len(joined))
-    predictions = task.denoiser.predict(task.slot, noisy_canvases, 0.0, task.rng, lanes)
+    predictions = task.predict(task.slot, noisy_canvases, 0.0, task.rng, lanes)
     task.costs.num_passes += 1
     return [
         [_join_score(prediction, canvas, end) for end in ends]

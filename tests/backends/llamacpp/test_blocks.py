@@ -13,9 +13,10 @@ from tiny_masked import MASK, softmax
 
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
-from dg_lsp.engine.decode_task import DecodeTask
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, SpeculativeDecoder
-from dg_lsp.engine.decoders.base import Limits, StopCriteria
+from dg_lsp.engine.decoders.base import Limits, RequestCosts, StopCriteria
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.engine import drain
 
@@ -146,9 +147,10 @@ def filled(denoiser, prompt, threshold, decoder_class=DiffusionDecoder):
     sampling = replace(denoiser.spec.sampling, confidence_threshold=threshold)
     denoiser.spec = replace(denoiser.spec, sampling=sampling)
     limits = Limits(denoiser.spec.canvas_lengths[-1], NUM_TOKENS, None)
+    model = EngineModel.of(denoiser, denoiser._model.tokenizer)
+    task = DecodeTask(model, DecoderName.AUTO, Layout(token_ids(prompt)), limits, RequestCosts())
     # a text without repetitions, so that only the length ends a fill
-    stop = StopCriteria(lambda ids: "".join(map(chr, range(300, 300 + len(ids)))).encode(), limits)
-    task = DecodeTask(denoiser, 0, Layout(token_ids(prompt)), limits, stop, np.random.default_rng(0))
+    task.stop = StopCriteria(lambda ids: "".join(map(chr, range(300, 300 + len(ids)))).encode(), limits)
     (draft,) = drain(decoder_class(task).run())
     return draft.ids.tolist()
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.engine.decode_task import DecodeTask
+from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
-from dg_lsp.engine.decoders.base import Limits, StopCriteria
+from dg_lsp.engine.decoders.base import Limits, RequestCosts
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
@@ -36,9 +36,9 @@ def filled(make, script, limits, room=64):
     """(draft, passes) after a prompt; checks that the slot holds no rejected token."""
     spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
     denoiser = ScriptedDenoiser(script, spec=spec)
-    stop = StopCriteria(denoiser.tokenizer.decode, limits)
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
-    task = DecodeTask(denoiser, 0, Layout(prompt), limits, stop, np.random.default_rng(0))
+    model = EngineModel.of(denoiser, denoiser.tokenizer)
+    task = DecodeTask(model, DecoderName.AUTOREGRESSIVE, Layout(prompt), limits, RequestCosts())
     (draft,) = drain(make(task).run())
     assert task.costs.num_passes == denoiser.num_steps
     assert denoiser.prefill(0, np.concatenate([prompt, draft.ids])) <= 1
