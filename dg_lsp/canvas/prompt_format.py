@@ -22,7 +22,7 @@ from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptCut, Pro
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, SnippetSource, by_importance, in_place
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SUFFIX_SHARE = 0.3
@@ -392,31 +392,16 @@ _BUILDERS = {
 
 
 def prompt_of(
-    snapshot: Snapshot,
-    offset: int,
-    max_tokens: int,
-    prefix_share: float = 1.0,
-    *,
-    lookahead: int = 0,
+    snapshot: Snapshot, offset: int, max_tokens: int, prefix_share: float = 1.0, *, lookahead: int = 0
 ) -> Prompt:
-    """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
+    """The text around a cursor, about as much of it as a prompt of `max_tokens` holds; see `prompt_at`.
 
-    A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix. The
-    prompt starts where it will start after `lookahead` more tokens.
-
-    Raises:
-        PositionError: the buffer is shorter than `offset`.
+    A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix.
     """
     chars = max_tokens * CHARS_PER_TOKEN
-    prefix_chars, suffix_chars = int(chars * prefix_share), int(chars * SUFFIX_SHARE)
-    prompt = prompt_at(
-        snapshot,
-        offset,
-        prefix_chars=prefix_chars,
-        suffix_chars=suffix_chars,
-        lookahead=lookahead,
-    )
-    return replace(prompt, path=shown_path(snapshot.file_uri), language=snapshot.language)
+    prefix_chars = int(chars * prefix_share)
+    suffix_chars = int(chars * SUFFIX_SHARE)
+    return prompt_at(snapshot, offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars, lookahead=lookahead)
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:

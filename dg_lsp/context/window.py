@@ -58,7 +58,9 @@ def prompt_at(
         raise PositionError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
     style = TextStyle.of(text, offset)
     prefix = _prefix(text, offset, prefix_chars, min(lookahead * CHARS_PER_TOKEN, prefix_chars // 2), style)
-    return Prompt(prefix, _suffix(text, offset, suffix_chars, style), lookahead=lookahead)
+    suffix = _suffix(text, offset, suffix_chars, style)
+    path = shown_path(snapshot.file_uri)
+    return Prompt(prefix, suffix, path=path, language=snapshot.language, lookahead=lookahead)
 
 
 def _prefix(text: str, offset: int, budget: int, lookahead: int, style: TextStyle) -> str:

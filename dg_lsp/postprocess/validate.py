@@ -19,7 +19,7 @@ from dg_lsp.context.document import (
 )
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import text_edits
-from dg_lsp.postprocess.brackets import balance
+from dg_lsp.postprocess.brackets import OPENERS, balance
 from dg_lsp.postprocess.cpython import Validity, keep_parsing, python_validity, unbound_names
 from dg_lsp.postprocess.syntax import Surroundings
 
@@ -170,11 +170,6 @@ def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, st
     return Rejection(Reason.INDENTATION, joined) if surroundings.strands_block(valid) else valid
 
 
-def _fault_of(text: str, cursor: Cursor, language: Language) -> Reason | None:
-    """Why a text is not worth showing unasked at a cursor, or None; both are in the model's style."""
-    return next((reason for reason, has_fault in FILTERS if has_fault(text, cursor, language)), None)
-
-
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
     """Distinct candidates by descending score, ties in order; and the rejections.
 
@@ -298,12 +293,29 @@ def is_licence(text: str) -> bool:
     return _LICENCE.search(" ".join(text.split())) is not None
 
 
-def adds_licence(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
-    """True for a licence header where the lines above have none."""
-    return is_licence(fill) and not is_licence("\n".join((*cursor.above, cursor.line_prefix)))
+def _fault_of(fill: str, cursor: Cursor, language: Language) -> Reason | None:
+    """What hides a candidate from a user who did not ask for it, or None: faults of small models in fills that parse.
+
+    All texts are in the model's style.
+    """
+    above = "\n".join((*cursor.above, cursor.line_prefix))
+    if is_licence(fill) and not is_licence(above):
+        return Reason.LICENCE
+    if _is_hollow(fill, cursor, language):
+        return Reason.HOLLOW
+    completed = (cursor.line_prefix + fill + cursor.line_rest).split("\n")  # lines as they would stand in the buffer
+    # inside brackets, `x = x` passes an argument
+    is_code = language.landmark is not None
+    if is_code and any(map(_SELF_ASSIGNMENT.fullmatch, completed)) and not balance(above, language).closers:
+        return Reason.NO_EFFECT
+    # closing brackets alone are often right elsewhere than behind an opening one
+    before = cursor.line_prefix.rstrip() or cursor.line_above.rstrip()
+    if before.endswith(OPENERS) and all(char in ")]} \n" for char in fill):
+        return Reason.CLOSERS
+    return Reason.REPEATS_ITSELF if any(map(_PHRASE.search, completed)) or _repeats_lines(fill) else None
 
 
-def is_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
+def _is_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
     """True if the whole body of a block is a header without a body, or an empty docstring."""
     if not cursor.is_blank_line or not language.block_header:
         return False
@@ -317,48 +329,13 @@ def is_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
     return depth_of(following) <= depth_of(header)
 
 
-def assigns_to_itself(fill: str, cursor: Cursor, language: Language) -> bool:
-    """True for a statement such as `x = x`; inside brackets it passes an argument."""
-    if language.landmark is None or not any(map(_SELF_ASSIGNMENT.fullmatch, _completed(fill, cursor))):
-        return False
-    return not balance("\n".join((*cursor.above, cursor.line_prefix)), language).closers
-
-
-def is_closers(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
-    """True for closing brackets alone behind an opening one: elsewhere they are often right."""
-    before = cursor.line_prefix.rstrip() or cursor.line_above.rstrip()
-    return before.endswith(("(", "[", "{")) and all(char in ")]} \n" for char in fill)
-
-
-def repeats_itself(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
-    """True for a phrase that returns soon, a line that follows its equal, and a pair of lines that does."""
+def _repeats_lines(fill: str) -> bool:
+    """True for a line that follows its equal, and for a pair of lines that does."""
     lines = [line.strip() for line in fill.split("\n") if line.strip()]
-    if any(map(_PHRASE.search, _completed(fill, cursor))):
-        return True
     for size in (1, 2):
-        pieces = zip(*(lines[start:] for start in range(2 * size)), strict=False)
-        if any(piece[:size] == piece[size:] and _is_long(piece[:size]) for piece in pieces):
-            return True
+        for at in range(len(lines) - 2 * size + 1):
+            piece = lines[at : at + size]
+            num_chars = sum(map(str.isalnum, "".join(piece)))
+            if piece == lines[at + size : at + 2 * size] and num_chars >= MIN_REPEATED:
+                return True
     return False
-
-
-def _completed(fill: str, cursor: Cursor) -> list[str]:
-    """The lines of the fill as they would stand in the buffer."""
-    return (cursor.line_prefix + fill + cursor.line_rest).split("\n")
-
-
-def _is_long(lines: Iterable[str]) -> bool:
-    return sum(char.isalnum() for line in lines for char in line) >= MIN_REPEATED
-
-
-FILTERS = (
-    (Reason.LICENCE, adds_licence),
-    (Reason.HOLLOW, is_hollow),
-    (Reason.NO_EFFECT, assigns_to_itself),
-    (Reason.CLOSERS, is_closers),
-    (Reason.REPEATS_ITSELF, repeats_itself),
-)
-"""What hides a candidate from a user who did not ask for it: faults of small models in fills that parse.
-
-A filter gets the fill, the cursor and its language; texts are in the model's style.
-"""

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -28,7 +29,7 @@ def shown(marked, prefix_chars=100, suffix_chars=100):
     ],
 )
 def test_a_small_buffer_is_in_the_prompt_completely(marked, prompt):
-    assert shown(marked) == prompt
+    assert shown(marked) == replace(prompt, path="a.py", language="python")
 
 
 @pytest.mark.parametrize(
@@ -106,5 +107,5 @@ def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_ch
 
 def test_a_giant_line_costs_no_more_than_the_budget(giant_line):
     prompt = prompt_at(Snapshot("u", 1, giant_line), 2_500_100, prefix_chars=1000, suffix_chars=400)
-    assert prompt == Prompt("x" * 900, "x" * 400)
+    assert (prompt.prefix, prompt.suffix) == ("x" * 900, "x" * 400)
     assert giant_line.num_read < 40_000
