@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.layout import Layout, token_ids
-from dg_lsp.canvas.prompt_format import PREFIX_TAIL, gap_lengths, infill_layout
+from dg_lsp.canvas.prompt_format import PREFIX_TAIL, infill_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 
@@ -39,27 +38,3 @@ def test_a_long_prefix_keeps_its_end_and_typing_moves_its_start_rarely():
     assert all(87 <= len(prompt) <= 100 for prompt in prompts)
     starts = {300 + size - PREFIX_TAIL - len(prompt) for size, prompt in enumerate(prompts, 1)}
     assert len(starts) <= 60 // 12 + 2
-
-
-def test_the_suffix_is_cut_to_the_longest_canvas():
-    assert len(laid_out("x" * 20, "s" * 500)[2]) == 64 - PREFIX_TAIL - 1
-
-
-LONG = Layout(token_ids([1]), head_ids=token_ids(range(8)), tail_ids=token_ids(range(50)))
-LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
-
-
-@pytest.mark.parametrize(
-    ("layout", "length", "spec", "gaps"),
-    [
-        pytest.param(LONG, 64, SPEC, (4, 8, 16, 32), id="all"),
-        pytest.param(LONG, 47, SPEC, (4, 8, 16), id="without the longest"),
-        pytest.param(LONG, 20, SPEC, (4,), id="one"),
-        pytest.param(LONG, 18, SPEC, (2,), id="shorter than any"),
-        pytest.param(LAST, 64, SPEC, (32,), id="no suffix"),
-        pytest.param(LAST, 16, SPEC, (8,), id="no suffix, short canvas"),
-        pytest.param(LONG, 64, replace(SPEC, gap_lengths=(6, 12)), (6, 12), id="lengths of the model"),
-    ],
-)
-def test_gap_lengths_leave_room_for_the_suffix(layout, length, spec, gaps):
-    assert gap_lengths(layout, length, spec) == gaps

@@ -29,26 +29,6 @@ def decode(ids):
     return b"".join(PIECES[token] for token in ids.tolist())
 
 
-@pytest.mark.parametrize(
-    ("text", "unit"),
-    [
-        pytest.param("", "", id="empty text"),
-        pytest.param("x =  retur", " retur", id="one space only"),
-        pytest.param("self.item_na", "na", id="identifier with underscores"),
-        pytest.param("self.item_", "_", id="underscore"),
-        pytest.param("x1 = 10", " 10", id="number"),
-        pytest.param("# caf\u00e9", " caf\u00e9", id="accent"),
-        pytest.param("def f():\n    ", "\n    ", id="indentation"),
-        pytest.param("def f():\r\n\t", "\r\n\t", id="CRLF and a tab"),
-        pytest.param("print((", "((", id="punctuation"),
-        pytest.param("x =", " =", id="operator"),
-        pytest.param("\N{SNAKE}x", "x", id="emoji before a word"),
-    ],
-)
-def test_unit_before_the_cursor(text, unit):
-    assert text[unit_start(text) :] == unit
-
-
 def test_unit_of_a_very_long_line_is_short_and_costs_nothing():
     text = "a" * 5_000_000
     began = time.perf_counter()

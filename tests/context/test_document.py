@@ -110,21 +110,6 @@ def test_a_giant_line_is_cut():
     assert Cursor.at("a" * 10 * REACH, 5 * REACH) == Cursor("a" * REACH, "a" * REACH)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("retu|rn total_of(x)", True),
-        ("retu|rn total  ", False),  # eight characters follow
-        ("return |total_of_all", False),
-        ("return total_of_al|l", False),
-        ("tot|al", False),
-        ("|", False),
-    ],
-)
-def test_a_cursor_is_deep_inside_a_word_with_a_long_rest(line, expected):
-    assert Cursor.at(line.replace("|", ""), line.index("|")).is_deep_inside_word is expected
-
-
 TABS = TextStyle("\n", True)
 
 
@@ -143,18 +128,6 @@ TABS = TextStyle("\n", True)
 )
 def test_the_style_is_that_of_most_lines(text, line_end, uses_tabs):
     assert TextStyle.of(text) == TextStyle(line_end, uses_tabs)
-
-
-@pytest.mark.parametrize(
-    ("text", "line_end"),
-    [
-        pytest.param("a\r\nb\r\nc\nd|", "\n", id="the line above is LF in a CRLF file"),
-        pytest.param("a\nb\nc\r\nd|\n", "\r\n", id="the line above is CRLF in an LF file"),
-        pytest.param("|a\r\nb\r\n", "\r\n", id="nothing above: the most common"),
-    ],
-)
-def test_mixed_line_ends_follow_the_line_above(text, line_end):
-    assert TextStyle.of(text.replace("|", ""), text.index("|")).line_end == line_end
 
 
 def test_the_style_is_that_of_the_text_near_the_cursor():

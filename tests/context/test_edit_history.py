@@ -84,15 +84,6 @@ def test_old_edits_and_all_but_the_last_ones_are_forgotten():
     assert len(buffer.edits()) == 1
 
 
-@pytest.mark.parametrize("piece", ["", "x" * (MAX_CHARS - 1)], ids=["before", "after"])
-def test_an_edit_that_grows_too_large_is_forgotten(piece):
-    buffer = Buffer("y" * 2 * MAX_CHARS)
-    buffer.replace(0, MAX_CHARS - len(piece), piece)
-    assert len(buffer.edits()) == 1
-    buffer.replace(len(piece), len(piece) + 2, piece[:2])
-    assert buffer.edits() == []
-
-
 def test_an_edit_that_is_undone_is_none_and_is_returned():
     buffer = Buffer()
     buffer.type_over("width", "length")

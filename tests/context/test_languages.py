@@ -104,20 +104,6 @@ def test_ids_of_other_editors_name_the_same_language(language_id, expected):
 
 
 @pytest.mark.parametrize(
-    ("language_id", "text", "expected"),
-    [
-        ("ruby", "a.b", "# a.b"),
-        ("css", "a.b", "/* a.b */"),
-        ("css", "a */ b", "/* a   b */"),  # a text cannot end the comment around it
-        ("html", "a.b", "<!-- a.b -->"),
-        ("json", "a.b", ""),
-    ],
-)
-def test_a_comment_is_written_in_the_syntax_of_the_language(language_id, text, expected):
-    assert language_of(language_id).commented(text) == expected
-
-
-@pytest.mark.parametrize(
     "language",
     [language for language in GRAMMARS if language.id not in ("json", "markdown")],
     ids=lambda language: language.id,

@@ -8,7 +8,7 @@ from re import _parser as parser
 
 import pytest
 
-from dg_lsp.context.exclusion import MASK, _secrets, cut, mask_secrets
+from dg_lsp.context.exclusion import MASK, _secrets, mask_secrets
 from dg_lsp.context.snippets import MAX_LINE, windows_of
 
 RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
@@ -136,11 +136,3 @@ def test_a_token_at_the_end_of_what_is_shown_is_not_cut():
         line = "x" * (column - 3) + f' = "{token}"'
         [window] = windows_of(line)
         assert "ghp_" not in mask_secrets("\n".join(window.lines))
-
-
-@pytest.mark.parametrize(
-    ("text", "length", "expected"),
-    [("a bc d", 6, "a bc d"), ("a bc d", 4, "a bc"), ("a bc d", 3, "a "), ("abc", 1, "")],
-)
-def test_a_text_is_cut_between_words(text, length, expected):
-    assert cut(text, length) == expected

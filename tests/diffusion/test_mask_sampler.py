@@ -74,12 +74,6 @@ def test_exploring_takes_the_sampled_token_at_the_forced_mask_only_and_its_own_p
     assert step.confidence.tolist() == pytest.approx([0.02, 0.95])
 
 
-def test_settled_positions_are_the_leading_committed_ones():
-    step = after(canvas(0, 0, 0, 0), predicts([5, 6, 7, 8], [0.1, 0.95, 0.2, 0.95]))
-    assert step.num_settled == 2
-    assert step.draft_ids.tolist() == [5, 6, 7, 8]
-
-
 def test_every_gap_of_a_canvas_settles_from_its_left_end():
     step = after(canvas(0, 0, 8, 0, 0, frozen=[2]), predicts([5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2]))
     assert step.canvas_ids.tolist() == [5, 0, 8, 7, 0]

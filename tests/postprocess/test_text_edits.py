@@ -1,25 +1,17 @@
 import pytest
 
 from dg_lsp.context.document import Cursor
-from dg_lsp.context.languages import PLAIN, language_of
+from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import (
     align,
-    cut_at_margin,
     cut_loops,
-    drop_below,
-    drop_rest,
     is_repetitive,
-    repeats_above,
     to_text,
     without_surroundings,
 )
 
 PYTHON = language_of("python")
-
-
-def cursor_of(marked):
-    return Cursor.at(marked.replace("|", "", 1), marked.index("|"))
 
 
 @pytest.mark.parametrize(
@@ -94,80 +86,6 @@ def test_a_fill_is_indented_like_its_line(above, prefix, fill, aligned):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "fill", "cut"),
-    [
-        pytest.param("    ", "return 1\n\n\ndef g():\n    pass", "return 1", id="the next function"),
-        pytest.param("", "    return 1\n\nx = 1", "    return 1", id="the fill contains the indentation"),
-        pytest.param("    ", "\n\n    x = 1\n\ny = 2", "\n\n    x = 1", id="a blank first line"),
-        pytest.param("    ", "a,\n)", None, id="no blank line between"),
-        pytest.param("    ", "x = 1\n\n    y = 2", None, id="the same function continues"),
-        pytest.param("", "def f():\n    x\n\n\ndef g():\n    y", None, id="the cursor is at the margin"),
-    ],
-)
-def test_a_fill_ends_with_its_block(prefix, fill, cut):
-    assert cut_at_margin(fill, Cursor(prefix, ""), PYTHON) == (fill if cut is None else cut)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "joined"),
-    [
-        pytest.param("print(|)", "f(x)", "f(x)", id="the bracket belongs to a call in the fill"),
-        pytest.param("print(|)", "x) + f(y)", "x) + f(y", id="the bracket of the line closes another one"),
-        pytest.param("f(g(|)", "x)", "x)", id="the line needs both brackets"),
-        pytest.param("if x|:", " > 0:", " > 0", id="a colon"),
-        pytest.param("f(|, y)", "x, y", "x", id="a part of the rest of the line"),
-        pytest.param('print("|")', 'abc")', "abc", id="quote and bracket"),
-        pytest.param('f(|"a"]', '"b" + ', '"b" + ', id="the quote begins a string in the fill"),
-        pytest.param("print(|)", "x) + y", "x", id="the rest of the line inside the fill"),
-        pytest.param("print(|)", "x)  # y", "x", id="the rest of the line, then a comment"),
-        pytest.param("x = | + 1", "a + 1 + b", "a + 1 + b", id="the rest of the line inside a valid fill"),
-        pytest.param("f(|value)", "key=value", "key=", id="a whole word"),
-        pytest.param("pri|nt(x)", "nt", "", id="the rest of a word"),
-        pytest.param("f(|x)", "max", "max", id="one equal letter"),
-        pytest.param("|name = 1", "first_n", "first_n", id="a part of a word"),
-        pytest.param("|name = 1", "first_name", "first_", id="four letters at the end of a word"),
-        pytest.param("a | + b", "* c ", "* c", id="one blank too many"),
-        pytest.param("|    b", "if a:\n    ", "if a:\n    ", id="the cursor inside an indentation"),
-    ],
-)
-def test_a_fill_does_not_repeat_the_rest_of_the_line(marked, fill, joined):
-    assert drop_rest(fill, cursor_of(marked), PYTHON) == joined
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "joined"),
-    [
-        pytest.param("|\n\n\nb = 1\n", "a = 1\n\nb = 1", "a = 1\n", id="blank lines before the next line"),
-        pytest.param("|\nb\n", "a\nb\nc", "a", id="all lines below, and more"),
-        pytest.param("f(\n    a,|\n)\n", "\n    b,\n)", "\n    b,", id="a closing bracket on its own line"),
-        pytest.param("    size = |\n    size = 10\n", "10", "", id="the line becomes equal to the next one"),
-        pytest.param("    0|\n    0,\n", ",", ",", id="a short line"),
-        pytest.param(
-            "|\nvalue = compute_all(x)\nc\n", "a\nvalue = compute_all(x)\nd", "a", id="a long line, then others"
-        ),
-        pytest.param("|\n    return False\nc\n", "a\n    return False\nd", None, id="a common line, then others"),
-        pytest.param("|\nb\n", "value = compute_all(x)\nc", None, id="a long line that is not the next one"),
-    ],
-)
-def test_a_fill_does_not_repeat_the_lines_below(marked, fill, joined):
-    assert drop_below(fill, cursor_of(marked)) == (fill if joined is None else joined)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "repeats"),
-    [
-        pytest.param("aaaa\nbbbb\n|", "aaaa\nbbbb", True, id="several lines above"),
-        pytest.param("    size = 10\n    size =|", " 10", True, id="the line becomes equal to the one above"),
-        pytest.param("size = 10\n    |", "size = 10", True, id="the line above in another indentation"),
-        pytest.param("aaaa\nbbbb\n|", "bbbb\ncccc", False, id="the line above, then a new line"),
-        pytest.param("    0,\n    |", "0,", False, id="a short line"),
-    ],
-)
-def test_a_fill_that_repeats_the_lines_above(marked, fill, repeats):
-    assert repeats_above(fill, cursor_of(marked)) is repeats
-
-
-@pytest.mark.parametrize(
     ("language", "text", "closers", "quote"),
     [
         ("javascript", "f(`a ( ${b}\n`, [", "])", ""),
@@ -184,11 +102,6 @@ def test_a_fill_that_repeats_the_lines_above(marked, fill, repeats):
 def test_brackets_are_counted_outside_strings_and_comments_of_the_language(language, text, closers, quote):
     brackets = balance(text, language_of(language))
     assert (brackets.closers, brackets.quote, brackets.num_stray) == (closers, quote, 0)
-
-
-def test_prose_is_not_cut_where_code_would_leave_its_scope():
-    assert cut_at_margin("an item\n\nA paragraph", Cursor("  ", ""), PLAIN) == "an item\n\nA paragraph"
-    assert cut_at_margin("x;\n\ny;", Cursor("  ", ""), language_of("go")) == "x;"
 
 
 ABOVE = "import json\n\n\ndef load(path):\n    return json.load(open(path))\n"

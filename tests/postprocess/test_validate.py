@@ -53,25 +53,14 @@ def test_an_invalid_fill_is_rejected_with_its_reason(marked, fill, reason):
     assert rejection.reason is reason
 
 
-@pytest.mark.parametrize(
-    ("marked", "max_lines", "text"),
-    [
-        pytest.param("x = |\n", None, "f(1)", id="one line inside a line"),
-        pytest.param("x = |\n", 2, "f(1)\ny = 2", id="two lines requested"),
-        pytest.param("|\n", None, "f(1)\ny = 2\nz = 3", id="any number on an empty line"),
-        pytest.param("|\n", 1, "f(1)", id="one line requested"),
-    ],
-)
-def test_a_candidate_has_at_most_the_requested_lines(marked, max_lines, text):
-    assert judged(marked, "f(1)\ny = 2\nz = 3", max_lines=max_lines) == Candidate(text, -0.5)
-
-
 def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested():
     marked = "def f():\n    |\n"
     fill = "return 1\n\n\ndef g():\n    return 2"
     assert judged(marked, fill) == Candidate("return 1", -0.5)
     assert judged(marked, fill, max_lines=9) == Candidate(fill, -0.5)
     assert judged("def f():|\n", "\n    return 1", max_lines=5) == Candidate("\n    return 1", -0.5)
+    prose = "an item\n\nA paragraph"
+    assert judged("  |\n", prose, "plaintext") == Candidate(prose, -0.5)
 
 
 buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
