@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from gates import TIMEOUT, Stepping
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import Role, Turn
@@ -99,18 +98,3 @@ def test_next_turn_decodes_only_what_is_new():
 def test_deadline_without_a_settled_token_gives_no_answer():
     engine, _ = engine_of(ANSWER)
     assert [rejection.reason for rejection in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
-
-
-def test_newer_request_of_a_conversation_replaces_the_older(scheduler_of):
-    recited = chatty(ANSWER)
-    denoiser = Stepping(ANSWER, spec=recited.spec, tokens_per_step=1)
-    denoiser.tokenizer.special = recited.tokenizer.special
-    scheduler, seen = scheduler_of(denoiser), []
-    stale = scheduler.submit(REQUEST)
-    unrelated = scheduler.submit(replace(REQUEST, name="other", max_tokens=4), seen.append)
-    newer = scheduler.submit(replace(REQUEST, max_tokens=4))
-    assert stale.cancelled()
-    denoiser.allowed.release(20)
-    assert (unrelated.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
-    assert denoiser.num_steps <= 1 + 4 + 4
-    assert [frame.step for frame in seen] == [1, 2, 3, 4]

@@ -51,14 +51,6 @@ def test_no_prompt_of_another_client_is_reused(engine_of, ask, num_slots):
         assert (result.cached_tokens > 0) is bool(is_mine)
 
 
-def test_candidates_are_distinct_and_ranked(engine_of, ask):
-    engine, _ = engine_of(["one", "two", "one"])
-    result = engine.fill(ask("a = |\n", num_candidates=3))
-    assert sorted(candidate.text for candidate in result.candidates) == ["one", "two"]
-    scores = [candidate.score for candidate in result.candidates]
-    assert scores == sorted(scores, reverse=True)
-
-
 def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones_are_not(engine_of, ask):
     engine, _ = engine_of("x + y")
     [shown] = engine.fill(ask("a = |\n")).candidates

@@ -52,14 +52,6 @@ class WordTokenizer:
         return b""
 
 
-def test_a_model_can_require_longer_matches():
-    assert (
-        Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING, min_match=4).following(NOTHING) is None
-    )
-    longer = token_ids([0, 1, 2, 3, 4, 9, 0, 1, 2, 3, 4, 8, 0, 1, 2, 3])
-    assert Repetition(longer, NOTHING, min_match=4).following(NOTHING)
-
-
 def test_repetition_ends_with_the_first_line_of_a_fill():
     before = token_ids([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
     repetition = Repetition(before, NOTHING, ends_line=lambda token: token == 4)

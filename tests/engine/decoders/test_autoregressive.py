@@ -11,7 +11,7 @@ from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDe
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
-from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
+from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.errors import RequestError
@@ -136,19 +136,3 @@ def test_prompt_lookup_drafts_what_stands_in_the_buffer(engine_of, ask, text, fi
     engine, denoiser = engine_of(fill)
     engine.fill(ask(text, decoder=DecoderName.AUTOREGRESSIVE))
     assert denoiser.num_steps == len(fill) + 1
-
-
-@pytest.mark.parametrize(
-    ("ids", "following"),
-    [
-        pytest.param([], [], id="nothing"),
-        pytest.param([0, 1, 2, 3, 4, 5, 0, 1, 2], [3, 4], id="two tokens after three"),
-        pytest.param([9, 2, 3, 1, 2], [], id="only the last token recurs"),
-        pytest.param([1, 2, 3, 1, 2, 4, 1, 2], [4], id="the later of two copies"),
-        pytest.param([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8], id="the longer of two copies"),
-        pytest.param([0, 1, 2, 3, -1, 0, 1, 2], [3], id="not beyond a border"),
-        pytest.param([*range(30), *range(12)], [12, 13, 14, 15], id="four tokens at most"),
-    ],
-)
-def test_continuation_of_the_longest_earlier_copy(ids, following):
-    assert continuation(np.array(ids, np.int32)).tolist() == following

@@ -105,13 +105,6 @@ def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):
     assert [len(canvases) for canvases in denoiser.passes] == [1]
 
 
-def test_each_gap_gives_a_candidate(around):
-    engine, _, request = around("side * 2", num_candidates=3)
-    result = engine.fill(request)
-    assert result.candidates[0].text == "side * 2"
-    assert {candidate.text for candidate in result.candidates} >= {"side", "side * 2"}
-
-
 @pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])
 def test_causal_decoders_are_refused_in_the_format_infill(around, decoder):
     engine, _, request = around("side", decoder=decoder)
