@@ -31,14 +31,7 @@ def shown_path(uri: str) -> str:
     return " ".join("/".join(path_of(uri).split("/")[-PATH_PARTS:]).split())
 
 
-def prompt_at(
-    snapshot: Snapshot,
-    offset: int,
-    *,
-    prefix_chars: int,
-    suffix_chars: int,
-    lookahead: int = 0,
-) -> Prompt:
+def prompt_at(snapshot: Snapshot, offset: int, *, prefix_chars: int, suffix_chars: int, lookahead: int = 0) -> Prompt:
     """The text around `offset` in the model's style, at most `prefix_chars` and `suffix_chars` characters long.
 
     The prompt is cached, so typing should change only its end:

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
@@ -110,48 +108,3 @@ def test_the_loop_finds_the_length_of_the_fill(length, wanted):
     assert last.canvas_ids.tolist() == [9, *wanted, 7]
     assert last.stop is Stop.FILLED
     assert max(model.seen) <= 2 + SAMPLING.max_free
-
-
-class RandomModel:
-    """Predicts random tokens, mostly expansions and deletions."""
-
-    num_slots = 1
-
-    def __init__(self, sampling, seed):
-        self.spec = ModelSpec("b", 16, sampling, end_ids=(END,), prompt_format=PromptFormat.INFILL)
-        self.seen = []
-        self._rng = np.random.default_rng(seed)
-
-    def predict(self, _slot, canvases, *_):
-        (ids,) = canvases
-        self.seen.append(ids)
-        predicted = np.where(ids == MASK, self._rng.choice([GROW, GROW, GONE, 4, 5, 6], len(ids)), ids)
-        confidence = np.where(ids == MASK, self._rng.random(len(ids)), 1).astype(np.float32)
-        return [predicts(predicted, confidence, unexpanded=np.where(predicted == GROW, 7, predicted))]
-
-
-@given(
-    st.integers(0, 2**31),
-    st.lists(st.booleans(), min_size=1, max_size=8),
-    st.sampled_from(UnmaskOrder),
-    st.integers(1, 12),
-    st.integers(1, 30),
-)
-def test_frozen_tokens_and_the_limit_hold_for_any_prediction(seed, frozen, order, max_free, max_steps):
-    frozen = np.array(frozen)
-    sampling = replace(SAMPLING, order=order, max_free=max_free, max_denoising_steps=max_steps)
-    ids = token_ids(np.where(frozen, np.arange(8, 8 + len(frozen)), MASK))
-    model = RandomModel(sampling, seed)
-    steps = list(denoise(model, 0, Canvas(token_ids([]), ids, frozen), sampling, np.random.default_rng(seed)))
-    most = max(max_free, int((~frozen).sum()))
-    for step in steps:
-        assert step.canvas_ids[step.frozen].tolist() == ids[frozen].tolist()
-        assert int((~step.frozen).sum()) <= most
-        assert ((step.canvas_ids == MASK) == ~step.committed).all()
-        lengths = {
-            len(part) for part in (step.canvas_ids, step.draft_ids, step.frozen, step.committed, step.confidence)
-        }
-        assert len(lengths) == 1
-    assert steps[-1].stop is not None
-    assert len(steps) <= max_steps
-    assert not np.isin(steps[-1].canvas_ids, [MASK, GROW, GONE]).any()

@@ -46,15 +46,6 @@ def test_costs_of_passes_and_right_answers_decide(costs, singles, hits, decoder)
     assert selection(*rows, costs=costs).choose() is decoder
 
 
-def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
-    selected = selection()
-    assert selected.expected_ms(DecoderName.AUTOREGRESSIVE) == pytest.approx(8 * 2 / 0.3)
-    assert selected.expected_ms(DecoderName.DIFFUSION) == pytest.approx(4 * 11 / 0.3)
-    check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
-    assert selected.expected_ms(DecoderName.PROMPT_LOOKUP) == pytest.approx((3 * 2 + 2 * check) / 0.3)
-    assert select(SPEC, None).expected_ms(DecoderName.DIFFUSION) == float("inf")
-
-
 def test_prompt_tokens_that_are_not_cached_count_for_each_decoder():
     rows = replace(AUTOREGRESSIVE, hits=0.2), replace(DIFFUSION, hits=0.4, canvases=7.0), LOOKUP, SPECULATIVE
     some, none, many = (
@@ -127,10 +118,3 @@ def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
     assert costs.canvas == (pytest.approx((8, 16.0)), pytest.approx((32, 64.0)))
     for slot in range(denoiser.num_slots):
         assert denoiser.prefill(slot, np.arange(10, 20, dtype=np.int32)) == 10
-
-
-def test_only_passes_that_the_model_can_run_are_measured():
-    assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).causal == ()
-    assert measure_costs(Clocked("x", spec=CAUSAL_SPEC)).canvas == ()
-    short = measure_costs(Clocked("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
-    assert [length for length, _ in short.canvas] == [8]

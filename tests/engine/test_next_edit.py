@@ -148,25 +148,6 @@ def test_places_come_in_the_order_of_the_text_from_the_newest_edit_on():
     assert [proposal.start for proposal in from_newest_edit(places, lines, edits)] == [6, 8, 0, 2]
 
 
-def test_the_places_of_an_edit_repeat_no_changes_but_its_own():
-    text = "first = load(path, mode)\nsecond = load(path, mode)\n" + RENAMED
-    history = EditHistory()
-    for old, new in (("width", "length"), ("width <", "length <"), ("mode)", "mode, strict=True)")):
-        start = text.index(old)
-        history.change(LineIndex.of(text), start, start + len(old), new, 0.0)
-        text = text[:start] + new + text[start + len(old) :]
-    lines = LineIndex.of(text)
-    proposals = repetitions(lines, history.edits(lines, 0.0))
-    places = [[lines.line_at(place.start) for place in proposal.places(proposals)] for proposal in proposals]
-    assert sorted(map(sorted, places)) == [[1], [4, 5], [4, 5]]
-
-
-def test_an_edit_with_more_changes_is_no_place_of_one_with_fewer():
-    argument, name = ((), (",", "x")), (("a",), ("b",))
-    both, fewer = (Proposal(0, 1, "", 0.9, frozenset(changes)) for changes in ([argument, name], [name]))
-    assert (both.places([both, fewer]), fewer.places([both, fewer])) == ([both, fewer], [fewer])
-
-
 @pytest.mark.parametrize(
     ("text", "changes", "kept"),
     [

@@ -69,14 +69,6 @@ def test_a_keystroke_tokenizes_one_line():
     assert words.encoded[before:] == ["a b c d"]
 
 
-def test_typing_into_a_line_of_many_characters_keeps_none_of_its_states():
-    words = WordTokenizer()
-    buffers, line = BufferTokens(words), "a b c d " * 1000
-    for _ in range(2):
-        buffers.repetition(line, len(line))
-    assert words.encoded == [line, line]
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

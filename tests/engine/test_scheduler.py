@@ -2,19 +2,17 @@
 
 import sys
 import threading
-import time
 from concurrent.futures import CancelledError
 
 import pytest
-from gates import LONG, TIMEOUT, Gate, Stepping, ask, wait_until
+from gates import TIMEOUT, Gate, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.resident_models import SchedulerSession
-from dg_lsp.engine.scheduler import Job, RequestQueue, Scheduler, SharedDevice
+from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError
 from dg_lsp.settings import MAX_SECONDS, Settings
 
@@ -114,23 +112,6 @@ def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs(schedule
     assert typed.result(TIMEOUT).text == "short"
 
 
-def test_an_overdue_interrupted_job_comes_first_to_return_what_it_has():
-    late, early = (
-        Job(
-            ask(f"file:///{age}.py", priority=Priority.REWRITE),
-            LONG,
-            arrival=time.monotonic() - age,
-            steps=(step for step in ()),
-        )
-        for age in (61, 0)
-    )
-    typed = Job(ask(), LONG)
-    queue = RequestQueue(early, late, typed)
-    assert queue.outranks(early)
-    assert not queue.outranks(late)
-    assert [queue.pop() for _ in range(3)] == [late, typed, early]
-
-
 def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     errors = []
 
@@ -172,25 +153,6 @@ def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):
     assert [future.cancelled() for future in futures] == [True, True]
     assert denoiser.is_closed
     assert scheduler.submit(ask()).cancelled()
-
-
-def test_sessions_never_cancel_or_read_each_others_requests(scheduler_of):
-    denoiser, closed = Gate("abc"), []
-    scheduler = scheduler_of(denoiser)
-    first, second = (SchedulerSession(scheduler, LONG, lambda n=n: closed.append(n)) for n in (1, 2))
-    futures = [first.submit(ask()), second.submit(ask())]
-    denoiser.go_on.set()
-    results = [future.result(TIMEOUT) for future in futures]
-    assert [(result.text, result.is_cached) for result in results] == [("abc", False)] * 2
-    assert first.submit(ask(text="a = a")).result(TIMEOUT).is_cached
-    denoiser.go_on.clear()
-    pending = second.submit(ask("file:///b.py"))
-    second.close()
-    second.close()
-    assert pending.cancelled()
-    assert closed == [2]
-    denoiser.go_on.set()
-    assert first.submit(ask("file:///c.py")).result(TIMEOUT).text == "abc"
 
 
 class BadEnd(ScriptedDenoiser):

@@ -81,17 +81,6 @@ def test_any_fill_gives_text_that_fits_the_buffer_or_a_reason(text, fill, data):
     assert len(line_ends) < (max_lines or (99 if cursor.is_blank_line else 1))
 
 
-def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
-    text = giant_line
-    snapshot = Snapshot("file:///a.py", 1, text)
-    cursor = Cursor.at(text, 2_500_000)
-    result = judge(
-        b" = 1", snapshot=snapshot, offset=2_500_000, cursor=cursor, max_lines=None, score=0.0, check_syntax=True
-    )
-    assert result == Candidate(" = 1", 0.0)
-    assert text.num_read < 100_000
-
-
 @pytest.mark.parametrize(
     ("marked", "fill", "is_shown"),
     [
