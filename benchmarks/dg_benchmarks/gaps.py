@@ -126,7 +126,7 @@ def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:
     result = drain(engine.rewrite(request))
     seconds = time.process_time() - began
     text = request.snapshot.text
-    new = text[: result.start] + result.text + text[result.end :] if result.rejection is None else text
+    new = text[: result.start] + result.text + text[result.end :] if result.reason is None else text
     num_right = sum(gap.text.split() == cut.split() for gap, cut in zip(result.gaps, case.cut, strict=True))
     parses = python_validity(new) > Validity.INVALID
     return Outcome(result, seconds, num_right, parses, not parses and python_validity(text) > Validity.INVALID)
@@ -135,7 +135,7 @@ def fill(engine: Engine, case: Case, decoder: DecoderName) -> Outcome:
 def row(decoder: DecoderName, outcomes: Sequence[Outcome]) -> str:
     """A line of the table."""
     num_gaps = sum(len(outcome.result.gaps) for outcome in outcomes)
-    num_filled = sum(gap.rejection is None for outcome in outcomes for gap in outcome.result.gaps)
+    num_filled = sum(gap.reason is None for outcome in outcomes for gap in outcome.result.gaps)
     num_right, num_parsed = sum(outcome.num_right for outcome in outcomes), sum(outcome.parses for outcome in outcomes)
     passes = sum(outcome.result.steps for outcome in outcomes) / len(outcomes)
     milliseconds = 1e3 * sum(outcome.seconds for outcome in outcomes) / len(outcomes)

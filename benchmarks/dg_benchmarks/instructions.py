@@ -57,7 +57,7 @@ def run(engine: Engine, edit: Edit) -> tuple[RewriteResult, str]:
     request = request_of(edit)
     result = drain(engine.rewrite(request, deadline=math.inf))
     text = request.snapshot.text
-    return result, text[: result.start] + result.text + text[result.end :] if result.rejection is None else text
+    return result, text[: result.start] + result.text + text[result.end :] if result.reason is None else text
 
 
 def main() -> None:
@@ -76,12 +76,12 @@ def main() -> None:
             started = time.monotonic()
             result, text = run(engine, edit)
             seconds.append(time.monotonic() - started)
-            right = result.rejection is None and is_right(edit, text, sandbox)
-            counts.update({"shown": int(result.rejection is None), edit["set"]: int(right), f"all {edit['set']}": 1})
-            verdict = "right" if right else result.rejection.reason.value if result.rejection else "wrong"
+            right = result.reason is None and is_right(edit, text, sandbox)
+            counts.update({"shown": int(result.reason is None), edit["set"]: int(right), f"all {edit['set']}": 1})
+            verdict = "right" if right else result.reason.value if result.reason else "wrong"
             print(f"{verdict:16} {edit['file']:10} {edit['instruction']}", flush=True)
             if arguments.verbose and not right:
-                print(result.rejection.text if result.rejection else result.text)
+                print(result.verdict.text)
     finally:
         engine.close()
     median = sorted(seconds)[len(seconds) // 2]

@@ -54,8 +54,8 @@ def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str
     for snapshot, start, end in chosen:
         request = RewriteRequest(snapshot, start, end, strength=strength)
         result = drain(engine.rewrite(request, deadline=math.inf))
-        if result.rejection:
-            reasons[result.rejection.reason.value] += 1
+        if result.reason:
+            reasons[result.reason.value] += 1
             continue
         num_shown += 1
         text = snapshot.text[: result.start] + result.text + snapshot.text[result.end :]

@@ -174,31 +174,31 @@ def _rewrite_lines(
         result = output.watch_gaps(steps, engine, to_stderr=to_stderr) if run.visual else drain(steps)
         if request.gaps and not run.as_json:
             _introduce(engine, file)
-    if verification is not None and not result.rejection:
+    if verification is not None and not result.reason:
         options = (result, *result.alternatives)
         passing, trials = verification.first_passing(options, source.data_with, note)
         result = passing or result.rejected(Reason.FAILS_TEST)
-    if file.write and not result.rejection:
+    if file.write and not result.reason:
         source.replace(result)
     if run.as_json:
         print_json(_rewrite_object(result, request, source, load_ms) | _trials_object(trials, file))
     else:
         _show_rewrite(result, source, file, load_ms)
-    return 1 if result.rejection else 0
+    return 1 if result.reason else 0
 
 
 def _show_rewrite(result: RewriteResult, source: SourceFile, file: FileOptions, load_ms: float) -> None:
     """Prints the difference, what is not filled, and the costs."""
-    if not result.rejection:
+    if not result.reason:
         output.print_patch(source.patch(result))
     elif not result.gaps:
-        file.report(f"no rewrite: the result {result.rejection.reason.problem}")
+        file.report(f"no rewrite: the result {result.reason.problem}")
     num_filled = 0
     for gap in result.gaps:
-        if gap.rejection:
-            file.report(f"line {source.line_of(gap.start)} is not filled: the result {gap.rejection.reason.problem}")
-        num_filled += not gap.rejection
-    if file.write and not result.rejection:
+        if gap.reason:
+            file.report(f"line {source.line_of(gap.start)} is not filled: the result {gap.reason.problem}")
+        num_filled += not gap.reason
+    if file.write and not result.reason:
         file.report(f"wrote {source.path}")
     filled = f"{num_filled} of {len(result.gaps)} gaps, " if result.gaps else ""
     times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
@@ -252,7 +252,7 @@ def _rewrite_object(
         "last": source.line_of(request.end),
         "rejected": result.reason,
         "follows_instructions": result.follows_instructions,
-        "score": round(result.score, 4),
+        "score": round(result.verdict.score, 4),
         "steps": result.steps,
         "timings_ms": output.times(result.timings, load_ms, "denoise", "postprocess"),
     }
@@ -263,8 +263,8 @@ def _gap_object(gap: Replacement, source: SourceFile) -> dict[str, Any]:
         "line": source.line_of(gap.start),
         "placeholder": source.text[gap.start : gap.end],
         "text": gap.text,
-        "rejected": gap.rejection.reason if gap.rejection else None,
-        "confidence": round(gap.confidence, 4),
+        "rejected": gap.reason,
+        "confidence": round(gap.verdict.confidence, 4),
     }
 
 

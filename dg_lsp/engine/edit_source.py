@@ -164,10 +164,10 @@ def _from_diffusion(
         except RequestError:
             if num_lines == REGION_LINES[-1]:
                 raise
-    probability = math.exp(rewritten.score)
+    probability = math.exp(rewritten.verdict.score)
     proposals: tuple[Proposal, ...] = ()
     reason: Reason | None = rewritten.reason or Reason.LOW_CONFIDENCE
-    if probability >= MIN_PROBABILITY and rewritten.rejection is None:
+    if probability >= MIN_PROBABILITY and rewritten.reason is None:
         proposals, reason = _Judge(request).edits(rewritten.text, probability, rewritten.start, rewritten.end)
     return NextEditResult(proposals, rewritten.model, rewritten.steps, rewritten.timings, reason)
 

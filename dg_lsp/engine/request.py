@@ -137,24 +137,14 @@ class Replacement:
     verdict: Verdict
 
     @property
-    def rejection(self) -> Rejection | None:
+    def reason(self) -> Reason | None:
         """Why there is no new text; None with one."""
-        return self.verdict if isinstance(self.verdict, Rejection) else None
+        return self.verdict.reason if isinstance(self.verdict, Rejection) else None
 
     @property
     def text(self) -> str:
         """In the buffer's own line ends and indentation; empty where rejected."""
         return self.verdict.text if isinstance(self.verdict, Candidate) else ""
-
-    @property
-    def score(self) -> float:
-        """Mean log probability per token, in nats; 0 where rejected."""
-        return self.verdict.score if isinstance(self.verdict, Candidate) else 0.0
-
-    @property
-    def confidence(self) -> float:
-        """Estimated probability that the first line is right; 0 where rejected."""
-        return self.verdict.confidence if isinstance(self.verdict, Candidate) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +158,6 @@ class RewriteResult(Replacement):
     gaps: tuple[Replacement, ...] = ()  # the gaps of the range, if only they were filled
     step_limit: int = 0  # most passes over a canvas; 0 where there is none
     alternatives: "tuple[RewriteResult, ...]" = ()  # less probable texts, as many as were requested and differ
-
-    @property
-    def reason(self) -> Reason | None:
-        """See `rejection`."""
-        return self.rejection.reason if self.rejection else None
 
     def rejected(self, reason: Reason) -> "RewriteResult":
         """The result with neither a new text nor a filled gap."""

@@ -92,14 +92,14 @@ class Verification:
         Raises as `failure` does.
         """
         trials: list[Trial] = []
-        for option in sorted(options, key=lambda option: -option.confidence)[:NUM_CANDIDATES]:
+        for option in sorted(options, key=lambda option: -option.verdict.confidence)[:NUM_CANDIDATES]:
             result = self._run({**self.files, self.path: data_of(option)})
             outcome = f"fails after {result.seconds:.1f} s: {message_of(result.output)}"
             if result.code is None:
                 outcome = f"does not end within {self.seconds:g} s"
             elif result.code == 0:
                 outcome = f"passes after {result.seconds:.1f} s"
-            trials.append(Trial(option.text, option.confidence, result.code == 0, outcome))
+            trials.append(Trial(option.text, option.verdict.confidence, result.code == 0, outcome))
             report(trials[-1])
             if result.code == 0:
                 return option, trials

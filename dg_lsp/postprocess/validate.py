@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from textwrap import dedent
-from typing import Self
+from typing import ClassVar, Self
 
 from dg_lsp.context.document import (
     Cursor,
@@ -83,6 +83,8 @@ class Rejection:
 
     reason: Reason
     text: str = ""
+    score: ClassVar = 0.0
+    confidence: ClassVar = 0.0
 
 
 def judge(

@@ -129,7 +129,7 @@ async def _first_passing(
     failure = await asyncio.to_thread(test.failure, show)
     snippets = replace(request.snippets, chunks=(*failure.chunks, *request.snippets.chunks))
     result = await ls.rewrite(replace(request, snippets=snippets, num_candidates=NUM_CANDIDATES))
-    if result.rejection is not None:
+    if result.reason is not None:
         return result
     options = (result, *result.alternatives)
     passing, _ = await asyncio.to_thread(test.first_passing, options, request.data_with, show)
@@ -176,8 +176,8 @@ def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
 
 async def _apply_rewrite(ls: Server, document: Document, request: RewriteRequest, title: str, work: Work) -> None:
     result = await _with_progress(ls, document, request, title, work)
-    if result.rejection is not None:
-        raise Refusal(f"nothing was changed: the result {result.rejection.reason.problem}")
+    if result.reason is not None:
+        raise Refusal(f"nothing was changed: the result {result.reason.problem}")
     snapshot = request.snapshot
     changes = minimal_changes(snapshot.text[result.start : result.end], result.text, result.start - snapshot.num_before)
     await _apply(ls, document, changes, f"dg-lsp: {title}")
@@ -196,13 +196,13 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     result = await _with_progress(ls, document, request, "Filling the gaps", lambda _: ls.rewrite(request))
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
-        f"the fill {gap.rejection.reason.problem}"
+        f"the fill {gap.reason.problem}"
         for gap in result.gaps
-        if gap.rejection
+        if gap.reason
     ]
-    if result.rejection is not None:
+    if result.reason is not None:
         raise Refusal(f"nothing was changed: {'; '.join(missing)}")
-    changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.rejection)
+    changes = tuple(Change(gap.start - first, gap.end - first, gap.text) for gap in result.gaps if not gap.reason)
     await _apply(ls, document, changes, "dg-lsp: fill the gaps")
     if missing:
         ls.show(

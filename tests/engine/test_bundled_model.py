@@ -143,5 +143,5 @@ def test_interrupted_rewrite_gives_the_same_result(interruptible):
     interruption = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
     alone = drain(interruptible.rewrite(wanted, deadline=math.inf))
     result = interrupted(interruptible, interruptible.rewrite(wanted, deadline=math.inf), interruption)
-    assert (result.text, result.rejection, result.steps) == (alone.text, alone.rejection, alone.steps)
+    assert (result.text, result.verdict, result.steps) == (alone.text, alone.verdict, alone.steps)
     assert alone.steps > 1

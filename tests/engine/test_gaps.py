@@ -135,7 +135,7 @@ def test_a_gap_without_a_good_fill_stays_as_it_was(fill, reason):
     engine = engine_of(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill))
     result = drain(engine.rewrite(request(source)))
     assert applied(result, source) == source.replace("...", "a", 1)
-    assert [gap.rejection and gap.rejection.reason for gap in result.gaps] == [None, reason]
+    assert [gap.reason for gap in result.gaps] == [None, reason]
 
 
 def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before():
@@ -149,11 +149,11 @@ def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before
 def test_without_any_good_fill_the_rewrite_is_rejected():
     for fill, options, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
         result = drain(engine_of(ScriptedDenoiser(fill), **options).rewrite(request("x = ...\n")))
-        assert (result.text, result.rejection.reason) == ("", reason)
+        assert (result.text, result.reason) == ("", reason)
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, INFILL_SPECS[0]], ids=["one after the other", "together"])
 def test_gaps_are_unfinished_at_the_deadline(spec):
     model = ScriptedDenoiser("a", spec=spec)
     result = drain(engine_of(model).rewrite(request(), deadline=time.monotonic() - 1))
-    assert {gap.rejection.reason for gap in result.gaps} == {Reason.UNFINISHED}
+    assert {gap.reason for gap in result.gaps} == {Reason.UNFINISHED}

@@ -180,7 +180,7 @@ def test_several_rewrites_are_requested_at_once_and_faulty_and_unfinished_ones_l
     assert model.queries[0].num_answers == 4
     assert [option.text.strip() for option in (result, *result.alternatives)] == ["b = 3", "b = 4"]
     unfinished = FakeModel(RemoteAnswer(("b =",)), is_chat=True)
-    assert rewrite(unfinished, "double it").rejection.reason is Reason.UNFINISHED
+    assert rewrite(unfinished, "double it").reason is Reason.UNFINISHED
     with pytest.raises(RequestError, match="no canvas to renoise"):
         rewrite(FakeModel(), strength=0.5)
 

@@ -130,7 +130,7 @@ def test_a_paused_rewrite_ends_at_its_deadline_and_when_it_is_cancelled(open_mod
     models, _ = open_models(small=small, large=large)
     typed = models.completion.submit(ask())
     assert small.is_inside.wait(TIMEOUT)
-    assert models.rewrite.submit(rewrite(deadline_ms=1)).result(TIMEOUT).rejection.reason is Reason.UNFINISHED
+    assert models.rewrite.submit(rewrite(deadline_ms=1)).result(TIMEOUT).reason is Reason.UNFINISHED
     cancelled = models.rewrite.submit(rewrite())
     num_waits = device.num_waits
     wait_until(lambda: device.num_waits > num_waits)

@@ -36,9 +36,9 @@ def applied(result):
 def test_rewrite_from_nothing_fills_the_range_and_keeps_its_blanks():
     result = rewritten(engine_of("total = 2 * a"), request())
     assert applied(result) == SOURCE.replace("a + 1", "2 * a")
-    assert result.rejection is None
+    assert result.reason is None
     assert result.steps > 0
-    assert 0 < result.confidence <= 1
+    assert 0 < result.verdict.confidence <= 1
 
 
 def test_tokens_that_are_kept_stay_where_they_are():
@@ -60,7 +60,7 @@ def test_tokens_that_are_kept_stay_where_they_are():
 )
 def test_an_unchanged_or_unlikely_text_is_rejected_after_some_tries(fill, options, least, reason):
     result = rewritten(engine_of(fill, min_confidence=least), request(**options))
-    assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, reason)
+    assert (result.text, result.verdict.confidence, result.reason) == ("", 0.0, reason)
     assert result.steps >= 4
 
 
@@ -107,7 +107,7 @@ def test_a_selection_longer_than_a_canvas_is_not_renoised():
 def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
     engine = engine_of("total = 2 * a")
     result = drain(engine.rewrite(request(strength=strength), deadline=time.monotonic() - 1))
-    assert result.rejection.reason is Reason.UNFINISHED
+    assert result.reason is Reason.UNFINISHED
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,9 @@ def test_several_candidates_differ_and_the_most_confident_one_is_first(fill, str
     result = rewritten(engine_of(fill, min_confidence=0.99), request(strength=strength, num_candidates=8))
     found = [result, *result.alternatives]
     assert len({option.text for option in found}) == len(found) >= 2
-    assert [option.confidence for option in found] == sorted((option.confidence for option in found), reverse=True)
+    assert [option.verdict.confidence for option in found] == sorted(
+        (option.verdict.confidence for option in found), reverse=True
+    )
     assert {option.start for option in found} == {result.start}
 
 
