@@ -244,12 +244,6 @@ def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | N
     return min(2 * gap, most) if gap < most else None
 
 
-def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
-    """The model's shortest canvas length that holds the gap and the frozen tokens around it."""
-    least = gap + num_frozen(layout)
-    return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)
-
-
 CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
 """Around the code of a question. An answer begins with the opening, frozen in the canvas."""
 

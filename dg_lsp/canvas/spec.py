@@ -289,6 +289,10 @@ class ModelSpec:
             return max(self.canvas_lengths, default=CAUSAL_BLOCK)
         return max((CAUSAL_BLOCK, *self.canvas_lengths))  # a fill takes several canvases, or none
 
+    def canvas_for(self, num_tokens: int) -> int:
+        """The shortest canvas length that holds so many tokens, or the longest one."""
+        return min((length for length in self.canvas_lengths if length >= num_tokens), default=self.longest_block)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -261,25 +261,20 @@ class DecodeTask:
 
     def _restored(self, generator: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
         slots = self._model.slots
-        steps = Steps(generator)
-        with slots.in_use(self.slot), self._recording():
-            for progress in steps:
-                yield replace(progress, num_removed=len(self.layout.removed))
-                if slots.user is not self and self._num_there == WHOLE_PROMPT:
-                    slots.hold(self.slot, self._held, self._model.client)
-                    yield from self.prefill(self._held)
-        return steps.result
-
-    @contextmanager
-    def _recording(self) -> Iterator[None]:
-        """Records after the `with` block how much of its prompt the slot holds, unless another request took it."""
-        slots = self._model.slots
+        client = self._model.client
         prompt_ids = self.layout.prompt_ids
+        steps = Steps(generator)
         try:
-            yield
+            with slots.in_use(self.slot):
+                for progress in steps:
+                    yield replace(progress, num_removed=len(self.layout.removed))
+                    if slots.user is not self and self._num_there == WHOLE_PROMPT:
+                        slots.hold(self.slot, self._held, client)
+                        yield from self.prefill(self._held)
         finally:
-            if slots.num_shared(self.slot, prompt_ids, self._model.client) == len(prompt_ids):
-                slots.hold(self.slot, prompt_ids[: self._num_there], self._model.client)
+            if slots.num_shared(self.slot, prompt_ids, client) == len(prompt_ids):  # no other request took the slot
+                slots.hold(self.slot, prompt_ids[: self._num_there], client)
+        return steps.result
 
     def hold(self, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Makes the slot hold this prompt, see `Denoiser.prefill`."""

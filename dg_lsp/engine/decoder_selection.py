@@ -261,7 +261,7 @@ def canvas_length(
         least = frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
     else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
         least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
-    return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
+    return wanted or spec.canvas_for(least)
 
 
 def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:

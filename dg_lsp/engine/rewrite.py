@@ -151,8 +151,7 @@ class Rewrite(RangeTask):
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
             decoder = DecoderName.DIFFUSION
-            lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
-            length = min(lengths, default=model.spec.longest_block)
+            length = model.spec.canvas_for(min(longest, 64))
             if model.spec.sampling is None:
                 decoder = DecoderName.PROMPT_LOOKUP  # most of an answer is a copy of the selection
                 layout = layout.in_prompt()

@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.canvas.layout import Canvas, Layout, TokenIds, noise, token_ids
-from dg_lsp.canvas.prompt_format import canvas_of, gap_lengths, grown, shared_length
+from dg_lsp.canvas.prompt_format import gap_lengths, grown, num_frozen, shared_length
 from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise_together
@@ -127,7 +127,8 @@ class InfillDecoder(DiffusionDecoder):
         while gap and self._is_short(drafts, gap) and (gap := grown(gap, layout, task.spec, task.limits.max_tokens)):
             block += 1
             task.hold(layout.prompt_ids)  # drops the state of the canvases before
-            drafts += yield from self._fill_gaps(block, (gap,), canvas_of(gap, layout, task.spec))
+            length = task.spec.canvas_for(gap + num_frozen(layout))
+            drafts += yield from self._fill_gaps(block, (gap,), length)
         return drafts
 
     def _is_short(self, drafts: Drafts, gap: int) -> bool:
