@@ -15,7 +15,6 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 REQUEST = ChatRequest((Turn(Role.USER, "hi"),), "name")
-ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
 
 
 def engine_of(answer, spec=MASK_SPEC, **script):
@@ -72,18 +71,6 @@ def test_raw_text_that_repeats_itself_goes_on():
     assert result.text == "spam " * 40
 
 
-def test_answer_longer_than_a_canvas_continues_in_another():
-    engine, _ = engine_of(ANSWER)
-    result = chat(engine)
-    assert result.text == ANSWER
-    assert len(ANSWER) > result.canvas_length == 64
-
-
-def test_max_tokens_limits_the_answer():
-    engine, _ = engine_of(ANSWER)
-    assert chat(engine, replace(REQUEST, max_tokens=70)).text == ANSWER[:70]
-
-
 def test_next_turn_decodes_only_what_is_new():
     engine, denoiser = engine_of("ok")
     first = (Turn(Role.USER, "x" * 100),)
@@ -93,8 +80,3 @@ def test_next_turn_decodes_only_what_is_new():
     result = chat(engine, replace(REQUEST, turns=turns))
     assert result.cached_tokens > 100
     assert denoiser.num_prefilled - before == result.prompt_tokens - result.cached_tokens
-
-
-def test_deadline_without_a_settled_token_gives_no_answer():
-    engine, _ = engine_of(ANSWER)
-    assert [rejection.reason for rejection in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]

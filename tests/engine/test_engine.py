@@ -9,9 +9,8 @@ import pytest
 
 from dg_lsp.engine.decoders import base
 from dg_lsp.engine.request import Priority
-from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings, SamplerOptions
+from dg_lsp.settings import CompletionSettings
 
 
 def test_max_lines_limits_a_fill_on_a_blank_line(engine_of, ask):
@@ -90,13 +89,6 @@ def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
     )  # a second for each step
     monkeypatch.setattr(base, "time", clock)
     assert engine.fill(ask("a = |\n"), deadline=2).text == "abcd"
-
-
-def test_canvas_length_of_a_request_is_used_up_to_the_models_longest(engine_of, ask):
-    engine, _ = engine_of("x")
-    assert engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=16))).canvas_length == 16
-    with pytest.raises(RequestError, match="at most 64"):
-        engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=65)))
 
 
 def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
