@@ -34,16 +34,13 @@ def fill(text, before, after, language):
 def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkeypatch, language, piece, before, after):
     parsed = []
 
-    class Recorder:
-        def __init__(self, grammar):
-            self._parser = LimitedParser(grammar)
+    root = syntax.LimitedParser.root
 
-        def root(self, text):
-            parsed.append(len(text))
-            return self._parser.root(text)
+    def recorded_root(parser, text):
+        parsed.append(len(text))
+        return root(parser, text)
 
-    LimitedParser = syntax.LimitedParser  # noqa: N806
-    monkeypatch.setattr(syntax, "LimitedParser", Recorder)
+    monkeypatch.setattr(syntax.LimitedParser, "root", recorded_root)
     half = piece * (MEGABYTES // 2 // len(piece))
     tracemalloc.start()
     try:
