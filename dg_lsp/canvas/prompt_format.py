@@ -6,7 +6,8 @@
 - `infill`: for models that fill masks anywhere but have no fill-in-the-middle tokens. The prefix's tail and the
   suffix's head are frozen in the canvas around a gap. Its length is unknown, so several are tried in one pass; all
   canvases of a pass are equally long, and a shorter gap sees more of the suffix.
-- `instruct`: a question in a chat template; the answer begins with known code that is frozen in the canvas.
+- `instruct`: a question in a chat template shows the code below the cursor, and the model's answer begins with the code
+  above it. On a canvas the line of the cursor is frozen.
 """
 
 import re
@@ -250,28 +251,26 @@ CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
-
-    `before`, the code above the cursor, `mark`, the selection, the code below it and `after` follow each other. For a
-    rewrite, the selection follows once more, and then `request`.
-    """
+    """The texts of a question, around its code; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in."""
 
     before: str
-    mark: str = ""
-    after: str = CODE_CLOSING
-    request: str = ""
+    request: str  # the end
+    between: str = ""  # of the file and the selection
 
 
+# The answer goes on with the code before the cursor as if the model had written it, because small models that are asked
+# for the code at a mark answer with other code.
 FILL = PromptTemplate(
-    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
-    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
-    mark="<GAP>",
+    "The end of {path} is:\n\n" + CODE_OPENING,
+    request=CODE_CLOSING + "\n\nWrite the {language} code that stands before it. Answer with the code only.",
 )
+FILL_AT_END = PromptTemplate("Write {path}.", request=" Answer with the {language} code only.")
+"""Where no code follows the cursor."""
 # The selection is repeated and the request comes last, because small models otherwise answer with the whole file.
 REWRITE = PromptTemplate(
     CODE_OPENING,
-    after=CODE_CLOSING + "\n\nNow look at this part of {path} alone:\n\n" + CODE_OPENING,
     request="{fence}\n\nRewrite this {language} code: {instruction}\nAnswer with the code only.",
+    between=CODE_CLOSING + "\n\nNow look at this part of {path} alone:\n\n" + CODE_OPENING,
 )
 SNIPPETS_HEADING = "Other code, for reference:\n\n"
 
@@ -297,24 +296,63 @@ def fence_of(prompt: Prompt) -> str:
 
 
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a fill: the answer begins with the line of the cursor. Raises as `rendered` does."""
-    cut = prompt.prefix.rfind("\n") + 1
-    line = tokenizer.encode(prompt.prefix[cut:])
-    excess = max(0, len(line) - MAX_LINE_HEAD)
-    excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
-    above = token_ids(np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]]))
-    return _layout(FILL, prompt, tokenizer, spec, max_tokens, above=above, selection=NOTHING, answer=line[excess:])
+    """Layout of a fill: the question shows the code below the cursor, and the answer begins with the code above it.
+
+    The line of the cursor is frozen in the canvas; a model without canvases continues at a token boundary. Raises as
+    `rendered` does.
+    """
+    text, removed = prompt.prefix, b""
+    above, line = tokenizer.encode(text), NOTHING
+    if spec.cut is PromptCut.TOKEN and not prompt.selection:  # a rewrite begins at the cursor
+        above, removed = back_up(above, text, tokenizer.decode)
+    elif spec.sampling is not None:
+        cut = text.rfind("\n") + 1
+        line = tokenizer.encode(text[cut:])
+        excess = max(0, len(line) - MAX_LINE_HEAD)
+        excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
+        above = token_ids(np.concatenate([tokenizer.encode(text[:cut]), line[:excess]]))
+        line = line[excess:]
+    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
+    words = template_words(prompt)
+    below = prompt.suffix if prompt.suffix.strip() else ""
+    template = FILL if below else FILL_AT_END
+    before, after = _question(template, prompt, tokenizer, spec, max_tokens)
+    opening = encode(CODE_OPENING.format(**words))
+    room = max(0, max_tokens - sum(map(len, [before, after, opening])))
+    suffix = encode(below)[: int(room * SUFFIX_SHARE)]
+    shown = end_of(above, room - len(suffix), prompt.lookahead)
+    return Layout(
+        token_ids(np.concatenate([before, suffix, after, opening, shown])),
+        head_ids=line,
+        before_ids=token_ids(np.concatenate([shown, line])),
+        after_ids=suffix,
+        removed=removed,
+        stop=words["fence"],
+    )
 
 
 def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a rewrite. Raises as `instruct_layout` does.
+    """Layout of a rewrite; the code around the selection is cut to `max_tokens` of prompt. Raises as `rendered` does.
 
     On a canvas the answer begins with the selection's indentation. A model without canvases writes it itself, because
     many tokenizers join the last blank with the word behind it.
     """
+    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
+    words = template_words(prompt)
     lines = prompt.selection.removesuffix("\n") + "\n"
     above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, answer_start(prompt, spec)))
-    return _layout(REWRITE, prompt, tokenizer, spec, max_tokens, above=above, selection=selection, answer=answer)
+    before, after = _question(REWRITE, prompt, tokenizer, spec, max_tokens)
+    middle = encode(REWRITE.between.format(**words))
+    room = max(0, max_tokens - sum(map(len, [before, selection, middle, selection, after])))
+    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
+    shown = end_of(above, room - len(suffix), prompt.lookahead)
+    return Layout(
+        token_ids(np.concatenate([before, shown, selection, suffix, middle, selection, after])),
+        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
+        before_ids=token_ids(np.concatenate([shown, selection, answer])),
+        after_ids=suffix,
+        stop=words["fence"],
+    )
 
 
 def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
@@ -323,42 +361,21 @@ def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
     return blanks if spec.sampling is not None else ""
 
 
-def _layout(
-    template: PromptTemplate,
-    prompt: Prompt,
-    tokenizer: Tokenizer,
-    spec: ModelSpec,
-    max_tokens: int,
-    *,
-    above: TokenIds,
-    selection: TokenIds,
-    answer: TokenIds,
-) -> Layout:
-    """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
+def _question(
+    template: PromptTemplate, prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int
+) -> tuple[TokenIds, TokenIds]:
+    """The ids of a chat of one question before the code, with the snippets, and after it."""
     words = template_words(prompt)
     encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
     opening, closing = _around_question(tokenizer, spec)
-    fence, question = words["fence"], template.before.format(**words)
+    first = template.before.format(**words)
+    after = _joined(closing, template.request.format(**words), tokenizer, is_before=True)
     room = int(max_tokens * SNIPPETS_SHARE)
-    if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
-        pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(question)]
-        before = token_ids(np.concatenate(pieces))
-    else:
-        before = _joined(opening, question, tokenizer)
-    marked = [encode(template.mark), selection]
-    after = template.after.format(**words)
-    repeated = [encode(after), selection] if template.request else []
-    end = _joined(closing, template.request.format(**words) or after, tokenizer, is_before=True)
-    room = max(0, max_tokens - len(before) - sum(map(len, [*marked, *repeated, end])))
-    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix), prompt.lookahead)
-    return Layout(
-        token_ids(np.concatenate([before, shown, *marked, suffix, *repeated, end])),
-        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
-        before_ids=token_ids(np.concatenate([shown, selection, answer])),
-        after_ids=suffix,
-        stop=fence,
-    )
+    snippets = fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, words["fence"], prompt.language)))
+    if not snippets:
+        return _joined(opening, first, tokenizer), after
+    pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(first)]
+    return token_ids(np.concatenate(pieces)), after
 
 
 _QUESTION = "\U000f1e58"

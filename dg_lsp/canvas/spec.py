@@ -58,7 +58,7 @@ class PromptFormat(StrEnum):
     FIM = "fim"  # suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token
     INFILL = "infill"  # prefix tail and suffix head frozen in the canvas around a gap
     PREFIX = "prefix"  # only the text before the cursor: for models without fill-in-the-middle tokens
-    INSTRUCT = "instruct"  # chat template in the prompt; code fence and prefix tail frozen in the canvas
+    INSTRUCT = "instruct"  # a chat whose answer begins with the code before the cursor
 
 
 class UnmaskOrder(StrEnum):
@@ -263,9 +263,9 @@ class ModelSpec:
 
         A model that does not decode causally has no pass that makes a fill begin with the text that the prompt lacks.
         """
-        fim_cut = self.fim.cut if self.fim else PromptCut.TOKEN
-        cuts = {PromptFormat.PREFIX: PromptCut.TOKEN, PromptFormat.FIM: fim_cut}
-        return cuts.get(self.prompt_format, PromptCut.CHARACTER) if self.has_causal_head else PromptCut.CHARACTER
+        if not self.has_causal_head or self.prompt_format is PromptFormat.INFILL:
+            return PromptCut.CHARACTER
+        return self.fim.cut if self.fim and self.prompt_format is PromptFormat.FIM else PromptCut.TOKEN
 
     @property
     def block_length(self) -> int:

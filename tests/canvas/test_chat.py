@@ -13,7 +13,15 @@ from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt, shown_path
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
-SPEC = replace(MASK_SPEC, name="toy", prompt_format=PromptFormat.INSTRUCT, template="gemma4", vocab_size=262_144)
+SPEC = replace(
+    MASK_SPEC,
+    name="toy",
+    prompt_format=PromptFormat.INSTRUCT,
+    template="gemma4",
+    vocab_size=262_144,
+    has_causal_head=False,
+)
+CAUSAL_SPEC = replace(SPEC, sampling=None, canvas_lengths=(), has_causal_head=True)
 GEMMA = {"<bos>": 2, "<|turn>": 105, "<turn|>": 106, "<|channel>": 100, "<channel|>": 101}
 """Ids of the published tokenizer."""
 LINE_END, FIRST = 107, 1000
@@ -58,23 +66,33 @@ def test_a_fill_prompt_word_for_word():
     layout = fill_layout()
     assert spelled(layout.prompt_ids) == (
         "<bos><|turn>user\n"
-        "A gap in pkg/a.py is marked <GAP>. Write the python code that belongs there, from the beginning of its line"
-        " on. Say nothing that stands before or after the gap.\n"
-        "\n"
-        "```python\n"
-        "import os\n\n\ndef f(x):\n"
-        "<GAP>\n\n\nprint(f(1))\n"
-        "\n```<turn|>\n"
+        "The end of pkg/a.py is:\n\n"
+        "```python\n\n\n\nprint(f(1))\n\n```\n\n"
+        "Write the python code that stands before it. Answer with the code only.<turn|>\n"
         "<|turn>model\n"
         "<|channel>thought\n<channel|>"
+        "```python\nimport os\n\n\ndef f(x):\n"
     )
     special_ids = [i for i in layout.prompt_ids.tolist() if i < LINE_END]
     assert special_ids == [2, 105, 106, 105, 100, 101]
-    assert spelled(layout.head_ids) == "```python\n    return "
+    assert spelled(layout.head_ids) == "    return "
     assert len(layout.tail_ids) == 0
     assert layout.stop == "```"
     assert spelled(layout.before_ids) == PROMPT.prefix
     assert spelled(layout.after_ids) == PROMPT.suffix
+
+
+def test_a_model_without_canvases_continues_its_answer_at_a_token_boundary():
+    layout = instruct_layout(replace(PROMPT, prefix="def f(x):\n    retu"), TOKENIZER, CAUSAL_SPEC, 2000)
+    assert spelled(layout.prompt_ids).endswith("```python\ndef f(x):\n   ")
+    assert (layout.removed, len(layout.head_ids)) == (b" retu", 0)
+
+
+@pytest.mark.parametrize("suffix", ["", "\n\n"])
+def test_without_code_below_the_cursor_the_question_shows_none(suffix):
+    layout = fill_layout(replace(PROMPT, suffix=suffix))
+    question = "<bos><|turn>user\nWrite pkg/a.py. Answer with the python code only.<turn|>\n"
+    assert spelled(layout.prompt_ids).startswith(question)
 
 
 def test_a_rewrite_prompt_word_for_word():
@@ -115,26 +133,26 @@ def test_typing_within_a_line_does_not_change_the_prompt():
     line = "    return compute(x)"
     layouts = [fill_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size])) for size in range(len(line) + 1)]
     assert len({tuple(layout.prompt_ids.tolist()) for layout in layouts}) == 1
-    assert [spelled(layout.head_ids) for layout in layouts] == ["```python\n" + line[:n] for n in range(len(line) + 1)]
+    assert [spelled(layout.head_ids) for layout in layouts] == [line[:n] for n in range(len(line) + 1)]
 
 
 def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
     lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
     layouts = [fill_layout(replace(PROMPT, prefix="a\n" + line)) for line in lines]
     for line, layout in zip(lines, layouts, strict=True):
-        head = spelled(layout.head_ids).removeprefix("```python\n")
+        head = spelled(layout.head_ids)
         assert len(head) <= MAX_LINE_HEAD
-        assert spelled(layout.prompt_ids).split("```python\na\n")[1].startswith(line[: len(line) - len(head)] + "<GAP>")
+        assert spelled(layout.prompt_ids).endswith("```python\na\n" + line[: len(line) - len(head)])
     assert len({len(layout.prompt_ids) for layout in layouts}) == 4
 
 
 def test_surrounding_code_is_cut_to_fit_a_short_prompt():
     prompt = replace(PROMPT, prefix="p" * 900 + "\n", suffix="\n" + "s" * 900)
-    whole = len(fill_layout(Prompt("", "", path="pkg/a.py", language="python")).prompt_ids)
+    whole = len(fill_layout(Prompt("", "x", path="pkg/a.py", language="python")).prompt_ids) - 1
     layout = fill_layout(prompt, whole + 100)
     assert whole + 80 < len(layout.prompt_ids) <= whole + 100
     assert len(layout.after_ids) == 30
-    assert spelled(layout.prompt_ids).endswith("<|channel>thought\n<channel|>")
+    assert "<|channel>thought\n<channel|>```python\np" in spelled(layout.prompt_ids)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +164,14 @@ def test_the_code_fence_is_longer_than_any_in_the_code(code, fence):
     assert fence_of(Prompt("", code)) == fence
     layout = fill_layout(replace(PROMPT, prefix=code))
     assert layout.stop == fence
-    assert spelled(layout.head_ids).startswith(fence + "python\n")
+    assert f"<channel|>{fence}python\n" in spelled(layout.prompt_ids)
 
 
 def test_a_buffer_without_name_or_language_gets_a_prompt():
     layout = fill_layout(Prompt("a", "b"))
-    assert "A gap in a file is marked" in spelled(layout.prompt_ids)
-    assert spelled(layout.head_ids) == "```text\na"
+    assert "The end of a file is:" in spelled(layout.prompt_ids)
+    assert spelled(layout.prompt_ids).endswith("```text\n")
+    assert spelled(layout.head_ids) == "a"
 
 
 @pytest.mark.parametrize("template", ["", "unknown-name"])
@@ -195,7 +214,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
         "<bos><|turn>user\nOther code, for reference:\n\n"
         "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n"
         "b.py\n````python\nb = 2\n````\n\n"
-        "A gap in pkg/a.py is marked <GAP>."
+        "The end of pkg/a.py is:"
     )
     assert layout.prompt_ids.tolist().count(106) == 1
     assert layout.stop == "````"

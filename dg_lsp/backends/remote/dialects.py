@@ -8,7 +8,8 @@ from typing import Any
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import (
-    FILL,
+    CODE_CLOSING,
+    CODE_OPENING,
     REWRITE,
     SNIPPETS_HEADING,
     PromptTemplate,
@@ -28,13 +29,12 @@ _MAX_STOPS = 4
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
-_FILL = replace(
-    FILL,
-    before=(
-        "A gap in {path} is marked <GAP>. Write the {language} code that belongs there. Answer with one fenced code"
-        " block and nothing else. It holds only what stands for <GAP>: nothing that comes before or after it."
-        "\n\n{fence}{language}\n"
-    ),
+_MARK = "<GAP>"
+_FILL = PromptTemplate(
+    f"A gap in {{path}} is marked {_MARK}. Write the {{language}} code that belongs there. Answer with one fenced code"
+    f" block and nothing else. It holds only what stands for {_MARK}: nothing that comes before or after it.\n\n"
+    + CODE_OPENING,
+    request=CODE_CLOSING,
 )
 
 
@@ -189,10 +189,13 @@ def _question(template: PromptTemplate, prompt: Prompt) -> str:
     words = template_words(prompt)
     chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    selection = prompt.selection.removesuffix("\n") + "\n" if template is REWRITE else ""
-    code = prompt.prefix + template.mark + selection + prompt.suffix
-    request = selection + template.request.format(**words)
-    return snippets + template.before.format(**words) + code + template.after.format(**words) + request
+    before, between, request = (text.format(**words) for text in (template.before, template.between, template.request))
+    if template is REWRITE:
+        selection = prompt.selection.removesuffix("\n") + "\n"
+        code = prompt.prefix + selection + prompt.suffix + between + selection
+    else:
+        code = prompt.prefix + _MARK + prompt.suffix
+    return snippets + before + code + request
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:

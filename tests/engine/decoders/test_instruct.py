@@ -10,11 +10,18 @@ from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 MASKS, NOISE = (
-    replace(spec, fim=None, prompt_format=PromptFormat.INSTRUCT, template="gemma4", canvas_lengths=(16, 32, 64))
+    replace(
+        spec,
+        fim=None,
+        prompt_format=PromptFormat.INSTRUCT,
+        template="gemma4",
+        canvas_lengths=(16, 32, 64),
+        has_causal_head=False,
+    )
     for spec in (MASK_SPEC, UNIFORM_SPEC)
 )
 BUFFER = "def f(x):\n    |\n\n\nf(1)\n"
-HEAD = "```python\n    "
+HEAD = "    "  # of the line of the cursor
 
 
 @pytest.fixture
@@ -36,7 +43,7 @@ def test_answer_continues_the_frozen_head_and_ends_with_the_fence(answering, ask
     engine, denoiser = answering(f"{HEAD}y = 2 * x\n    return y\n```\nThat is all.", spec)
     result = engine.fill(ask(BUFFER))
     assert result.text == "y = 2 * x\n    return y"
-    assert result.canvas_length == 64  # fourteen are known, and a block needs thirty-two
+    assert result.canvas_length == 64  # four are known, and a block needs thirty-two
     head = denoiser.tokenizer.encode(HEAD).tolist()
     assert all(canvas[: len(head)] == head for canvases in denoiser.passes for canvas in canvases)
 
@@ -52,14 +59,14 @@ def test_end_token_or_fence_ends_the_answer(answering, ask, answer, fill):
 
 
 def test_typed_line_is_completed_and_its_prompt_stays_cached(answering, ask):
-    engine, _ = answering("```python\n    return x + y\n```")
+    engine, _ = answering("    return x + y\n```")
     assert engine.fill(ask("def f(x, y):\n    return |\n")).text == "x + y"
     result = engine.fill(ask("def f(x, y):\n    return x|\n"))
     assert result.prompt_tokens == result.cached_tokens
 
 
 def test_long_answer_continues_in_canvases_after_the_head(answering, ask, frames_of):
-    fill = "\n".join(f"y{i} = x + {i}" for i in range(1, 9)).replace("\n", "\n    ")
+    fill = "\n".join(f"y{i} = x + {i}" for i in range(1, 12)).replace("\n", "\n    ")
     settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=200)
     engine, denoiser = answering(f"{HEAD}{fill}\n```", settings=settings)
     frames, result = frames_of(engine, ask(BUFFER))
@@ -69,17 +76,17 @@ def test_long_answer_continues_in_canvases_after_the_head(answering, ask, frames
     assert prompts == [prompts[0], prompts[0] + 64, prompts[0] + 128]
 
 
-def test_autoregressive_has_the_head_in_its_prompt(answering, ask):
-    engine, denoiser = answering(f"{HEAD}return x\n```")
-    prompt_tokens = engine.fill(ask(BUFFER, decoder=DecoderName.DIFFUSION)).prompt_tokens
-    denoiser.calls.clear()
+def test_a_model_without_canvases_spells_the_end_of_the_line_again(answering, ask):
+    causal = replace(MASKS, sampling=None, canvas_lengths=(), has_causal_head=True)
+    engine, denoiser = answering(f"\n{HEAD}return x\n```", causal)
+    prompt_tokens = engine.fill(ask(BUFFER, max_tokens=0)).prompt_tokens
     denoiser._start = prompt_tokens
-    result = engine.fill(ask(BUFFER, decoder=DecoderName.AUTOREGRESSIVE))
-    assert (result.text, result.prompt_tokens) == ("return x", prompt_tokens + len(HEAD))
-    assert denoiser.passes == []
+    result = engine.fill(ask(BUFFER))
+    assert (result.text, result.prompt_tokens) == ("return x", prompt_tokens)
+    assert result.decoder is not DecoderName.DIFFUSION
 
 
 def test_canvas_that_the_head_fills_is_refused(answering, ask):
     engine, _ = answering(f"{HEAD}return x\n```")
-    with pytest.raises(RequestError, match="no room beside 14 tokens that are known; choose at least 18"):
-        engine.fill(ask(BUFFER, sampler=SamplerOptions(canvas_length=14)))
+    with pytest.raises(RequestError, match="no room beside 4 tokens that are known; choose at least 8"):
+        engine.fill(ask(BUFFER, sampler=SamplerOptions(canvas_length=4)))
