@@ -13,7 +13,6 @@ from dg_lsp.canvas.prompt_format import (
     REWRITE,
     SNIPPETS_HEADING,
     PromptTemplate,
-    fence_of,
     snippet_text,
     template_words,
 )
@@ -185,17 +184,14 @@ DIALECTS = {
 
 def _question(template: PromptTemplate, prompt: Prompt) -> str:
     """The file with a marked part, after the snippets."""
-    fence = fence_of(prompt)
     words = template_words(prompt)
-    chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
+    chunks = [snippet_text(chunk, words["fence"], prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    before, between, request = (text.format(**words) for text in (template.before, template.between, template.request))
+    code = prompt.prefix + _MARK + prompt.suffix
     if template is REWRITE:
         selection = prompt.selection.removesuffix("\n") + "\n"
-        code = prompt.prefix + selection + prompt.suffix + between + selection
-    else:
-        code = prompt.prefix + _MARK + prompt.suffix
-    return snippets + before + code + request
+        code = prompt.prefix + selection + prompt.suffix + template.between.format(**words) + selection
+    return snippets + template.before.format(**words) + code + template.request.format(**words)
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:
