@@ -3,7 +3,7 @@
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from starlette.types import Send
 from typing_extensions import override
 
 from dg_lsp.engine.request import Ending, FillResult, Frame
-from dg_lsp.http.schemas import ApiError, json_bytes
+from dg_lsp.http.schemas import ApiError, ChatBody, CompletionBody, GenerationBody, NativeBody, json_bytes
 from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -33,13 +33,6 @@ class Completion:
     stop: str = ""  # the stop text that ended it, if one did
     is_cut: bool = False  # the limit of tokens, the context or the deadline ended it
 
-    @classmethod
-    def of(cls, text: str, stops: Sequence[str], *, is_cut: bool) -> "Completion":
-        """The text up to the first stop in it."""
-        offsets = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
-        offset, stop = min(offsets, default=(len(text), ""))
-        return cls(text[:offset], stop, is_cut=is_cut)
-
     @property
     def finish_reason(self) -> str:
         """`stop` or `length`, as OpenAI's API names them."""
@@ -53,21 +46,6 @@ class Completion:
 
 End = tuple[Completion, FillResult]
 """What the last event of a completion reports."""
-Cut = Callable[[FillResult], Sequence[Completion]]
-"""The completions of a result, for the client."""
-
-
-def completions(result: FillResult, stops: Sequence[str], min_indent: int = 0) -> Sequence[Completion]:
-    """One completion per candidate, best first; an empty one if there is no candidate.
-
-    A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
-    """
-    candidates = result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),)
-    shown = []
-    for candidate in candidates:
-        text = _cut_at_dedent(candidate.text, min_indent)
-        shown.append(Completion.of(text, stops, is_cut=candidate.is_cut and text == candidate.text))
-    return shown
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:
@@ -149,6 +127,26 @@ class Answer(ABC):
     reason = ""
     """Why the answer is empty; known when its first part is there, unless that is a draft."""
 
+    def __init__(self, body: GenerationBody, *, is_text: bool = False, min_indent: int = 0) -> None:
+        """`is_text`: the result is a text as the model wrote it, not a fill.
+
+        A line after the first with fewer leading blanks than `min_indent` ends a completion.
+        """
+        self._body = body
+        self._is_text = is_text
+        self._min_indent = min_indent
+
+    def completions(self, result: FillResult) -> Sequence[Completion]:
+        """One completion per candidate up to a stop of the request, best first; an empty one without a candidate."""
+        shown = []
+        for candidate in result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),):
+            text = _cut_at_dedent(candidate.text, self._min_indent)
+            is_cut = result.ending.is_cut if self._is_text else candidate.is_cut and text == candidate.text
+            offsets = [(offset, stop) for stop in self._body.stop if stop and (offset := text.find(stop)) >= 0]
+            offset, stop = min(offsets, default=(len(text), ""))
+            shown.append(Completion(text[:offset], stop, is_cut=is_cut))
+        return shown
+
     @abstractmethod
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
         """The response with all completions."""
@@ -161,28 +159,26 @@ class Answer(ABC):
     def tail(self, result: FillResult) -> bytes:
         """The events after those of the completions."""
 
-    def response(
-        self, stream: Stream, cut: Cut, stops: Sequence[str] = (), *, is_streamed: bool, is_draft: bool = False
-    ) -> AnswerResponse:
-        """The response with the whole answer, or with its events, which are drafts or a growing text until a stop."""
-        if is_streamed:
-            return AnswerResponse(self, self._events(stream, cut, stops, is_draft=is_draft), is_whole=False)
-        return AnswerResponse(self, self._whole(stream, cut), is_whole=True)
+    def response(self, stream: Stream) -> AnswerResponse:
+        """The response with the whole answer, or with its events, as the body requests."""
+        parts = self._events(stream) if self._body.stream else self._whole(stream)
+        return AnswerResponse(self, parts, is_whole=not self._body.stream)
 
-    async def _whole(self, stream: Stream, cut: Cut) -> Parts:
+    async def _whole(self, stream: Stream) -> Parts:
         """The whole answer as one part."""
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult):
                     self.reason = item.reason.value if item.reason else ""
-                    yield json_bytes(self.whole(cut(item), item))
+                    yield json_bytes(self.whole(self.completions(item), item))
 
-    async def _events(self, stream: Stream, cut: Cut, stops: Sequence[str], *, is_draft: bool) -> Parts:
+    async def _events(self, stream: Stream) -> Parts:
         """Each event continues the one before it or, as a draft, replaces it.
 
         The end of a completion has an event of its own, at which Tabby stops reading.
         """
-        settled = SettledText(stops)
+        is_draft = self._body.diffusing
+        settled = SettledText(self._body.stop)
         num_thought = 0  # characters that were sent
         async with aclosing(stream):
             async for item in stream:
@@ -196,7 +192,7 @@ class Answer(ABC):
                         yield event_bytes(self.event(text, 0))
                     continue
                 self.reason = item.reason.value if item.reason else ""
-                for index, completion in enumerate(cut(item)):
+                for index, completion in enumerate(self.completions(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event_bytes(self.event(rest, index))
                     yield event_bytes(self.event(completion.text if is_draft else "", index, end=(completion, item)))
@@ -206,10 +202,10 @@ class Answer(ABC):
 class OpenAiAnswer(Answer):
     """OpenAI's chat, or its legacy completion, which has the text also as the message that Mistral's clients read."""
 
-    def __init__(self, model: str, *, is_chat: bool, has_usage: bool) -> None:
-        self._is_chat = is_chat
-        self._has_usage = has_usage
-        prefix = "chatcmpl" if is_chat else "cmpl"
+    def __init__(self, model: str, body: ChatBody | CompletionBody, *, is_text: bool = False) -> None:
+        super().__init__(body, is_text=is_text)
+        self._is_chat = isinstance(body, ChatBody)
+        prefix = "chatcmpl" if self._is_chat else "cmpl"
         self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     @override
@@ -229,7 +225,8 @@ class OpenAiAnswer(Answer):
 
     @override
     def tail(self, result: FillResult) -> bytes:
-        usage = event_bytes({**self._chunk([]), "usage": _usage(result)}) if self._has_usage else b""
+        has_usage = self._body.stream_options.include_usage
+        usage = event_bytes({**self._chunk([]), "usage": _usage(result)}) if has_usage else b""
         return usage + b"data: [DONE]\n\n"
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -248,10 +245,10 @@ class OpenAiAnswer(Answer):
 class NativeAnswer(Answer):
     """llama.cpp's completion of a gap or of a text."""
 
-    def __init__(self, names: Sequence[str], *, is_array: bool = False) -> None:
-        """With `names` only these fields; `timings/prompt_n` names a field of an object, under that very name."""
-        self._names = names
-        self._is_array = is_array
+    def __init__(self, body: NativeBody, *, is_text: bool = False) -> None:
+        super().__init__(body, is_text=is_text, min_indent=0 if is_text else body.n_indent)
+        self._names = body.response_fields
+        self._is_array = not is_text and body.num_candidates > 1
 
     @override
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
@@ -271,6 +268,7 @@ class NativeAnswer(Answer):
         return b""
 
     def _selected(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+        """All fields, or those that are requested; `timings/prompt_n` names a field of an object, under that name."""
         tree = {
             "index": index,
             "content": text,

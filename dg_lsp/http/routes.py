@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
+from typing_extensions import override
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
@@ -19,16 +20,7 @@ from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import ready_engine
-from dg_lsp.http.responses import (
-    Answer,
-    Completion,
-    Cut,
-    Json,
-    NativeAnswer,
-    OpenAiAnswer,
-    Stream,
-    completions,
-)
+from dg_lsp.http.responses import Answer, Completion, Json, NativeAnswer, OpenAiAnswer, Stream
 from dg_lsp.http.schemas import (
     ActionBody,
     ApiError,
@@ -93,9 +85,7 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
         Snippet(SnippetSource.GIVEN, extra.filename, style.to_model(extra.text)) for extra in body.input_extra[::-1]
     ]
     request = replace(request, snippets=allowed_snippets(snippets, service.engine.spec, service.settings))
-    cut = partial(completions, stops=body.stop, min_indent=body.n_indent)
-    answer = NativeAnswer(body.response_fields, is_array=body.num_candidates > 1)
-    return _respond(service, http, body, request, answer, cut)
+    return _respond(service, http, body, request, NativeAnswer(body))
 
 
 @generate("/completion")
@@ -103,24 +93,23 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
 async def native_text(body: NativeBody, service: RequestService, http: Request) -> Response:
     """Continues a text for clients of llama.cpp; nothing is checked. `n_predict` 0 only fills the prompt cache."""
     request = _text_request(body, body.max_tokens, text=body.prompt)
-    answer = NativeAnswer(body.response_fields)
-    return _respond(service, http, body, request, answer, partial(_text_completions, stops=body.stop))
+    return _respond(service, http, body, request, NativeAnswer(body, is_text=True))
 
 
 @generate("/v1/fim/completions")
 @generate("/v1/completions")
 async def openai_completions(body: CompletionBody, service: RequestService, http: Request) -> Response:
     """Fills a gap for clients of OpenAI, Mistral and, with `segments`, Tabby; continues a text without a language."""
-    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_usage=body.stream_options.include_usage)
+    name = service.engine.spec.name
     gap = _completion_gap(body, is_code=http.url.path == "/v1/fim/completions")
     if gap is not None:
         fill = _fill_request(service, http, gap, body, body.max_tokens or -1, body.num_candidates)
-        return _respond(service, http, body, fill, answer, partial(completions, stops=body.stop))
+        return _respond(service, http, body, fill, OpenAiAnswer(name, body))
     if body.num_candidates > 1:
         raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
     num_tokens = body.max_tokens if "max_tokens" in body.model_fields_set else _DEFAULT_MAX_TOKENS
     request = _text_request(body, num_tokens or -1, text=body.prompt)
-    return _respond(service, http, body, request, answer, partial(_text_completions, stops=body.stop))
+    return _respond(service, http, body, request, OpenAiAnswer(name, body, is_text=True))
 
 
 @generate(_APPLY_PATH)
@@ -135,8 +124,7 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
     turns += [Turn(_ROLES[message.role], message.text) for message in body.messages]
     num_tokens = body.max_completion_tokens or body.max_tokens or CHAT_MAX_TOKENS
     request = _text_request(body, num_tokens, turns=tuple(turns))
-    answer = OpenAiAnswer(name, is_chat=True, has_usage=body.stream_options.include_usage)
-    return _respond(service, http, body, request, answer, partial(_text_completions, stops=body.stop))
+    return _respond(service, http, body, request, OpenAiAnswer(name, body, is_text=True))
 
 
 @generate("/v1/edit/completions")
@@ -146,15 +134,24 @@ async def edit(body: ChatBody, service: RequestService, http: Request) -> Respon
     if edited := await _edited_region(service, http, body, gap, before, after):
         return edited
     request = _fill_request(service, http, gap, body, body.max_tokens or -1, 1)
-    answer = OpenAiAnswer(service.engine.spec.name, is_chat=True, has_usage=body.stream_options.include_usage)
-
-    def cut(result: FillResult) -> list[Completion]:
-        [completion] = completions(result, body.stop)
-        text = f"```\n{before}{completion.text}{after}\n```" if completion.text else _NO_EDIT
-        return [replace(completion, text=text)]
-
     whole_regions = body.model_copy(update={"diffusing": False})
-    return _respond(service, http, whole_regions, replace(request, priority=Priority.REWRITE), answer, cut)
+    answer = _RegionAnswer(service.engine.spec.name, whole_regions, before, after)
+    return _respond(service, http, whole_regions, replace(request, priority=Priority.REWRITE), answer)
+
+
+class _RegionAnswer(OpenAiAnswer):
+    """Mercury's region with a fill at its cursor, or the mark of no edit."""
+
+    def __init__(self, model: str, body: ChatBody, before: str, after: str) -> None:
+        super().__init__(model, body)
+        self._before = before
+        self._after = after
+
+    @override
+    def completions(self, result: FillResult) -> list[Completion]:
+        [completion] = super().completions(result)
+        region = f"```\n{self._before}{completion.text}{self._after}\n```"
+        return [replace(completion, text=region if completion.text else _NO_EDIT)]
 
 
 async def _edited_region(
@@ -177,23 +174,16 @@ async def _edited_region(
     async def stream() -> Stream:
         yield result
 
-    answer = OpenAiAnswer(service.engine.spec.name, is_chat=True, has_usage=body.stream_options.include_usage)
-    return answer.response(stream(), partial(_text_completions, stops=[]), is_streamed=body.stream)
+    whole_regions = body.model_copy(update={"diffusing": False, "stop": []})
+    return OpenAiAnswer(service.engine.spec.name, whole_regions, is_text=True).response(stream())
 
 
 def _respond(
-    service: Service,
-    http: Request,
-    body: GenerationBody,
-    request: FillRequest | ChatRequest,
-    answer: Answer,
-    cut: Cut,
+    service: Service, http: Request, body: GenerationBody, request: FillRequest | ChatRequest, answer: Answer
 ) -> Response:
     """The whole answer, or the stream of its drafts or of its text as it grows."""
-    is_text = isinstance(request, ChatRequest)
-    stream = service.stream(request, http, has_frames=body.stream and (body.diffusing or is_text))
-    stops = body.stop if is_text else ()
-    return answer.response(stream, cut, stops, is_streamed=body.stream, is_draft=body.diffusing)
+    has_frames = body.stream and (body.diffusing or isinstance(request, ChatRequest))
+    return answer.response(service.stream(request, http, has_frames=has_frames))
 
 
 def _fill_request(
@@ -236,10 +226,6 @@ def _text_request(
         slot=body.id_slot,
         ignores_end=body.ignore_eos,
     )
-
-
-def _text_completions(result: FillResult, stops: list[str]) -> list[Completion]:
-    return [Completion.of(result.text, stops, is_cut=result.ending.is_cut)]
 
 
 def _completion_gap(body: CompletionBody, *, is_code: bool) -> Gap | None:
