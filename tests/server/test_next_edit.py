@@ -130,36 +130,8 @@ def test_an_edit_that_is_gone_is_not_repeated(edited, forget):
     assert edited.propose().reason == "the document was not edited lately"
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_requested", "reason"),
-    [
-        ({"enabled": False}, True, "next edits are off (next_edit.enabled is false)"),
-        ({"trigger": "request"}, False, "next edits come only on request (next_edit.trigger is request)"),
-        ({"trigger": "request"}, True, ""),
-    ],
-)
-def test_settings_turn_next_edits_off_or_leave_them_to_requests(edited, settings, is_requested, reason):
-    answer = edited.propose(is_requested=is_requested, **settings)
-    assert answer.reason == reason
-    assert bool(answer.proposals) == (not reason)
-
-
-GONE_ON = "the user has gone on without this edit before"
-
-
-@pytest.mark.parametrize(("displayed", "reason"), [("0", GONE_ON), ("unknown", "")])
-def test_an_edit_that_was_displayed_and_not_made_is_proposed_again_only_on_request(edited, displayed, reason):
-    edited.offer()
-    edited.provider.record_shown(displayed)
-    edited.edit(Change(0, 0, "import os\n"))
-    assert edited.propose().reason == reason
-    assert edited.propose(is_requested=True).proposals
-
-
-def test_an_edit_that_the_user_dismissed_is_not_proposed_again(edited):
-    edited.offer()
-    edited.provider.record_shown("0", is_dismissed=True)
-    assert edited.propose().reason == GONE_ON
+def test_a_setting_turns_next_edits_off(edited):
+    assert edited.propose(is_requested=True, enabled=False).reason == "next edits are off (next_edit.enabled is false)"
 
 
 def test_an_edit_that_was_accepted_and_undone_is_not_proposed_again(edited):
@@ -167,7 +139,7 @@ def test_an_edit_that_was_accepted_and_undone_is_not_proposed_again(edited):
     edited.accept(proposal)
     edited.edit(Change(proposal.start, proposal.start + len(proposal.text), ""))
     assert edited.history() == [("first = load(path, mode, strict=True)\n", False)]
-    assert edited.propose().reason == GONE_ON
+    assert edited.propose().reason == "the user has gone on without this edit before"
 
 
 MANY = "a = 'x'\nb = load(p, mode)\nc = 'x'\nd = load(p, mode)\ne = 'x'\n"

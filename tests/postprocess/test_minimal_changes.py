@@ -1,46 +1,19 @@
-"""Open documents: edits and positions of a client, snapshots, and edits for the client."""
+"""The changes of a rewrite: as few characters as possible, and never one half of a line end."""
 
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lsprotocol import types
 
-from dg_lsp.postprocess.text_edits import Change, minimal_changes
-from dg_lsp.server.documents import DocumentStore
-
-URI = "file:///a.py"
-
-
-def documents(text):
-    store = DocumentStore()
-    store.open(types.TextDocumentItem(URI, "python", 1, text))
-    return store
-
-
-def span(*numbers):
-    first_line, first, last_line, last = numbers
-    return types.Range(types.Position(first_line, first), types.Position(last_line, last))
-
-
-@given(st.text(alphabet=st.characters(categories=["Cs", "Ll", "So"]), max_size=20))
-def test_any_text_can_be_encoded_as_utf_8(text):
-    assert len(documents(text).get(URI).lines.text.encode()) >= len(text)
-
+from dg_lsp.postprocess.text_edits import Change, all_applied, minimal_changes
 
 TEXTS = st.text(st.sampled_from("ab \t\r\n(é😋"), max_size=40)
-
-
-def applied(text, changes):
-    for change in reversed(changes):
-        text = text[: change.start] + change.text + text[change.end :]
-    return text
 
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_minimal_changes_turn_the_old_text_into_the_new_one(before, old, new):
     changes = minimal_changes(old, new, len(before))
-    assert applied(before + old, changes) == before + new
+    assert all_applied(changes, before + old) == before + new
     for first, second in pairwise(changes):
         assert first.end <= second.start
     for change in changes:
