@@ -48,7 +48,6 @@ class Client:
         self.messages = []
         self.requested = []
         self.has_ended = False
-        self.encoding = "utf-16"
         self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
         if not deaf:
             self.reader.start()
@@ -83,11 +82,6 @@ class Client:
 
     def cancel(self, msg_id):
         self.notify("$/cancelRequest", {"id": msg_id})
-
-    def units(self, text):
-        """Length of a text in the client's units."""
-        codec, width = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}[self.encoding]
-        return len(text.encode(codec)) // width
 
     # receiving
 
@@ -135,6 +129,12 @@ class Client:
         """The first request of a method from the server."""
         return self.wait_until(lambda: [message for message in self.messages if message.get("method") == method])[0]
 
+    def reply(self, method, result):
+        """Answers the first request of a method from the server; returns its parameters."""
+        request = self.wait_request(method)
+        self.send_bytes(self.encode(id=request["id"], result=result))
+        return request["params"]
+
     def wait_log(self, part):
         return self.wait_until(
             lambda: [params for params in self.received("window/logMessage") if part in params["message"]]
@@ -158,7 +158,6 @@ class Client:
         if options is not None:
             params["initializationOptions"] = options
         result = self.result(self.request("initialize", params))
-        self.encoding = result["capabilities"]["positionEncoding"]
         self.notify("initialized", {})
         return result
 

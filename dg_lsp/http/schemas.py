@@ -311,14 +311,9 @@ class ApiError(HTTPException):
     @property
     def response(self) -> Response:
         """The error as a response."""
-        return json_response(self.tree, self.status_code, self.headers)
+        return Response(json_bytes(self.tree), self.status_code, self.headers, media_type="application/json")
 
 
 def json_bytes(tree: Any) -> bytes:
     """JSON on one line and without blanks, as llama.vim requires; halves of characters become question marks."""
     return json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def json_response(tree: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The tree as a response."""
-    return Response(json_bytes(tree), status, headers, media_type="application/json")

@@ -7,7 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ MIN_INSERTED = 3
 _MAX_REFERENCE = 1000
 """Characters that are read beyond the length of an item."""
 _WORD = re.compile(r"\w+")
+_INVOKED = "invoked"  # trigger of a request by the user
 
 
 @dataclass(slots=True, eq=False)
@@ -37,22 +38,21 @@ class Followed:
     uri: str
     start: int
     end: int
-    is_invoked: bool
     arrival: float
-    time: str
-    id: str = field(default_factory=lambda: uuid4().hex)
-    model: str = ""
+    record: Outcome  # as far as it is known
     items: Sequence[str] = ()
-    answer_ms: float | None = None
     due: float | None = None  # 30 seconds after the first change of the document after the answer, or an acceptance
-    is_rest: bool = False
-    accepted: AcceptedPart = AcceptedPart.NONE
     accepted_text: str = ""
 
     @property
-    def trigger(self) -> str:
-        """Whether the user requested the completion."""
-        return "invoked" if self.is_invoked else "typed"
+    def id(self) -> str:
+        """That of the request's audit record."""
+        return self.record.request
+
+    @property
+    def is_answered(self) -> bool:
+        """Its items were sent to the client."""
+        return self.record.answer_ms is not None
 
     def move(self, change: Change) -> None:
         """Adapts the range to a change of the document."""
@@ -69,11 +69,9 @@ class Followed:
         if len(text) < len(self.accepted_text):
             return
         self.accepted_text = text
-        if text == item:
-            self.accepted = AcceptedPart.WHOLE
-        else:
-            is_line = text.endswith("\n") or item.startswith("\n", len(text))
-            self.accepted = AcceptedPart.LINE if is_line else AcceptedPart.WORDS
+        is_line = text.endswith("\n") or item.startswith("\n", len(text))
+        part = AcceptedPart.WHOLE if text == item else AcceptedPart.LINE if is_line else AcceptedPart.WORDS
+        self.record = replace(self.record, accepted=part.value)
 
     def rests(self, text: str, offset: int) -> list[str]:
         """What is left of the items if the user has typed them up to an offset in the text of the document."""
@@ -91,18 +89,8 @@ class Followed:
         """The record of the request. `reference` is the text that is in its range now."""
         accepted_words = _WORD.findall(self.accepted_text)
         is_word_kept = not set(accepted_words).isdisjoint(_WORD.findall(reference))
-        return Outcome(
-            time=self.time,
-            request=self.id,
-            model=self.model,
-            trigger=self.trigger,
-            verdict=judge(self.items, reference, is_word_kept=is_word_kept).value,
-            num_items=len(self.items),
-            answer_ms=self.answer_ms,
-            accepted=self.accepted.value,
-            is_rest=self.is_rest,
-            is_line_finished=is_line_finished(reference),
-        )
+        verdict = judge(self.items, reference, is_word_kept=is_word_kept)
+        return replace(self.record, verdict=verdict.value, is_line_finished=is_line_finished(reference))
 
 
 class Acceptance:
@@ -125,11 +113,17 @@ class Acceptance:
 
     def request(self, uri: str, start: int, end: int, *, is_invoked: bool) -> Followed:
         """Follows a request from its arrival on. Its items replace `[start, end)` of the document."""
-        time_of_day = datetime.now(UTC).isoformat(timespec="milliseconds")
-        followed = Followed(uri, start, end, is_invoked, self._clock(), time_of_day)
+        record = Outcome(
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            request=uuid4().hex,
+            model="",
+            trigger=_INVOKED if is_invoked else "typed",
+            verdict=Verdict.CANCELLED.value,
+        )
+        followed = Followed(uri, start, end, self._clock(), record)
         self._followed[followed.id] = followed
         if len(self._followed) > MAX_FOLLOWED:
-            answered = (request for request in self._followed.values() if request.answer_ms is not None)
+            answered = (request for request in self._followed.values() if request.is_answered)
             self._settle(next(answered, followed))
         return followed
 
@@ -138,7 +132,7 @@ class Acceptance:
         document = self._documents.get(uri)
         if document is None:
             return False
-        invoked = (request for request in self._of(uri) if request.is_invoked)
+        invoked = (request for request in self._of(uri) if request.record.trigger == _INVOKED)
         return any(any(request.rests(document.lines.text, offset)) for request in invoked)
 
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
@@ -149,20 +143,20 @@ class Acceptance:
             return [self.offer() for _ in items]
         text = document.lines.text
         rests = [rest for older in self._of(followed.uri) for rest in older.rests(text, followed.start)]
-        followed.is_rest = not set(rests).isdisjoint(items)
-        followed.answer_ms = 1e3 * (self._clock() - followed.arrival)
         followed.items = items
-        followed.model = model
+        followed.record = replace(
+            followed.record,
+            model=model,
+            num_items=len(items),
+            answer_ms=1e3 * (self._clock() - followed.arrival),
+            is_rest=not set(rests).isdisjoint(items),
+        )
         return [self.offer(item, followed) for item in items]
 
     def drop(self, followed: Followed, verdict: Verdict) -> None:
         """The request ended without an answer."""
         if self._followed.pop(followed.id, None) is not None:
-            self._on_outcome(
-                Outcome(
-                    time=followed.time, request=followed.id, model="", trigger=followed.trigger, verdict=verdict.value
-                )
-            )
+            self._on_outcome(replace(followed.record, verdict=verdict.value))
 
     def offer(self, item: str = "", followed: Followed | None = None) -> str:
         """Registers an item that is sent to the client; returns its name."""
@@ -206,7 +200,7 @@ class Acceptance:
             for change in changes:
                 has_inserted |= request.is_offered(change, document.lines.text)
                 request.move(change)
-            if request.answer_ms is not None and request.due is None:
+            if request.is_answered and request.due is None:
                 request.due = self._clock() + FOLLOW_SECONDS
         return has_inserted
 
@@ -228,7 +222,7 @@ class Acceptance:
 
     def _settle(self, request: Followed) -> None:
         """Ends one request. A request without an answer is ended by `drop`."""
-        if request.answer_ms is None:
+        if not request.is_answered:
             return
         del self._followed[request.id]
         document = self._documents.get(request.uri)

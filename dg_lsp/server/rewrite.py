@@ -358,7 +358,8 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     start, end = ls.documents.offsets(document.lines, params.range)
     if start == end and fills.is_served:
         ls.warm_up(document.uri, end)
-    actions = _fixes(document, params.context.diagnostics) if rewrites.is_served else []
+    diagnostics = params.context.diagnostics[:MAX_FIXES] if rewrites.is_served else ()
+    actions = [_fix(document, diagnostic) for diagnostic in diagnostics]
     if document.lines.text[start:end].strip():
         has_gaps = fills.is_served and bool(find_gaps(document.snapshot(), start, end))
         argument = {"uri": document.uri, "range": params.range}
@@ -400,11 +401,6 @@ def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.Cod
     if ASK_TEST in declared and not ls.is_restricted:
         actions.append(_action("Fix the failing test…", ASK_TEST, argument))
     return actions
-
-
-def _fixes(document: Document, diagnostics: Sequence[types.Diagnostic]) -> list[types.CodeAction]:
-    placed = [diagnostic for diagnostic in diagnostics if diagnostic.range.start.line >= 0]
-    return [_fix(document, diagnostic) for diagnostic in placed[:MAX_FIXES]]
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:

@@ -387,11 +387,10 @@ class Server(LanguageServer):
             "state": self.status.state.value,
             "message": self.status.message,
             "rewriteModel": self.status.rewrite_model,
-            **self.acceptance.counts,
+            **self.status.numbers(),
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
             "speculationSeconds": time_spent.speculative,
-            "today": self.usage.edits_today(),
         }
 
     def close(self) -> None:

@@ -6,31 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dg_lsp.cli.servers import DAEMON
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import call
 from dg_lsp.daemon.endpoint import Record
-
-
-def test_settings_are_not_on_the_command_line_of_a_process(endpoint, monkeypatch):
-    commands = []
-
-    def run(command, **_):
-        commands.append(command)
-        return SimpleNamespace(stdout=client.READY)
-
-    monkeypatch.setattr(client.subprocess, "run", run)
-    monkeypatch.setattr(client.os, "execv", lambda _, command: commands.append(command))
-    monkeypatch.setattr(client.os, "chdir", lambda _: None)
-    client.start(endpoint, DAEMON)
-    with socket.socket() as connection:
-        client.become_pipe(connection)
-    launcher, pipe = commands
-    assert launcher[-len(DAEMON) :] == DAEMON
-    assert pipe[1:3] == ["-I", "-S"]
-    assert pipe[3].endswith("pipe.py")
-    assert pipe[4].isdigit()
-    assert len(pipe) == 5
 
 
 def test_a_program_that_took_over_the_port_receives_nothing_but_the_token(endpoint):

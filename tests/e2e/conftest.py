@@ -48,13 +48,6 @@ def launcher(tmp_path):
         yield launcher
 
 
-@pytest.fixture(scope="module")
-def module_launcher(tmp_path_factory):
-    """Servers shared by the tests of a module."""
-    with closing(Launcher(tmp_path_factory.mktemp("servers"))) as launcher:
-        yield launcher
-
-
 @pytest.fixture
 def start(launcher):
     """Starts `scripted_server.py` with a scenario."""

@@ -2,13 +2,15 @@
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
 DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing. With DG_TEST_FOLLOWS the model
-counts as one that follows instructions. DG_TEST_LANGUAGES are the languages that it knows, separated by commas. The
-model `reviser` knows all languages and writes `revised`; `nowhere` is missing.
+counts as one that follows instructions. DG_TEST_LANGUAGES are the languages that it knows, separated by commas. While
+the file DG_TEST_HOLD exists, no step of the scenario `lines` begins. DG_TEST_LOG is a file that gets each message of
+the client as a line. The model `reviser` knows all languages and writes `revised`; `nowhere` is missing.
 """
 
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +23,15 @@ from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio
+from dg_lsp.server.protocol import Protocol
 from dg_lsp.settings import CompletionSettings, Settings
 
 SECRET = "never-in-a-log"
-UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0))
+UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0, deadline_ms=60_000, min_confidence=0.0))
 """Completions must not depend on how busy the machine is."""
+LINES = ("def hello(name):", "def good_night(moon, stars):", "s = 'é😋' + str(3)")
+BLOCK = "# later\n# than you think\n# it is"
+LONGEST_HOLD = 60.0
 
 
 class EchoEngine(LocalEngine):
@@ -71,6 +77,26 @@ class FailingDenoiser(ScriptedDenoiser):
         raise self.error
 
 
+class HeldDenoiser(ScriptedDenoiser):
+    """Waits while the file DG_TEST_HOLD exists."""
+
+    def predict(self, *args):
+        end = time.monotonic() + LONGEST_HOLD
+        while Path(os.environ["DG_TEST_HOLD"]).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        return super().predict(*args)
+
+
+def known_line(prefix, suffix):
+    """The rest of a known line, a block, or the rewritten line."""
+    line = prefix[prefix.rfind("\n") + 1 :]
+    if suffix.startswith("\n    return total"):
+        return "total = 2 * a"
+    if not line and prefix.endswith("# It is:\n"):
+        return BLOCK
+    return next((known[len(line) :] for known in LINES if line.strip() and known.startswith(line)), "")
+
+
 def slow_fill(prefix, suffix):
     """A long completion after `s`, a short one elsewhere."""
     return "o_long_to_say_that_it_takes_a_while_(0)" if prefix.endswith("s") else "ast"
@@ -103,6 +129,7 @@ def open_engine(settings: Settings) -> Engine:
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
         "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
+        "lines": lambda: HeldDenoiser(known_line),
         "edits": lambda: chatty("```python\n" + os.environ["DG_TEST_FILL"]),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),
         "bug": lambda: failing(ValueError(SECRET)),
@@ -115,5 +142,19 @@ def open_engine(settings: Settings) -> Engine:
     return engine
 
 
+def log_messages(path):
+    """Writes each message of the client to a file."""
+    receive = Protocol.receive
+
+    def logged(self, body):
+        with path.open("a") as log:
+            print(json.dumps(json.loads(body)), file=log)
+        receive(self, body)
+
+    Protocol.receive = logged
+
+
 if __name__ == "__main__":
+    if log := os.environ.get("DG_TEST_LOG"):
+        log_messages(Path(log))
     sys.exit(serve_stdio(open_engine, UNHURRIED))

@@ -106,9 +106,8 @@ def test_changed_settings_apply_to_the_next_request(editor):
 def test_settings_are_requested_from_a_client_that_sends_none(editor):
     client = editor("echo", capabilities={"workspace": {"configuration": True}})
     client.notify("workspace/didChangeConfiguration", {"settings": None})
-    request = client.wait_request("workspace/configuration")
-    assert request["params"]["items"] == [{"section": "dg-lsp"}]
-    client.send_bytes(client.encode(id=request["id"], result=[{"privacy": {"exclude_languages": ["python"]}}]))
+    requested = client.reply("workspace/configuration", [{"privacy": {"exclude_languages": ["python"]}}])
+    assert requested["items"] == [{"section": "dg-lsp"}]
     client.wait_until(lambda: client.texts(0, 0) == [])
 
 

@@ -54,11 +54,13 @@ def test_each_editor_has_its_own_settings(shared):
         assert [json.loads(client.texts(0, 0)[0])["settings"] for client in clients] == [5000, 6000]
 
 
-def test_the_process_of_an_editor_is_small(shared):
-    client = shared.edit().begin()
-    process = psutil.Process(client.process.pid)
-    assert process.cmdline()[3].endswith("pipe.py")
-    assert process.cwd() == psutil.Process(shared.pid).cwd() == "/"
+def test_the_process_of_an_editor_is_small_and_no_command_line_has_its_settings(shared):
+    client = shared.edit("fill", "--model", "reviser").begin()
+    process, daemon = psutil.Process(client.process.pid), psutil.Process(shared.pid)
+    _, *options, program, descriptor = process.cmdline()
+    assert (options, Path(program).name, descriptor.isdigit()) == (["-I", "-S"], "pipe.py", True)
+    assert "reviser" not in daemon.cmdline()
+    assert process.cwd() == daemon.cwd() == "/"
     assert process.memory_info().rss < 15 << 20
     assert process.children() == []
 

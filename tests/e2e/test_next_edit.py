@@ -120,15 +120,14 @@ def apply_all(client):
 def test_all_places_are_changed_by_one_edit_with_a_preview(editor):
     client = editor(capabilities=PREVIEWS)
     done = apply_all(client)
-    asked = client.wait_request("workspace/applyEdit")
-    edit = asked["params"]["edit"]
+    edit = client.wait_request("workspace/applyEdit")["params"]["edit"]
     [annotation] = edit["changeAnnotations"].values()
     assert annotation == {"label": "dg-lsp: repeat the last edit in 2 lines", "needsConfirmation": True}
     [document] = edit["documentChanges"]
     assert document["textDocument"] == {"uri": client.URI, "version": 2}
     assert [item["newText"] for item in document["edits"]] == [", strict=True"] * 2
     client.change(3, *({"range": item["range"], "text": item["newText"]} for item in reversed(document["edits"])))
-    client.send_bytes(client.encode(id=asked["id"], result={"applied": True}))
+    client.reply("workspace/applyEdit", {"applied": True})
     assert client.result(done) == {"applied": True, "reason": None}
     assert client.stats()["accepted"] == 2
     assert ask(client, NEXT, version=3)["edits"] == []
@@ -144,8 +143,7 @@ def test_of_two_edits_only_the_first_one_is_made_at_all_its_places(session):
     proposed = ask(client, NEXT, version=4, kind=INVOKED)["edits"]
     assert [(edit["range"]["start"]["line"], edit["places"]) for edit in proposed] == [(1, 2), (3, 2), (6, 2), (7, 2)]
     apply_all(client)
-    asked = client.wait_request("workspace/applyEdit")
-    [document] = asked["params"]["edit"]["documentChanges"]
+    [document] = client.wait_request("workspace/applyEdit")["params"]["edit"]["documentChanges"]
     changes = [(item["range"]["start"]["line"], item["newText"]) for item in document["edits"]]
     assert changes == [(1, ", strict=True"), (3, ", strict=True")]
 
@@ -153,9 +151,9 @@ def test_of_two_edits_only_the_first_one_is_made_at_all_its_places(session):
 def test_a_document_that_changes_during_the_preview_is_left_to_the_client(editor):
     client = editor(capabilities=PREVIEWS)
     done = apply_all(client)
-    asked = client.wait_request("workspace/applyEdit")
+    client.wait_request("workspace/applyEdit")
     client.change(3, {"text": "x"})
-    client.send_bytes(client.encode(id=asked["id"], result={"applied": False, "failureReason": "version 2 is gone"}))
+    client.reply("workspace/applyEdit", {"applied": False, "failureReason": "version 2 is gone"})
     assert client.result(done) == {"applied": False, "reason": "version 2 is gone"}
     assert client.stats()["accepted"] == 0
 

@@ -41,16 +41,6 @@ def notebook(session):
     return make
 
 
-def edit(client, number):
-    """Applies an edit of the server; returns the document that it changes, and ranges with new texts."""
-    is_edit = lambda message: message.get("method") == "workspace/applyEdit"  # noqa: E731
-    client.wait_until(lambda: len([*filter(is_edit, client.messages)]) == number)
-    request = [*filter(is_edit, client.messages)][-1]
-    client.send_bytes(client.encode(id=request["id"], result={"applied": True}))
-    [changed] = request["params"]["edit"]["documentChanges"]
-    return changed["textDocument"], [(part["range"], part["newText"]) for part in changed["edits"]]
-
-
 def test_the_model_sees_the_cells_around_the_cursor(notebook):
     client = notebook("echo", "%pip install x\nimport os", "é = '😋'; ", "print(os)")
     capabilities = client.messages[0]["result"]["capabilities"]
@@ -64,23 +54,13 @@ def test_the_model_sees_the_cells_around_the_cursor(notebook):
     assert client.wait_status(lambda status: status["message"])["message"] == "The cursor is in a magic of a notebook."
 
 
-def test_edits_stay_in_their_cell(notebook):
+@pytest.mark.parametrize(
+    ("name", "line", "where", "text"),
+    [("dg-lsp.rewrite", 1, span(1, 8, 13), "2 * a"), ("dg-lsp.fillGaps", 2, span(2, 0, 3), "total = 2 * a")],
+)
+def test_edits_stay_in_their_cell(notebook, name, line, where, text):
     client = notebook("fill", "a = 1\n...", "%time f()\ntotal = a + 1\n...", "print(total)", fill="total = 2 * a")
-    answers = []
-    for name, line, changed in (
-        ("dg-lsp.rewrite", 1, (span(1, 8, 13), "2 * a")),
-        ("dg-lsp.fillGaps", 2, (span(2, 0, 3), "total = 2 * a")),
-    ):
-        answers.append(client.command(name, uri(1), range=span(line, 0, 13)))
-        assert edit(client, len(answers)) == ({"uri": uri(1), "version": 1}, [changed])
-    assert all(client.result(answer)["applied"] for answer in answers)
-
-
-def test_a_notebook_may_close_while_a_request_runs(notebook, steps):
-    client = notebook("slow", "s", "f")
-    running = client.complete(0, 1, uri=uri(0))
-    client.wait_until(lambda: steps().count("s") >= 3)
-    cells = [{"uri": uri(0)}, {"uri": uri(1)}]
-    client.notify("notebookDocument/didClose", {"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": cells})
-    assert client.items(client.complete(0, 1, uri=uri(1))) == []
-    client.answer(running)
+    answer = client.command(name, uri(1), range=span(line, 0, 13))
+    [changed] = client.reply("workspace/applyEdit", {"applied": True})["edit"]["documentChanges"]
+    assert changed == {"textDocument": {"uri": uri(1), "version": 1}, "edits": [{"range": where, "newText": text}]}
+    assert client.result(answer)["applied"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from http_server import Client, Starter
-from lying_server import LyingServer, reply, silent
+from lying_server import LyingServer, reply
 
 from dg_lsp.cli import loading, run
 
@@ -159,21 +159,3 @@ def test_the_status_names_the_languages_of_a_server_before_its_first_answer(edit
     assert client.texts(0, 5, uri="file:///x.go") == []
     assert "knows Python only" in client.wait_status(lambda status: status["kind"] == "Inactive")["message"]
     assert server.requests == []
-
-
-def test_a_newer_request_closes_the_connection_of_the_older_one(edit):
-    """The newer one comes after a change of the text; the last one is cancelled by the editor."""
-    server = LyingServer(*[silent, reply(choice("total"))] * 4, silent)
-    client = edit(server, "x = ", completion={**EAGER, "deadline_ms": 3_600_000})
-    for version in range(2, 6):
-        stale = client.complete(0, 4)
-        client.wait_until(lambda num=2 * version - 3: len(server.requests) == num)
-        client.change(version, {"text": f"x{version} = "})
-        assert client.texts(0, 5) == ["total"]
-        client.answer(stale)
-        assert server.left.wait(30)
-        server.left.clear()
-    cancelled = client.complete(0, 4)
-    client.wait_until(lambda: len(server.requests) == 9)
-    client.cancel(cancelled)
-    assert server.left.wait(30)

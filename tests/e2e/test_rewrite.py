@@ -22,17 +22,20 @@ def command(client, name="dg-lsp.rewrite", **argument):
     return client.command(name, **argument)
 
 
-def applying(client, *, applied=True):
-    """Answers the server's `workspace/applyEdit`; returns the edit."""
-    request = client.wait_request("workspace/applyEdit")
-    client.send_bytes(client.encode(id=request["id"], result={"applied": applied}))
-    return request["params"]
+def applied(client):
+    """The edit of the server, which the client makes."""
+    return client.reply("workspace/applyEdit", {"applied": True})["edit"]
+
+
+def show_progress(client):
+    """The client shows the progress of a command; returns its token."""
+    return client.reply("window/workDoneProgress/create", None)["token"]
 
 
 def test_a_rewrite_is_a_minimal_edit_of_one_version(editor):
     client = editor(capabilities=DOCUMENT_CHANGES)
     msg_id = command(client, range=LINE)
-    [change] = applying(client)["edit"]["documentChanges"]
+    [change] = applied(client)["documentChanges"]
     assert change["textDocument"] == {"uri": client.URI, "version": 1}
     assert change["edits"] == [{"range": span(1, 12, 17), "newText": "2 * a"}]
     assert client.result(msg_id) == {"applied": True, "reason": None}
@@ -46,7 +49,7 @@ def test_a_rewrite_is_a_minimal_edit_of_one_version(editor):
 def test_a_client_with_change_annotations_shows_a_preview(editor, instruction, title):
     client = editor(capabilities=ANNOTATED)
     msg_id = command(client, range=LINE, instruction=instruction)
-    edit = applying(client)["edit"]
+    edit = applied(client)
     assert client.result(msg_id)["applied"]
     assert edit["changeAnnotations"]["dg-lsp"] == {"label": f"dg-lsp: {title}", "needsConfirmation": True}
     assert edit["documentChanges"][0]["edits"][0]["annotationId"] == "dg-lsp"
@@ -92,10 +95,9 @@ def test_a_document_that_is_changed_or_opened_again_meanwhile_is_not_edited(edit
 def test_a_rewrite_does_not_wait_for_the_progress_bar_of_the_client(editor):
     client = editor(capabilities=PROGRESS)
     msg_id = command(client, range=LINE)
-    created = client.wait_request("window/workDoneProgress/create")
-    applying(client)
+    applied(client)
     assert client.result(msg_id)["applied"]
-    client.send_bytes(client.encode(id=created["id"], result=None))  # too late
+    show_progress(client)  # too late
     assert client.stats()
     assert client.received("$/progress") == []
 
@@ -104,9 +106,7 @@ def test_progress_can_be_cancelled(editor, steps):
     client = editor("slow", text="x = s\n", capabilities=PROGRESS)
     where = span(0, 4, 5)
     msg_id = command(client, range=where, strength=1.0)
-    created = client.wait_request("window/workDoneProgress/create")
-    client.send_bytes(client.encode(id=created["id"], result=None))
-    token = created["params"]["token"]
+    token = show_progress(client)
     client.wait_until(steps)
     client.notify("window/workDoneProgress/cancel", {"token": token})
     assert client.result(msg_id)["applied"] is False
@@ -117,7 +117,7 @@ def test_progress_can_be_cancelled(editor, steps):
 def test_a_block_is_inserted_at_the_cursor(editor):
     client = editor(fill="total = a\nreturn total", text="def f(a):\n    \n")
     command(client, "dg-lsp.completeBlock", position={"line": 1, "character": 4})
-    [edits] = applying(client)["edit"]["changes"].values()
+    [edits] = applied(client)["changes"].values()
     assert edits[0]["range"]["start"] == edits[0]["range"]["end"] == {"line": 1, "character": 4}
     assert edits[0]["newText"].startswith("total = a")
 
@@ -169,7 +169,7 @@ def test_the_gaps_of_a_selection_are_filled_by_one_edit_while_their_canvases_are
     client.notify("dg-lsp/watch", {"on": True})
     [action] = [action for action in client.actions(everything) if action["title"] == "Fill the gaps in the selection"]
     msg_id = client.request("workspace/executeCommand", action["command"])
-    [change] = applying(client)["edit"]["documentChanges"]
+    [change] = applied(client)["documentChanges"]
     assert [part["newText"] for part in change["edits"]] == ["7", "7"]
     assert client.result(msg_id)["applied"]
     assert {frame["block"] for frame in client.received("dg-lsp/denoising")} == {0, 1}
@@ -186,7 +186,7 @@ def test_an_instruction_that_the_model_does_not_follow_is_reported_first(editor,
     client = editor(fill="7", text="# TODO: seven\na = 1\n", capabilities=DOCUMENT_CHANGES)
     client.wait_log("ready after")
     msg_id = command(client, name, range=span(0, 0, 1, 5), **argument)
-    applying(client)
+    applied(client)
     [message] = [shown["message"] for shown in client.received("window/showMessage")]
     assert message.startswith("dg-lsp: scripted follows no instructions")
     assert fate in message
@@ -207,7 +207,7 @@ def pair(session):
 def rewritten(client, **where):
     """The new text of a rewrite, which the client applies."""
     msg_id = command(client, range=LINE, **where)
-    edit = applying(client)["edit"]
+    edit = applied(client)
     assert client.result(msg_id)["applied"]
     return str(edit)
 
@@ -263,9 +263,8 @@ def test_the_first_rewrite_with_which_a_test_passes_is_one_edit(failing):
     client, folder = failing("", capabilities=PROGRESS)
     test = "grep -q unsaved other.py && grep second main.py || { echo 'E  no second'; echo x > stray; false; }"
     msg_id = fix(client, folder, test)
-    created = client.wait_request("window/workDoneProgress/create")
-    client.send_bytes(client.encode(id=created["id"], result=None))
-    [change] = applying(client)["edit"]["documentChanges"]
+    show_progress(client)
+    [change] = applied(client)["documentChanges"]
     assert [edit["newText"] for edit in change["edits"]] == ["second"]
     assert client.result(msg_id) == {"applied": True, "reason": None}
     [report] = [shown["message"] for shown in client.received("window/showMessage")]
@@ -315,10 +314,9 @@ def test_a_newer_rewrite_of_a_document_cancels_a_running_test(failing):
 def test_a_running_test_is_cancelled_with_its_progress(failing):
     client, folder = failing("", capabilities=PROGRESS)
     msg_id = fix(client, folder, "sleep 1000")
-    created = client.wait_request("window/workDoneProgress/create")
-    client.send_bytes(client.encode(id=created["id"], result=None))
+    token = show_progress(client)
     client.wait_until(lambda: client.received("$/progress"))
-    client.notify("window/workDoneProgress/cancel", {"token": created["params"]["token"]})
+    client.notify("window/workDoneProgress/cancel", {"token": token})
     assert client.result(msg_id) == {"applied": False, "reason": "cancelled"}
 
 

@@ -107,8 +107,9 @@ NEVER_OPENED = {"obeyed-model.gguf", "matplotlibrc", "pyvenv.cfg", "pip.conf", "
 class Folder:
     """The traps, a home without any, and what was executed, opened and connected to."""
 
-    def __init__(self, top):
+    def __init__(self, top, figures=None):
         self.top = top
+        self.figures = figures
         self.path = top / "project"
         self.home = top / "home"
         self.marks = top / "marks"
@@ -233,6 +234,15 @@ max_tokens = 16
             f"opened {name}" for name in self.opened.names() if name in NEVER_OPENED
         ]
 
+    def check(self, what, output):
+        """Counts what a run triggered, and what of a secret it printed."""
+        self.figures.add("messages")
+        for mark in self.triggered():
+            self.figures.add("unexpected", f"{what}: {mark}")
+        for word in ("obeyed-model", "hunter2", "Traceback"):
+            if word in output:
+                self.figures.add("unexpected", f"{what}: {output[-600:]}")
+
     def _accept(self):
         with suppress(OSError):
             while True:
@@ -276,23 +286,6 @@ class Opened:
         os.close(self.number)
 
 
-class Runs:
-    """What runs in the folder cause."""
-
-    def __init__(self, figures, folder):
-        self.figures = figures
-        self.folder = folder
-
-    def check(self, what, output):
-        """Counts what a run triggered, and what of a secret it printed."""
-        self.figures.add("messages")
-        for mark in self.folder.triggered():
-            self.figures.add("unexpected", f"{what}: {mark}")
-        for word in ("obeyed-model", "hunter2", "Traceback"):
-            if word in output:
-                self.figures.add("unexpected", f"{what}: {output[-600:]}")
-
-
 # commands
 
 
@@ -320,9 +313,8 @@ def arguments_of(words, params):
     return [*arguments, *OPTIONS.get(words, ())]
 
 
-def run_command(runs, words, arguments, *, is_module=False):
+def run_command(folder, words, arguments, *, is_module=False):
     """Runs a command to its end; one that goes on is terminated when it is ready."""
-    folder = runs.folder
     start = ["-P", "-m", "dg_lsp"] if is_module else [str(folder.program)]
     what = f"{words} {' '.join(arguments)}{' (-m)' * is_module}"
     output = folder.top / "output"
@@ -343,10 +335,10 @@ def run_command(runs, words, arguments, *, is_module=False):
     text = output.read_text(errors="replace")
     if process.poll() is None:
         process.kill()
-        runs.figures.add("lost", f"{what}: still running after {LIMIT:.0f} s: {text[-300:]}")
+        folder.figures.add("lost", f"{what}: still running after {LIMIT:.0f} s: {text[-300:]}")
     elif process.returncode < 0 and not (words in FOREVER and process.returncode == -signal.SIGTERM):
-        runs.figures.add("crashes", f"{what}: {process.returncode} {text[-300:]}")
-    runs.check(what, text)
+        folder.figures.add("crashes", f"{what}: {process.returncode} {text[-300:]}")
+    folder.check(what, text)
     (folder.path / "main.py").write_text(MAIN)  # what `--write` has changed
 
 
@@ -355,9 +347,8 @@ def run_command(runs, words, arguments, *, is_module=False):
 LINES = {"start": {"line": 6, "character": 0}, "end": {"line": 9, "character": 0}}
 
 
-def run_server(runs, what, argv, cwd, options):
+def run_server(folder, what, argv, cwd, options):
     """An editor's session in the folder: files, completions, rewrites, code actions and commands."""
-    folder = runs.folder
     with closing(Launcher(cwd)) as launcher:
         client = launcher.launch(argv, **folder.environment())
         result = client.handshake({}, {**PATIENT, **options}, folder.path.as_uri())
@@ -365,16 +356,16 @@ def run_server(runs, what, argv, cwd, options):
         client.open(MAIN, uri=uri)
         client.open("from main import Basket\n", uri=(folder.path / "other.py").as_uri())
         if not client.texts(8, 21, uri=uri, kind=client.INVOKED):
-            runs.figures.add("lost", f"{what}: no completion")
+            folder.figures.add("lost", f"{what}: no completion")
         client.actions(LINES, uri=uri)
         for name in result["capabilities"]["executeCommandProvider"]["commands"]:
             client.answer(client.command(name, uri, range=LINES, position=LINES["start"], instruction="rename owner"))
         if client.leave() != 0:
-            runs.figures.add("crashes", f"{what}: {client.stderr[-300:]}")
+            folder.figures.add("crashes", f"{what}: {client.stderr[-300:]}")
         answered = {message.get("id") for message in client.messages if "method" not in message}
         for msg_id in set(client.requested) - answered:
-            runs.figures.add("lost", f"{what}: {msg_id}")
-        runs.check(what, client.stderr + json.dumps(client.messages))
+            folder.figures.add("lost", f"{what}: {msg_id}")
+        folder.check(what, client.stderr + json.dumps(client.messages))
     (folder.path / "main.py").write_text(MAIN)
 
 
@@ -395,7 +386,7 @@ NUM_SHORT = 6 + len(commands())
 
 
 def everything(folder, rng):
-    """Everything there is to do: functions of the runs."""
+    """Everything there is to do: functions of the folder."""
     for what, argv, cwd, options in sessions(folder):
         yield partial(run_server, what=what, argv=argv, cwd=cwd, options=options)
     stop = partial(run_command, words="daemon stop", arguments=[])
@@ -410,12 +401,11 @@ def everything(folder, rng):
 
 def campaign(figures, folder, seed):
     """Runs all sessions, checks and commands once, or the first `NUM_SHORT` in the shortest run."""
-    with closing(Folder(folder)) as traps:
-        runs = Runs(figures, traps)
+    with closing(Folder(folder, figures)) as traps:
         most = NUM_SHORT if figures.most <= NUM_SHORT else None
         for call in itertools.islice(everything(traps, random.Random(seed)), most):
             if most is None and figures.has_ended():
                 break
-            call(runs)
+            call(traps)
             figures.sample(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-        run_command(runs, "daemon stop", [])
+        run_command(traps, "daemon stop", [])

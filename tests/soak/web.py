@@ -6,7 +6,6 @@ of a fresh engine. `tests/http/test_schema.py` sends requests of the server's ow
 """
 
 import json
-import os
 import random
 import re
 import signal
@@ -19,9 +18,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
 
 import psutil
+from e2e.conftest import Launcher
 from gates import wait_until
 from http_server import Client, metric
 
@@ -32,7 +31,6 @@ from dg_lsp.http.app import BODY_SECONDS, MAX_BODY_BYTES, MAX_HEAD_BYTES
 from dg_lsp.settings import parse_settings
 from soak.values import damaged
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "completion": {"deadline_ms": 600_000, "early_stop_ms": 0, "min_confidence": 0, "speculate": False},
     "model": {"threads": 1, "gpu_layers": 0},
@@ -60,27 +58,23 @@ class Server:
             f"{group}.{key} = {json.dumps(value)}\n" for group, keys in SETTINGS.items() for key, value in keys.items()
         )
         (folder / "dg-lsp.toml").write_text("".join(lines))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_CONFIG_DIR": str(folder)}
-        self._errors = folder / "stderr"
-        with self._errors.open("w") as errors:
-            self.process = psutil.Popen(
-                [sys.executable, "-P", "-m", "dg_lsp", "serve", "--port", "0"],
-                cwd=folder,
-                env={**environment, "OMP_WAIT_POLICY": "passive"},
-                stderr=errors,
-            )
-        wait_until(lambda: self.has_ended or "ready after" in self._errors.read_text(), self._errors.read_text)
-        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)\n", self._errors.read_text())[1])
+        command = [sys.executable, "-P", "-m", "dg_lsp", "serve", "--port", "0"]
+        self._launched = Launcher(folder).launch(command, DG_LSP_CONFIG_DIR=str(folder))
+        self._launched.wait_until(lambda: "ready after" in self._launched.stderr)
+        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)\n", self._launched.stderr)[1])
+        self.process = psutil.Process(self._launched.process.pid)
         self.num_files = self.process.num_fds()
 
     @property
     def has_ended(self):
-        return self.process.poll() is not None
+        return self._launched.process.poll() is not None
 
     def close(self):
         """Returns the exit code."""
-        self.process.terminate()
-        return self.process.wait()
+        self._launched.process.terminate()
+        code = self._launched.wait_end()
+        self._launched.kill()
+        return code
 
 
 # ordinary clients

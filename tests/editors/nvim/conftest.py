@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from neovim import EDITORS, Editor, program, pynvim
 
-HERE = Path(__file__).parent
+SCRIPTED = [sys.executable, Path(__file__).parents[2] / "e2e/scripted_server.py", "lines"]
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,8 @@ def launch(tmp_path_factory):
         if path is None or pynvim is None:
             pytest.skip(f"no Neovim {version}: run make editors, as root on Debian")
         directory = tmp_path_factory.mktemp(f"nvim-{name}")
-        cmd = cmd or [sys.executable, HERE / "scripted_server.py", directory / "log.jsonl", directory / "hold"]
+        env = {"DG_TEST_LOG": directory / "log.jsonl", "DG_TEST_HOLD": directory / "hold", "DG_TEST_FOLLOWS": 1}
+        cmd = cmd or ["env", *(f"{name}={value}" for name, value in env.items()), *SCRIPTED]
         editors.append(Editor(path, directory, cmd=cmd, ghost_text=ghost_text, more=more))
         return editors[-1]
 

@@ -93,20 +93,6 @@ def test_a_block_is_completed_at_the_cursor(editor):
     assert editor.lines[:4] == ["# It is:", "# later", "# than you think", "# it is"]
 
 
-def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor):
-    editor.open(SOURCE)
-    editor.hold.touch()
-    editor.nvim.command("2DgRewrite double it")
-    editor.wait(lambda: editor.lua("return require('dg_lsp').status()").startswith("dg-lsp: double it"))
-    editor.nvim.command("1delete")
-    editor.wait(lambda: editor.received("textDocument/didChange"))
-    editor.hold.unlink()
-    outcome = done(editor)
-    assert not outcome["applied"]
-    assert "changed" in outcome["reason"]
-    assert editor.lines == SOURCE.splitlines()[1:]
-
-
 def test_a_rewrite_can_be_cancelled(editor):
     editor.open(SOURCE)
     editor.hold.touch()
@@ -171,12 +157,6 @@ def test_the_status_counts_the_useful_edits_of_the_day(editor):
     editor.open()  # a closed document is judged at once
     pattern = re.compile(r"dg-lsp · ready · scripted · .*\d+ useful today, median \d+ ms")
     editor.wait(lambda: pattern.fullmatch(editor.lua("return require('dg_lsp').status()")))
-
-
-def test_the_status_of_an_excluded_file_is_excluded(editor):
-    editor.open("x = 1\n", name=".env.py", wait=False)
-    editor.lua("vim.bo.filetype = 'python'")
-    editor.wait(lambda: "excluded" in editor.lua("return require('dg_lsp').status()"), "excluded")
 
 
 def test_a_status_line_executes_no_text_of_a_file(editor):
