@@ -108,7 +108,9 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
         return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
     offset = _offset(ls, document, params)
-    proposals, reason = await ls.propose_edits(document, offset, is_requested=is_requested)
+    proposals, reason = await ls.next_edits.propose(
+        document, ls.settings.next_edit, offset=offset, is_requested=is_requested
+    )
     return {
         "edits": [
             {

@@ -6,13 +6,14 @@ The histories hold text of open documents in memory only. A document that is exc
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Author, EditHistory
 from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.engine.edit_source import NOT_REPEATED, AskModel, NextEditRequest, NextEdits, propose
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.errors import DgLspError
@@ -46,11 +47,18 @@ class NextEditProvider:
     """Follows the edits of a session and proposes the next ones."""
 
     def __init__(
-        self, documents: DocumentStore, ask_model: AskModel, clock: Callable[[], float] = time.monotonic
+        self,
+        documents: DocumentStore,
+        exclusion: Exclusion,
+        ask_model: AskModel,
+        new_name: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask_model` is called where no edit is repeated; `clock` returns seconds."""
+        """`ask_model` is called where no edit is repeated, `new_name` for each item; `clock` returns seconds."""
         self._documents = documents
+        self._exclusion = exclusion
         self._ask_model = ask_model
+        self._new_name = new_name
         self._clock = clock
         self._opens_at = 0.0
         """Until then nothing is proposed unasked."""
@@ -86,11 +94,6 @@ class NextEditProvider:
         """The user accepted something or saved a file, so edits may be proposed without a further pause."""
         self._opens_at = self._clock()
 
-    def offer(self, uri: str, named: Mapping[str, Proposal]) -> None:
-        """Proposals for the present text are sent to the client as the items of these names."""
-        if named:
-            self._pasts[uri].offered = {**dict([*self._pasts[uri].offered.items()][-MAX_KEPT:]), **named}
-
     def record_shown(self, name: str, *, is_dismissed: bool = False) -> None:
         """The client displayed the item of this name, or the user dismissed it: it is not proposed again unasked."""
         for uri, past in self._pasts.items():
@@ -101,15 +104,23 @@ class NextEditProvider:
                 past.dismissed.extend([change] * is_dismissed)
 
     async def propose(
-        self,
-        document: Document,
-        eligibility: Eligibility,
-        settings: NextEditSettings,
-        *,
-        offset: int | None = None,
-        is_requested: bool = False,
+        self, document: Document, settings: NextEditSettings, *, offset: int | None = None, is_requested: bool
+    ) -> tuple[dict[str, Proposal], str]:
+        """The next edits by the names of their items, the next place first, and why there are none.
+
+        They come at once on request, else once the user pauses; `offset` is that of the cursor, if known.
+        """
+        edits = await self._edits(document, settings, offset, is_requested=is_requested)
+        named = {self._new_name(): proposal for proposal in edits.proposals}
+        if named:
+            past = self._pasts[document.uri]
+            past.offered = {**dict([*past.offered.items()][-MAX_KEPT:]), **named}
+        return named, edits.reason
+
+    async def _edits(
+        self, document: Document, settings: NextEditSettings, offset: int | None, *, is_requested: bool
     ) -> NextEdits:
-        """The proposals, at once on request, else once the user pauses; `offset` is that of the cursor, if known."""
+        eligibility = Eligibility.of_document(document.snapshot(), self._exclusion)
         if not eligibility.is_served:
             self.close(document.uri)
             return NextEdits(reason=eligibility.reason)

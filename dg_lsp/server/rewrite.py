@@ -235,7 +235,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
 
 async def _apply_next_edits(ls: Server, argument: Any) -> None:
     document = _document(ls, argument)
-    proposals, reason = await ls.propose_edits(document, is_requested=True)
+    proposals, reason = await ls.next_edits.propose(document, ls.settings.next_edit, is_requested=True)
     if not proposals:
         raise Refusal(f"there is no next edit: {reason}")
     shown, *_ = proposals.values()  # by the client

@@ -21,7 +21,6 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
@@ -29,7 +28,7 @@ from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
-from dg_lsp.server.documents import NOTEBOOKS, Document, DocumentStore
+from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.server.status import State, Status, canvas_sender
@@ -66,8 +65,8 @@ class Server(LanguageServer):
         self.documents = DocumentStore()
         self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
-        self.next_edits = NextEditProvider(self.documents, self._model_edits)
         self.acceptance = Acceptance(self.documents, self._record_outcome)
+        self.next_edits = NextEditProvider(self.documents, self.exclusion, self._model_edits, self.acceptance.offer)
         self.usage = usage or Usage()
         self.status = Status(
             self.protocol.notify, numbers=lambda: {**self.acceptance.counts, "today": self.usage.edits_today()}
@@ -235,22 +234,6 @@ class Server(LanguageServer):
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
         return result
-
-    async def propose_edits(
-        self, document: Document, offset: int | None = None, *, is_requested: bool
-    ) -> tuple[dict[str, Proposal], str]:
-        """The next edits by the names of their items, the next place first, and why there are none.
-
-        `offset` is that of the cursor, where the client sends it.
-        """
-        eligibility = Eligibility.of_document(document.snapshot(), self.exclusion)
-        settings = self.settings.next_edit
-        answer = await self.next_edits.propose(
-            document, eligibility, settings, offset=offset, is_requested=is_requested
-        )
-        named = {self.acceptance.offer(): proposal for proposal in answer.proposals}
-        self.next_edits.offer(document.uri, named)
-        return named, answer.reason
 
     async def _model_edits(self, request: NextEditRequest) -> NextEditResult | None:
         """See `AskModel`; raises as the model does."""

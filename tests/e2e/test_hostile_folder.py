@@ -20,29 +20,11 @@ from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "from dg_lsp.cli import main\nmain()\n"
-"""What pip installs as `dg-lsp`: its own folder is on `sys.path`, the working directory is not."""
-SOURCE = "class A:\n    def __init__(self, owner):\n        self.owner = \n"
 
 
 @pytest.fixture
 def marks(tmp_path_factory):
     return tmp_path_factory.mktemp("marks") / "marks"
-
-
-@pytest.fixture
-def program(tmp_path_factory):
-    """The command `dg-lsp`."""
-    path = tmp_path_factory.mktemp("bin") / "dg-lsp"
-    path.write_text(PROGRAM)
-    return [sys.executable, str(path)]
-
-
-@pytest.fixture
-def workspace(launcher, marks):
-    """The folder in which servers start."""
-    make_hostile(launcher.directory, marks)
-    return launcher.directory
 
 
 @pytest.fixture
@@ -55,31 +37,13 @@ def hostile_cwd(tmp_path, marks, monkeypatch):
     assert executed(marks) == []
 
 
-def check_session(client, workspace):
-    """The server completes code and leaves."""
-    client.begin(SOURCE, folder=workspace.as_uri())
-    assert client.texts(2, 21)
-    assert client.leave() == 0
-
-
-def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks):
-    shared.endpoint.folder.write_text("no daemon can be started here")
-    client = launcher.launch([*program, "lsp", "--daemon", "start"], **shared.env)
-    check_session(client, workspace)
-    assert "cannot be used" in client.stderr
-    assert client.stderr.endswith("this editor gets a model of its own\n")
-    assert executed(marks) == []
-
-
-def test_python_m_executes_only_what_python_itself_imports_before(launcher, marks):
+def test_python_m_executes_only_what_python_itself_imports_before(tmp_path, marks):
     """A `dg_lsp/` in the folder is executed by Python: this cannot be prevented."""
     names = ("json.py", "queue.py", "typing.py", "numpy/__init__.py", "llama_cpp/__init__.py")
-    make_hostile(launcher.directory, marks, names)
+    make_hostile(tmp_path, marks, names)
     command = [sys.executable, "-m", "dg_lsp", "models", "show"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=launcher.directory, env=environment, capture_output=True, timeout=TIMEOUT, check=False
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     assert executed(marks) == []
 

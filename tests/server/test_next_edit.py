@@ -1,18 +1,19 @@
 """When edits are proposed: after a pause, an accepted item or a save; never in excluded files, never twice unasked."""
 
 import asyncio
+import itertools
 
 import pytest
 
 from dg_lsp.context.document import LineIndex
-from dg_lsp.context.eligibility import Cause, Eligibility
-from dg_lsp.engine.edit_source import NextEditResult
+from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.engine.edit_source import NextEditResult, NextEdits
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import Change
 from dg_lsp.server.documents import Document, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
-from dg_lsp.settings import NextEditSettings
+from dg_lsp.settings import NextEditSettings, PrivacySettings
 
 URI = "file:///a.py"
 TEXT = "first = load(path, mode)\nsecond = load(path, mode)\n"
@@ -27,7 +28,11 @@ class Session:
     def __init__(self):
         self.seconds = 0.0
         self.store = DocumentStore()
-        self.provider = NextEditProvider(self.store, self.ask_model, clock=lambda: self.seconds)
+        self.exclusion = Exclusion(PrivacySettings())
+        names = map(str, itertools.count())
+        self.provider = NextEditProvider(
+            self.store, self.exclusion, self.ask_model, names.__next__, clock=lambda: self.seconds
+        )
         self.requests = []
         self.result = None
         self.set_text(TEXT)
@@ -55,16 +60,16 @@ class Session:
         start = self.document.lines.text.index(old)
         self.edit(Change(start, start + len(old), new))
 
-    def propose(self, eligibility=None, *, wait=1.0, is_requested=False, **settings):
+    def propose(self, *, wait=1.0, is_requested=False, **settings):
         self.seconds += wait
-        given = (self.document, eligibility or Eligibility(), NextEditSettings(**settings))
-        return asyncio.run(self.provider.propose(*given, is_requested=is_requested))
+        proposing = self.provider.propose(self.document, NextEditSettings(**settings), is_requested=is_requested)
+        named, reason = asyncio.run(proposing)
+        return NextEdits([*named.values()], reason)
 
-    def offer(self, is_requested=False):
-        """Sends the proposals to the client, the first one as the item `0`."""
-        proposals = self.propose(is_requested=is_requested).proposals
-        self.provider.offer(URI, {str(number): proposal for number, proposal in enumerate(proposals)})
-        return proposals
+    def exclude_once(self):
+        self.exclusion.settings = PrivacySettings(exclude_languages=("python",))
+        assert "not sent to the model" in self.propose().reason
+        self.exclusion.settings = PrivacySettings()
 
     def accept(self, *proposals):
         ordered = sorted(proposals, key=lambda proposal: -proposal.start)
@@ -109,7 +114,7 @@ def test_a_repeated_edit_is_proposed_after_a_pause(waits, before, is_requested, 
 
 
 def test_an_accepted_edit_ends_the_pause_and_is_marked(edited, waits):
-    edited.accept(*edited.offer())
+    edited.accept(*edited.propose().proposals)
     assert edited.history()[0] == ("second = load(path, mode, strict=True)\n", True)
     waits.clear()
     edited.propose(wait=0.0)
@@ -121,7 +126,7 @@ def test_an_accepted_edit_ends_the_pause_and_is_marked(edited, waits):
     [
         lambda session: session.replace(", strict=True", ""),
         lambda session: session.provider.close(URI),
-        lambda session: session.propose(Eligibility(Cause.EXCLUDED, "this file is not sent to the model")),
+        Session.exclude_once,
     ],
     ids=["undone", "closed", "excluded"],
 )
@@ -135,7 +140,7 @@ def test_a_setting_turns_next_edits_off(edited):
 
 
 def test_an_edit_that_was_accepted_and_undone_is_not_proposed_again(edited):
-    [proposal] = edited.offer()
+    [proposal] = edited.propose().proposals
     edited.accept(proposal)
     edited.edit(Change(proposal.start, proposal.start + len(proposal.text), ""))
     assert edited.history() == [("first = load(path, mode, strict=True)\n", False)]
@@ -179,7 +184,7 @@ def test_all_edits_made_at_once_are_accepted(renamed):
     renamed.set_text(TEXT + TEXT)
     renamed.provider.close(URI)
     renamed.edit(EDIT)
-    proposals = renamed.offer()
+    proposals = renamed.propose().proposals
     assert len(proposals) == 3
     renamed.accept(*proposals)
     assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, True, False]
@@ -191,7 +196,7 @@ def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(re
     renamed.replace("width", "length")
     renamed.replace("width <", "length <")
     renamed.edit(EDIT)
-    proposals = renamed.offer()
+    proposals = renamed.propose().proposals
     places = proposals[-1].places(proposals)
     assert (len(places), len(proposals)) == (2, 3)
     renamed.accept(*places)

@@ -26,8 +26,6 @@ class Figures:
         self.most = most
         self.counts = Counter()
         self.examples = []
-        self.facts = {}
-        """Other figures of a campaign, by name."""
         self._sizes = defaultdict(list)
         self._peak = 0
         self._lock = threading.Lock()
@@ -55,33 +53,30 @@ class Figures:
         if process:
             self._sizes[process].append(size)
 
-    def result(self, seed):
-        """All of it as JSON values."""
-        growths = {process: round(growth(sizes), 4) for process, sizes in self._sizes.items()}
-        for process, grown in growths.items():
+    def result(self):
+        """The counts, the peak of memory in MiB, and the examples."""
+        for process, sizes in self._sizes.items():
+            grown = growth(sizes)
             if grown > MAX_GROWTH and self.counts["messages"] > NUM_WARM:
                 self.add("unexpected", f"{process}: memory grew by {grown:.1%} in the second half")
         return {
-            "seed": seed,
-            "seconds": round(time.monotonic() - self.start, 1),
+            "seconds": round(time.monotonic() - self.start),
             **dict.fromkeys(("messages", *FAILURES), 0),
             **self.counts,
-            "peak_mib": round(self._peak / MIB, 1),
-            "growth": growths,
-            **self.facts,
+            "peak_mib": round(self._peak / MIB),
             "examples": self.examples,
         }
 
 
 def growth(sizes):
-    """Largest by smallest memory in the second half, less 1, of the medians of the quarters of that half.
+    """Memory in the last quarter of the samples by that in the quarter before, less 1.
 
-    Single samples differ by what a process needs for a moment.
+    Medians are compared: single samples differ by what a process needs for a moment.
     """
-    half = sizes[len(sizes) // 2 :]
-    size = max(1, len(half) // 4)
-    medians = [median(half[start : start + size]) for start in range(0, size * 4, size) if half[start:]]
-    return max(medians) / min(medians) - 1 if medians else 0.0
+    quarter = len(sizes) // 4
+    if quarter == 0:
+        return 0.0
+    return median(sizes[-quarter:]) / median(sizes[-2 * quarter : -quarter]) - 1
 
 
 def run(campaign, seed, seconds=math.inf, most=math.inf):
@@ -89,4 +84,4 @@ def run(campaign, seed, seconds=math.inf, most=math.inf):
     figures = Figures(seconds, most)
     with tempfile.TemporaryDirectory(prefix="dg-soak-", ignore_cleanup_errors=True) as folder:
         campaign(figures, Path(folder), seed)
-    return figures.result(seed)
+    return figures.result()

@@ -376,12 +376,14 @@ def sessions(folder):
     yield "Neovim", ["dg-lsp", "lsp", "--stdio"], folder.home, {}
     yield "an editor that starts it in the folder", [*installed, "--stdio"], folder.path, {}
     yield "with a daemon", [*installed, "--daemon", "start"], folder.path, {}
+    no_daemon = [shutil.which("env"), f"DG_LSP_DAEMON_DIR={folder.program}", *installed, "--daemon", "start"]
+    yield "instead of a daemon, which has no folder", no_daemon, folder.path, {}
     yield "python -P -m dg_lsp", [sys.executable, "-P", "-m", "dg_lsp", "lsp"], folder.path, {}
 
 
 # the campaign
 
-NUM_SHORT = 6 + len(commands())
+NUM_SHORT = 7 + len(commands())
 """The sessions, a stop of the daemon, and each command as the installed program."""
 
 

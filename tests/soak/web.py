@@ -307,8 +307,6 @@ ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 501, 503, 504}
 
 def check_answer(figures, what, status, headers, body):
     """The status is documented, and an error is a JSON object of the documented form."""
-    statuses = figures.facts["statuses"]
-    statuses[status] = statuses.get(status, 0) + 1
     if status not in ALLOWED:
         figures.add("unexpected", f"{what}: {status} {body[:200]}")
     elif status >= 400 and body:
@@ -343,7 +341,6 @@ def campaign(figures, folder, seed):
     """Sends requests of all clients at a time."""
     known = gaps()
     server = Server(folder)
-    figures.facts["statuses"] = {}
     clients = [partial(be_ordinary, server, figures, known)] * 2
     clients += [
         partial(be_hostile, server, figures, clients=list(HOSTILE)[number::NUM_HOSTILE])

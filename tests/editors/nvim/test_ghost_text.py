@@ -13,6 +13,7 @@ from dg_lsp.daemon.endpoint import Endpoint
 
 HELLO = "(name):"
 BLOCK = "# later\n# than you think\n# it is"
+HOUR_MS = 3_600_000
 SHARED = Path(__file__).parents[2] / "e2e/scripted_daemon.py"
 
 
@@ -139,28 +140,38 @@ end
 
 
 @pytest.fixture
-def manual(editor):
-    """Completions come only on request, for one test."""
+def set_completion(editor):
+    """`set_completion(trigger="manual")` changes settings of the server for one test."""
     editor.open()
-    editor.lua(SET, {"trigger": "manual"})
-    yield editor
-    editor.lua(SET, {"trigger": "auto"})
+    yield lambda **changes: editor.lua(SET, changes)
+    editor.lua(SET, {"trigger": "auto", "lines": "auto", "debounce_ms": 0})
+
+
+def test_completions_wait_for_a_pause_in_typing(editor, set_completion):
+    set_completion(debounce_ms=HOUR_MS)
+    editor.keys("idef hell")
+    editor.rest()
+    assert editor.ghosts == []
+    set_completion(debounce_ms=0)
+    editor.keys("o")
+    editor.wait_ghost(HELLO)
 
 
 @pytest.mark.parametrize("key", ["<M-Bslash>", "<C-g>"], ids=["default key", "own key"])
-def test_completions_come_only_by_a_key_with_a_manual_trigger(manual, key):
-    manual.nvim.command("imap <C-g> <Plug>(dg-lsp-trigger)")
-    manual.keys("idef hell")
-    manual.rest()
-    assert manual.ghosts == []
-    manual.keys(key)
-    manual.wait_ghost("o" + HELLO)
-    manual.keys("o")
-    manual.rest()
-    manual.wait_ghost(HELLO)
-    manual.keys("<Tab>")
-    manual.wait_lines("def hello" + HELLO)
-    manual.nvim.command("iunmap <C-g>")
+def test_completions_come_only_by_a_key_with_a_manual_trigger(editor, set_completion, key):
+    set_completion(trigger="manual")
+    editor.nvim.command("imap <C-g> <Plug>(dg-lsp-trigger)")
+    editor.keys("idef hell")
+    editor.rest()
+    assert editor.ghosts == []
+    editor.keys(key)
+    editor.wait_ghost("o" + HELLO)
+    editor.keys("o")
+    editor.rest()
+    editor.wait_ghost(HELLO)
+    editor.keys("<Tab>")
+    editor.wait_lines("def hello" + HELLO)
+    editor.nvim.command("iunmap <C-g>")
 
 
 def test_the_status_line_has_the_reason_why_a_requested_completion_is_missing(editor):
@@ -174,6 +185,17 @@ def test_the_status_line_has_the_reason_why_a_requested_completion_is_missing(ed
     editor.keys("<CR>def hell")
     editor.wait_ghost("o" + HELLO)
     assert "the result is empty" not in status()
+
+
+def test_ghost_text_of_one_line(editor, set_completion):
+    start = "# It is:\n"
+    for lines, num in (("auto", 3), ("single", 1)):
+        editor.open(start + "\n")
+        set_completion(lines=lines)
+        editor.keys("Gi")
+        editor.wait(lambda: editor.ghosts)
+        assert len(editor.ghost.split("\n")) == num
+        editor.keys("<Esc>")
 
 
 def test_snoozed_ghost_text_is_back_after_the_pause(editor):

@@ -63,6 +63,17 @@ def test_nothing_of_a_folder_in_restricted_mode_is_executed_or_obeyed(browser, t
         assert executed(marks) == []
 
 
+def test_a_completion_after_an_emoji_has_the_right_position(open_window):
+    window = open_window(WORDS)
+    window.to_end()
+    window.type("    mark = 'é😋")
+    window.press("ArrowRight", 39)  # over the quotation mark that VS Code inserts
+    window.type("; return ")
+    ghost = window.until_ghost()
+    window.press("Tab", 9)
+    window.until_saved(f"{WORDS}    mark = 'é😋'; return {ghost}")
+
+
 @pytest.mark.parametrize("decoder", ["diffusion", "autoregressive"])
 def test_the_denoising_view_shows_the_canvas_or_how_to_see_one(open_window, take_picture, decoder):
     window = open_window(WORDS, settings={"dg-lsp.completion.decoder": decoder})
