@@ -1,4 +1,7 @@
-"""Requests that no endpoint can take, and the forms of HTTP that every endpoint takes."""
+"""Requests that no endpoint can take, and the forms of HTTP that every endpoint takes.
+
+`soak/web.py` sends bodies that are no JSON and bytes that are no HTTP.
+"""
 
 import http.client
 import json
@@ -27,17 +30,6 @@ def received(connection):
         while piece := connection.recv(1 << 16):
             data += piece
     return data
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a":' * 100_000, b'{"seed":' + b"9" * 5000 + b"}"],
-    ids=lambda body: body[:12].decode("latin-1"),
-)
-def test_a_body_that_is_no_json_object_is_refused(module_client, body):
-    reply = module_client.post("/infill", body)
-    assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
-    assert "the request body" in reply.error["message"]
 
 
 MESSAGE = {"role": "user", "content": "x"}
@@ -194,25 +186,6 @@ def test_more_connections_than_can_be_open_are_refused(module_client, monkeypatc
     assert json.loads(body)["error"]["type"] == "unavailable_error"
     monkeypatch.undo()
     assert module_client.get("/health").status == 200
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
-        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET /" + b"a" * 60_000, 431),
-        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-    ],
-)
-def test_what_is_no_http_gets_an_error_in_json_and_is_closed(module_client, sent, status):
-    with connect(module_client) as broken:
-        broken.sendall(sent)
-        head, _, body = received(broken).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d" % status)
-    assert b"content-type: application/json" in head
-    assert json.loads(body)["error"]["code"] == status
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,17 @@ Each file is a tiny random model with one to three changes of its structure. A p
 completes a line with each; a file may end the child that tests it, never the process.
 """
 
-import json
+import multiprocessing
 import os
 import random
+import resource
 import shutil
 import struct
-import subprocess
 import sys
 import time
 import zlib
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -270,49 +272,20 @@ def write_models(folder):
 # the process
 
 
-class Opener:
+def start_process(folder):
     """A process that opens files as servers do."""
-
-    def __init__(self, folder):
-        path = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-        environment = {**os.environ, "PYTHONPATH": path, "DG_LSP_DATA_DIR": str(folder / "data")}
-        command = [sys.executable, "-P", "-m", "soak.gguf"]
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-
-    def open(self, path):
-        """What was not expected, and the peak memory of the process and of its children; None if the process ended."""
-        with suppress(OSError):
-            self._process.stdin.write(f"{path}\n".encode())
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        return json.loads(line) if line else None
-
-    def close(self):
-        """Returns the exit code."""
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.stdout.close()
-        return self._process.wait()
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, context, initializer=prepare_process, initargs=(str(folder / "data"),))
 
 
-def serve():
-    """The process: reads paths, prints problems and peaks of memory."""
-    import resource
-
+def prepare_process(data_folder):
+    os.environ["DG_LSP_DATA_DIR"] = data_folder
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    for line in sys.stdin:
-        try:
-            _open(Path(line.rstrip("\n")))
-            problem = ""
-        except Exception as error:  # noqa: BLE001  (what a server does not expect is a figure)
-            problem = repr(error)
-        peaks = [1024 * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        print(json.dumps([problem, *peaks]), flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what libraries report about each file
 
 
-def _open(path):
+def open_file(path):
+    """Opens a file and completes a line; returns the peaks of memory of the process and of its children."""
     from dg_lsp.cli.loading import open_engine
     from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest
@@ -326,6 +299,7 @@ def _open(path):
             before = f"x = '{_characters(rng)}'\ndef total(prices):\n    return "
             request = FillRequest(Snapshot("a.py", 0, f"{before}\n# {_characters(rng)}"), len(before))
             engine.fill(request, deadline=time.monotonic() + deadline)
+    return [1024 * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 
 
 def _characters(rng):
@@ -340,7 +314,7 @@ def _characters(rng):
 def campaign(figures, folder, seed):
     """Opens damaged files one after another."""
     models = write_models(folder)
-    opener = Opener(folder)
+    process = start_process(folder)
     while not figures.has_ended():
         number = figures.counts["messages"]
         rng = random.Random(f"{seed} {number}")
@@ -349,17 +323,11 @@ def campaign(figures, folder, seed):
         what = f"{seed}, {number}, {model.stem}: {damaged(file, rng)}"
         (folder / "damaged.gguf").write_bytes(file.packed())
         figures.add("messages")
-        answer = opener.open(folder / "damaged.gguf")
-        if answer is None:
-            figures.add("crashes", f"{what}: the process ended with {opener.close()}")
-            opener = Opener(folder)
-            continue
-        problem, *peaks = answer
-        if problem:
-            figures.add("unexpected", f"{what}: {problem}")
-        figures.sample(max(peaks))
-    opener.close()
-
-
-if __name__ == "__main__":
-    serve()
+        try:
+            figures.sample(max(process.submit(open_file, folder / "damaged.gguf").result()))
+        except BrokenProcessPool:
+            figures.add("crashes", f"{what}: the process ended")
+            process = start_process(folder)
+        except Exception as error:  # noqa: BLE001  (what a server does not expect is a figure)
+            figures.add("unexpected", f"{what}: {error!r}")
+    process.shutdown()
