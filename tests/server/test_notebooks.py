@@ -137,7 +137,12 @@ def test_a_cell_that_a_client_names_twice_counts_once_and_unknown_notebooks_and_
     client.splice(0, 0, [0], uri="file:///unknown.ipynb")
     client.type("gone", "x")
     assert ["not open" in message for message in client.logged] == [True, True]
+
+
+def test_nothing_of_closed_notebooks_is_kept(client):
+    client.open("x = 1", "y = 2")
     client.close()
+    assert client.documents.get(f"{URI}#0") is None
     assert client.documents.notebooks == {}
 
 
