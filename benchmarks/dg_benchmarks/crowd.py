@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 
 from dg_lsp.system import python_command, python_environment
@@ -72,42 +73,18 @@ class Tally:
     """Statuses, with their messages."""
 
 
-class Connection:
+def connect(port: int) -> httpx2.AsyncClient:
     """The connection of one client, kept as long as the server keeps it."""
+    return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None, trust_env=False)
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def send(
-        self, method: str, path: str, body: bytes, seconds: float = ANSWER_SECONDS
-    ) -> tuple[int, int, bytes]:
-        """Status, seconds until a retry, and body. After `seconds` it closes the connection and raises TimeoutError."""
-        try:
-            return await asyncio.wait_for(self._send(method, path, body), seconds)
-        except BaseException:
-            self.close()
-            raise
-
-    async def _send(self, method: str, path: str, body: bytes) -> tuple[int, int, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
-        answer = await reader.readexactly(int(headers["content-length"]))
-        if headers.get("connection") == "close":
-            self.close()
-        return int(lines[0].split()[1]), int(headers.get("retry-after", 0)), answer
-
-    def close(self) -> None:
-        """Closes the connection at once. Idempotent."""
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+async def send(
+    connection: httpx2.AsyncClient, method: str, path: str, body: bytes, seconds: float = ANSWER_SECONDS
+) -> tuple[int, int, bytes]:
+    """Status, seconds until a retry, and body. After `seconds` it closes the connection and raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        response = await connection.request(method, path, content=body)
+    return response.status_code, int(response.headers.get("retry-after", 0)), response.content
 
 
 class Crowd:
@@ -129,14 +106,13 @@ class Crowd:
 
     async def send_alone(self) -> None:
         """Sends every prompt, one after the other."""
-        connection = Connection(self.port)
-        for name, template in itertools.product(self.names, PROMPTS):
-            prompt = template.format(name=name)
-            status, _, body = await connection.send("POST", "/v1/completions", _request(prompt))
-            if status != 200:
-                raise SystemExit(f"status {status} for a single request: {body.decode()}")
-            self.first_answers[prompt] = _text(body)
-        connection.close()
+        async with connect(self.port) as connection:
+            for name, template in itertools.product(self.names, PROMPTS):
+                prompt = template.format(name=name)
+                status, _, body = await send(connection, "POST", "/v1/completions", _request(prompt))
+                if status != 200:
+                    raise SystemExit(f"status {status} for a single request: {body.decode()}")
+                self.first_answers[prompt] = _text(body)
 
     async def send_at_once(self, seconds: float, num_requests: float = math.inf) -> None:
         """Sends requests of all clients for some seconds, at most a number for each, and waits for the answers."""
@@ -146,29 +122,28 @@ class Crowd:
         await asyncio.gather(*clients)
 
     async def _client(self, name: str, source: random.Random, until: float, num_requests: float) -> None:
-        connection = Connection(self.port)
         num = 0
-        while time.monotonic() < until and num < num_requests:
-            num += 1
-            kind = source.random()
-            try:
-                if kind < 0.1:
-                    await self._abandon(connection, name, source)
-                elif kind < 0.15:
-                    await self._send_invalid(connection, source)
-                else:
-                    # in some requests all clients use the same name, which changes every second
-                    shared = self.names[int(time.monotonic()) % len(self.names)]
-                    await self._send(connection, shared if kind < 0.25 else name, source, until)
-            except (OSError, asyncio.IncompleteReadError, TimeoutError):
-                self.tally.lost += 1
-                await asyncio.sleep(PAUSE_SECONDS)
-        connection.close()
+        async with connect(self.port) as connection:
+            while time.monotonic() < until and num < num_requests:
+                num += 1
+                kind = source.random()
+                try:
+                    if kind < 0.1:
+                        await self._abandon(connection, name, source)
+                    elif kind < 0.15:
+                        await self._send_invalid(connection, source)
+                    else:
+                        # in some requests all clients use the same name, which changes every second
+                        shared = self.names[int(time.monotonic()) % len(self.names)]
+                        await self._send(connection, shared if kind < 0.25 else name, source, until)
+                except (httpx2.HTTPError, TimeoutError):
+                    self.tally.lost += 1
+                    await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _send(self, connection: Connection, name: str, source: random.Random, until: float) -> None:
+    async def _send(self, connection: httpx2.AsyncClient, name: str, source: random.Random, until: float) -> None:
         prompt = source.choice(PROMPTS).format(name=name)
         start = time.monotonic()
-        status, seconds, body = await connection.send("POST", "/v1/completions", _request(prompt))
+        status, seconds, body = await send(connection, "POST", "/v1/completions", _request(prompt))
         self.tally.statuses[status] += 1
         if status == 200:
             text = _text(body)
@@ -180,17 +155,17 @@ class Crowd:
         else:
             self.tally.unexpected[f"{status} {body[:120].decode(errors='replace')}"] += 1
 
-    async def _abandon(self, connection: Connection, name: str, source: random.Random) -> None:
+    async def _abandon(self, connection: httpx2.AsyncClient, name: str, source: random.Random) -> None:
         """Sends a new prompt, which no other client shares, and closes the connection before the answer."""
         prompt = f"# {source.random()}\n{source.choice(PROMPTS).format(name=name)}"
         try:
-            await connection.send("POST", "/v1/completions", _request(prompt), source.uniform(0.0, 0.3))
+            await send(connection, "POST", "/v1/completions", _request(prompt), source.uniform(0.0, 0.3))
         except TimeoutError:
             self.tally.num_abandoned += 1
 
-    async def _send_invalid(self, connection: Connection, source: random.Random) -> None:
+    async def _send_invalid(self, connection: httpx2.AsyncClient, source: random.Random) -> None:
         method, path, body, expected = source.choice(INVALID)
-        status, _, _ = await connection.send(method, path, body)
+        status, _, _ = await send(connection, method, path, body)
         if status != expected and status not in REFUSED:
             self.tally.unexpected[f"{method} {path}: {status}, not {expected}"] += 1
 
@@ -199,7 +174,7 @@ class Monitor:
     """Samples of the memory and the active requests of the server."""
 
     def __init__(self, port: int, process: psutil.Process) -> None:
-        self._connection = Connection(port)
+        self._connection = connect(port)
         self._process = process
         self.resident: list[int] = []
         self.active: list[int] = []
@@ -207,7 +182,7 @@ class Monitor:
     async def sample(self) -> None:
         """Takes one sample and waits for the next one."""
         self.resident.append(self._process.memory_info().rss)
-        status, _, body = await self._connection.send("GET", "/metrics", b"")
+        status, _, body = await send(self._connection, "GET", "/metrics", b"")
         if status == 200:
             [active] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
             self.active.append(int(active))
