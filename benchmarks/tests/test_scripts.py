@@ -30,20 +30,38 @@ needs_runtime = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def measure_rewrites(script, capsys, monkeypatch, tmp_path):
+    """Prints the table of a file with a model that writes `fill`; returns its lines."""
+
+    def call(fill, text, *arguments):
+        def open_engine(settings):
+            denoiser = ScriptedDenoiser(fill)
+            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+        module = script("rewrites")
+        monkeypatch.setattr(module, "open_engine", open_engine)
+        (tmp_path / "a.py").write_text(text)
+        monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), *arguments])
+        module.main()
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("fill", "row"), [("abc = 2", "| 1 | 6 | 6 | 0 |  |"), ("print 3", "| 1 | 6 | 0 | 0 | syntax-error 6 |")]
 )
-def test_rewrites_that_are_shown_and_that_break_the_file_are_counted(script, capsys, monkeypatch, tmp_path, fill, row):
-    def open_engine(settings):
-        denoiser = ScriptedDenoiser(fill)
-        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+def test_rewrites_that_are_shown_and_that_break_the_file_are_counted(measure_rewrites, fill, row):
+    assert measure_rewrites(fill, "abc = 1\n", "--number", "6", "--strengths", "1")[-1] == row
 
-    module = script("rewrites")
-    monkeypatch.setattr(module, "open_engine", open_engine)
-    (tmp_path / "a.py").write_text("abc = 1\n")
-    monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), "--number", "6", "--strengths", "1"])
-    module.main()
-    assert capsys.readouterr().out.splitlines()[-1] == row
+
+def test_gaps_filled_one_after_the_other_and_together_are_compared(measure_rewrites):
+    text = "def f():\n    a = 11111\n    return 11111\n"
+    *_, autoregressive, diffusion, together = measure_rewrites("11111", text, "--gaps", "--number", "2")
+    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in autoregressive
+    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in diffusion
+    assert together.startswith("| together |")
 
 
 class InProcess:
@@ -74,22 +92,6 @@ def test_an_edit_by_instruction_is_made_and_judged(script):
     [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify to")]
     _, text = module.run(engine, edit)
     assert module.is_right(edit, text, InProcess())
-
-
-def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsys, monkeypatch, tmp_path):
-    def open_engine(settings):
-        denoiser = ScriptedDenoiser("11111")
-        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-    module = script("gaps")
-    monkeypatch.setattr(module, "open_engine", open_engine)
-    (tmp_path / "a.py").write_text("def f():\n    a = 11111\n    return 11111\n")
-    monkeypatch.setattr(sys, "argv", ["gaps.py", str(tmp_path), "--number", "2"])
-    module.main()
-    *_, autoregressive, diffusion, together = capsys.readouterr().out.splitlines()
-    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in autoregressive
-    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in diffusion
-    assert together.startswith("| together |")
 
 
 def gigabytes(shape, bits, embedding_bits):
