@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -190,8 +190,11 @@ class GGUFHeader:
     @property
     def architecture(self) -> str:
         """llama.cpp's name of the architecture, or the empty string."""
-        value = self.values.get("general.architecture")
-        return str(value.read()) if value else ""
+        return str(self.read("general.architecture", ""))
+
+    def read(self, key: str, default: Any = None) -> Any:
+        """The metadata value of a key; see `Value.read`."""
+        return self.values[key].read() if key in self.values else default
 
     def rows(self, name: str) -> npt.NDArray[np.uint8]:
         """Maps a tensor into memory in its stored format; shape (rows, bytes of a row)."""

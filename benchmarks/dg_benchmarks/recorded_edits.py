@@ -3,7 +3,7 @@
     python -m dg_benchmarks.recorded_edits CLONE
 
 CLONE is a git repository of github.com/cursortab/cursortab.nvim (MIT), which has scenarios with requests and answers of
-several models. A local server returns the recorded answers, and `remote.url` leads to it. As in that project, the score
+several models. The recorded answers stand in for those of the server of `remote.url`. As in that project, the score
 is deltaChrF, the mean over the scenarios with an expected text, times the harmonic mean of the shares of these
 scenarios in which something is shown, and of the others in which nothing is.
 """
@@ -16,17 +16,16 @@ import re
 import subprocess
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from unittest.mock import patch
 
-from dg_lsp.backends.remote.client import RemoteModel
+import httpx2
+
+from dg_lsp.backends.remote import client
 from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, EditFormat
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
@@ -151,52 +150,32 @@ def _answer(body: Mapping[str, Any]) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
 
-class Replay(ThreadingHTTPServer):
-    """A server that answers with a recorded answer, and keeps the prompt that it received."""
+class Replay:
+    """Answers requests with a recorded answer in place of a server, and keeps the prompt that it received."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.recording: Recording
         self.written = ""
         """The beginning of the answer that was a part of the recorded prompt."""
         self.prompt = ""
 
-    def response(self, prompt: str) -> dict[str, Any]:
+    def client(self, _settings: RemoteSettings) -> httpx2.AsyncClient:
+        """A client whose requests it answers."""
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         """The recorded response; with other lines at the end of the prompt, the answer goes on after these."""
-        self.prompt = prompt
+        self.prompt = json.loads(request.content)["prompt"]
         lines = (self.written + self.recording.answer).splitlines(keepends=True)
-        prefill = re.split(r"<\|file_sep\|>updated/[^\n]*\n", prompt)[-1] if self.written else ""
-        text = "".join(lines[prefill.count("\n") :])
+        prefill = re.split(r"<\|file_sep\|>updated/[^\n]*\n", self.prompt)[-1] if self.written else ""
         [choice] = self.recording.body["choices"]
-        return {**self.recording.body, "choices": [{**choice, "text": text}]}
+        text = "".join(lines[prefill.count("\n") :])
+        content = json.dumps({**self.recording.body, "choices": [{**choice, "text": text}]}).encode()
 
+        async def stream() -> AsyncIterator[bytes]:
+            yield content
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Replay
-
-    def do_POST(self) -> None:
-        """Answers a completion."""
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        content = json.dumps(self.server.response(request["prompt"])).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_args: Any) -> None:
-        """Prints nothing."""
-
-
-@contextmanager
-def replay_server() -> Iterator[Replay]:
-    """A running server."""
-    with Replay() as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+        return httpx2.Response(200, headers={"Content-Type": "application/json"}, content=stream())
 
 
 def format_as_sent(form: EditFormat, model: str, scenario: Scenario, prompt: str) -> tuple[EditFormat, str]:
@@ -212,22 +191,24 @@ def format_as_sent(form: EditFormat, model: str, scenario: Scenario, prompt: str
     return sent, found[2] if form.has_prefill else ""
 
 
-def outcome_of(server: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> tuple[Outcome, str]:
+def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> tuple[Outcome, str]:
     """The first edits that the recorded answers lead to, and the prompt of the first one."""
     form = EDIT_FORMATS[MODELS[model]]
     prompt = ""
     result = NextEditResult((), model)
-    settings = RemoteSettings(url=f"http://127.0.0.1:{server.server_port}", model=model)
-    engine = RemoteEngine(RemoteModel(settings), CompletionSettings())
+    settings = RemoteSettings(url="http://localhost", model=model)
+    with patch.object(client, "_client", replay.client):
+        engine = RemoteEngine(client.RemoteModel(settings), CompletionSettings())
     try:
         for recording in recordings:
             sent, written = format_as_sent(form, model, scenario, recording.prompt)
-            server.recording, server.written = recording, written
+            replay.recording = recording
+            replay.written = written
             snapshot = Snapshot(f"file:///{scenario.path}", 1, scenario.text, scenario.language)
             request = NextEditRequest(snapshot, LineIndex.of(scenario.text), scenario.edits, scenario.offset)
             with patch.dict(EDIT_FORMATS, {form.name: sent}, clear=True):
                 result = drain(request.run(engine, float("inf")))
-            prompt = prompt or server.prompt
+            prompt = prompt or replay.prompt
             if result.proposals:
                 break
     finally:
@@ -369,33 +350,33 @@ def main() -> None:
         "|---|" + 8 * "---|",
     ]
     prompts = ["| model | equal prompts | prompts with a difference of each kind |", "|---|---|---|"]
-    with replay_server() as server:
-        for model in MODELS:
-            outcomes = list[tuple[Scenario, Outcome]]()
-            kinds = Counter[str]()
-            num_equal = num_prompts = 0
-            for name in sorted(name for name in files if name.endswith(".txtar")):
-                recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
-                compared = list[list[str]]()
-                for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
-                    recordings = recordings_of(recorded or "")
-                    outcome, prompt = outcome_of(server, model, scenario, recordings)
-                    outcomes.append((scenario, outcome))
-                    if options.details:
-                        delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
-                        print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
-                    compared.append(differences(prompt, recordings[0].prompt, scenario.path))
-                if compared:  # the request was recorded at one of the positions of the cursor
-                    nearest = min(compared, key=len)
-                    kinds.update(nearest)
-                    num_equal += not nearest
-                    num_prompts += 1
-                    if options.details:
-                        print(f"{model} {Path(name).stem}: {', '.join(nearest) or 'equal prompts'}")
-            cells = [_cells(scores(outcomes)), _cells(baseline[model])]
-            table.append(f"| {model} | {' | '.join(cells)} |")
-            listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())
-            prompts.append(f"| {model} | {num_equal} of {num_prompts} | {listed} |")
+    replay = Replay()
+    for model in MODELS:
+        outcomes = list[tuple[Scenario, Outcome]]()
+        kinds = Counter[str]()
+        num_equal = num_prompts = 0
+        for name in sorted(name for name in files if name.endswith(".txtar")):
+            recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
+            compared = list[list[str]]()
+            for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
+                recordings = recordings_of(recorded or "")
+                outcome, prompt = outcome_of(replay, model, scenario, recordings)
+                outcomes.append((scenario, outcome))
+                if options.details:
+                    delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
+                    print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
+                compared.append(differences(prompt, recordings[0].prompt, scenario.path))
+            if compared:  # the request was recorded at one of the positions of the cursor
+                nearest = min(compared, key=len)
+                kinds.update(nearest)
+                num_equal += not nearest
+                num_prompts += 1
+                if options.details:
+                    print(f"{model} {Path(name).stem}: {', '.join(nearest) or 'equal prompts'}")
+        cells = [_cells(scores(outcomes)), _cells(baseline[model])]
+        table.append(f"| {model} | {' | '.join(cells)} |")
+        listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())
+        prompts.append(f"| {model} | {num_equal} of {num_prompts} | {listed} |")
     print("\n".join([*table, "", *prompts]))
 
 

@@ -105,7 +105,7 @@ def training_progress(path: Path) -> TrainingProgress:
 
 def _number(header: GGUFHeader, key: str) -> float:
     """0 if the value is missing or no number."""
-    value = header.values[key].read() if key in header.values else 0
+    value = header.read(key, 0)
     return value if isinstance(value, int | float) else 0
 
 

@@ -104,8 +104,7 @@ def read_vocabulary(header: GGUFHeader) -> Vocabulary:
     """
 
     def value(key: str, default: Any = None) -> Any:
-        entry = header.values.get(f"tokenizer.ggml.{key}")
-        return default if entry is None else entry.read()
+        return header.read(f"tokenizer.ggml.{key}", default)
 
     model = value("model", "")
     pre = value("pre", "default")

@@ -117,7 +117,6 @@ class LlamaContext:
         self._handle = api.llama_init_from_model(model.native, params) or None
         if not self._handle:
             raise context_error(self._native.problems)
-        self._memory = api.llama_get_memory(self._handle)
         self._is_causal = True
         self._logits: Floats = np.empty((0, 0), dtype=np.float32)
         self._logits_address = 0
@@ -218,6 +217,11 @@ class LlamaContext:
         """The native context, until it grows."""
         return self._handle
 
+    @property
+    def _memory(self) -> Any:
+        self._check_open()
+        return self._api.llama_get_memory(self._handle)
+
     def logits(self, num_rows: int) -> Floats:
         """Shape (num_rows, V): llama.cpp's own memory, valid until the next decode; may be overwritten."""
         address = ctypes.addressof(self._api.llama_get_logits(self._handle).contents)
@@ -230,19 +234,16 @@ class LlamaContext:
 
     def crop(self, sequence: int, length: int) -> None:
         """Keeps the first `length` positions of a sequence."""
-        self._check_open()
         if not self._api.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise BackendError("llama.cpp: the KV cache cannot be cropped; use another model")
 
     def share(self, source: int, target: int) -> None:
         """Makes an empty sequence share the cells of another one."""
-        self._check_open()
         self._api.llama_memory_seq_cp(self._memory, source, target, 0, -1)
 
     @property
     def can_shift(self) -> bool:
         """Whether `park` may move positions; otherwise it would abort the process."""
-        self._check_open()
         return bool(self._api.llama_memory_can_shift(self._memory))
 
     def park(self, sequence: int, start: int, shift: int) -> None:
@@ -251,7 +252,6 @@ class LlamaContext:
         llama.cpp decodes only behind a sequence's last cell. The next decode rotates the keys of moved cells; the cache
         must not be resized before it.
         """
-        self._check_open()
         api = self._api
         memory = self._memory
         spare = self._budget.num_sequences - 1
@@ -261,7 +261,6 @@ class LlamaContext:
 
     def unpark(self, sequence: int) -> None:
         """Gives a sequence its parked cells back."""
-        self._check_open()
         spare = self._budget.num_sequences - 1
         self._api.llama_memory_seq_cp(self._memory, spare, sequence, -1, -1)
         self._api.llama_memory_seq_rm(self._memory, spare, -1, -1)
@@ -273,7 +272,6 @@ class LlamaContext:
         """
         if not self.sliding_window:
             return True
-        self._check_open()
         first = int(self._api.llama_memory_seq_pos_min(self._memory, sequence))
         return first <= max(0, length - self.sliding_window + 1)
 

@@ -24,12 +24,11 @@ from dg_lsp.errors import (
     ModelRuntimeError,
     ModelUnsupportedError,
 )
-from dg_lsp.runtime import COMMAND, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
+from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
 
-_FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
 NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
 """Without it, llama.cpp attaches a debugger when it aborts, which prints arguments of functions: the user's text."""
 
@@ -55,14 +54,14 @@ def library() -> Library:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs have the numbers of nvidia-smi
     search = _loadable(find_runtime())
     if search.runtime:
-        os.environ[_FOLDER_VARIABLE] = str(search.runtime.folder)
+        os.environ[LLAMA_CPP_VARIABLE] = str(search.runtime.folder)
     try:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise library_error(error) from error
     finally:
         if search.runtime:  # child processes must not inherit it
-            del os.environ[_FOLDER_VARIABLE]
+            del os.environ[LLAMA_CPP_VARIABLE]
     problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
 
     @api.llama_log_callback
@@ -199,23 +198,14 @@ DECODE_STATUS: dict[int, str] = {
 }
 """Return values of `llama_decode` other than 0."""
 
-LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
-    ("unknown model architecture", ModelUnsupportedError, "has an architecture that this llama.cpp does not support"),
-    ("unknown (pre-)?tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
-    ("CLIP cannot be used", ModelUnsupportedError, "is a vision encoder, not a language model"),
-    ("to allocate|out of memory|bad_alloc", ModelMemoryError, "does not fit into memory"),
-)
-"""What llama.cpp logs when it cannot load a file; the first pattern found decides. Anything else is a broken file."""
+_UNSUPPORTED = re.compile("unknown model architecture|unknown (pre-)?tokenizer|CLIP cannot be used")
+_NO_MEMORY = re.compile("to allocate|out of memory|bad_alloc")
+"""What llama.cpp logs when it cannot load a file. Anything else is a broken file."""
 
 _OWN_NAME = re.compile(
     r"unknown model architecture: '(diffusion-gemma|llada2|sdar|stable.?diffcoder|fast.?dllm|nemotron.?labs)"
 )
 """Models under names of their own, whose layers llama.cpp computes under the names of other models."""
-
-_ADVICE: dict[type[ModelError], str] = {
-    ModelUnsupportedError: "update llama-cpp-python or use another model",
-    ModelMemoryError: "use a smaller model or set gpu_layers lower",
-}
 
 
 def library_error(error: Exception) -> BackendError:
@@ -231,9 +221,11 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
             f"{path} has the architecture {own_name[1]}, which llama.cpp has under another name; "
             "convert it or its checkpoint with dg-lsp models convert"
         )
-    for pattern, kind, problem in LOAD_FAILURES:
-        if any(re.search(pattern, line) for line in lines):
-            return kind(f"{path} {problem}; {_ADVICE[kind]}")
+    if unsupported := next(filter(_UNSUPPORTED.search, lines), None):
+        problem = f"is not supported by this llama.cpp: {_one_line(unsupported)}"
+        return ModelUnsupportedError(f"{path} {problem}; update llama-cpp-python or use another model")
+    if any(map(_NO_MEMORY.search, lines)):
+        return ModelMemoryError(f"{path} does not fit into memory; use a smaller model or set gpu_layers lower")
     reason = next((line for line in lines if "error" in line), lines[0] if lines else "")  # warnings come before it
     logged = f": {_one_line(reason)}" if reason else ""
     return ModelBrokenError(f"{path} cannot be loaded{logged}; download or export it again")

@@ -122,8 +122,7 @@ class ModelSizes:
         """From a file, without llama.cpp."""
 
         def numbers(name: str) -> list[int]:
-            value = header.values.get(f"{header.architecture}.{name}")
-            read = value.read() if value else []
+            read = header.read(f"{header.architecture}.{name}", [])
             return [item for item in (read if isinstance(read, list) else [read]) if isinstance(item, int)]
 
         def number(name: str, default: int = 0) -> int:

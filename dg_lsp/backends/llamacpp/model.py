@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -71,15 +71,14 @@ def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
 
 def _check_tokenizer(header: GGUFHeader) -> None:
     """Refuses vocabularies for which llama.cpp throws through C, which ends the process, when it reads some texts."""
-    kind = header.values.get("tokenizer.ggml.model")
-    vocabulary = header.values.get("tokenizer.ggml.tokens")
-    name = str(kind.read()) if kind else ""
+    name = str(header.read("tokenizer.ggml.model", ""))
     if name not in _TOKENIZERS:
         problem = f"has a tokenizer of the kind {escaped(name[:40])!r}, which dg-lsp does not support"
         raise ModelUnsupportedError(f"{header.path} {problem}; use another model")
-    if name != _SENTENCEPIECE or vocabulary is None or vocabulary.kind != gguf.ARRAY:
+    vocabulary = header.read("tokenizer.ggml.tokens")
+    if name != _SENTENCEPIECE or not isinstance(vocabulary, list):
         return
-    tokens = {*cast("list[object]", vocabulary.read())}
+    tokens = {*vocabulary}
     for byte in range(256):
         spellings = {f"<0x{byte:02X}>", *([chr(byte)] if 0 < byte < 128 else [])}
         if not spellings & tokens:
@@ -390,7 +389,7 @@ def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterato
     path = header.path
     old = header.architecture
     advice = "set its prompt_attention (model.sampler) to exact"
-    if (split := header.values.get("split.count")) and split.read() not in (0, 1):
+    if header.read("split.count", 1) not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):
         needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
