@@ -51,13 +51,6 @@ def test_a_runtime_for_the_installed_library_is_found_also_through_a_link(overla
     assert search(overlay.folder).runtime == overlay
 
 
-@pytest.mark.parametrize("change", [{"installed_library": "/elsewhere/libllama.so"}, {"installed_sha256": "0" * 64}])
-def test_a_runtime_for_another_library_is_refused(overlay, change):
-    replace(overlay, **change).write()
-    assert search(overlay.folder).runtime is None
-    assert "made for another llama-cpp-python; run dg-lsp models build-runtime" in search(overlay.folder).note
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"installed_library": 1}', None])
 def test_a_damaged_record_or_a_missing_library_is_reported(overlay, text):
     if text is None:

@@ -146,21 +146,6 @@ def test_unsuitable_texts_of_other_languages_are_rejected(reason, language, text
     assert filters.rejection_reason(text + JAVASCRIPT, language) == reason
 
 
-@pytest.mark.parametrize(
-    ("language", "path", "text"),
-    [
-        (None, "a.pyi", ""),
-        ("typescript", "a.tsx", ""),
-        ("c", "a.h", ""),
-        ("css", "a.scss", ""),
-        ("shellscript", "bin/run", "#!/usr/bin/env bash\n"),
-        (None, "a.rb", ""),
-    ],
-)
-def test_language_of_a_file(language, path, text):
-    assert filters.language_of_file(path, text) == language
-
-
 def test_declarations_are_a_small_share_of_typescript(monkeypatch):
     monkeypatch.setattr(corpus, "MAX_LANGUAGE_CHARS", {"typescript": 900, "declarations": 200})
     monkeypatch.setattr(corpus, "MAX_PACKAGE_SHARE", 1)

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.library import (
-    DECODE_STATUS,
     context_error,
-    decode_error,
     library_error,
     load_error,
 )
@@ -48,12 +46,6 @@ def test_log_of_a_failed_load_is_mapped(line, kind):
 )
 def test_log_of_a_failed_context_is_mapped(lines, kind):
     assert type(context_error(lines)) is kind
-
-
-@pytest.mark.parametrize("status", [*DECODE_STATUS, 77])
-def test_status_of_decode_is_mapped_with_advice(status):
-    error = decode_error(status)
-    assert type(error) is BackendError and ";" in str(error)
 
 
 def test_library_that_cannot_be_loaded_is_mapped():

@@ -140,16 +140,6 @@ def test_other_changes_decode_all_that_follows(denoiser, before, after):
     check_close(predict(denoiser), fresh(denoiser, ids), ATOL)
 
 
-def test_moved_cells_are_an_approximation_that_a_refresh_ends(denoiser):
-    """Otherwise the tests of a refresh would hold without one."""
-    denoiser.prefill(0, prompt())
-    ids = prompt(np.concatenate([BEFORE[:50], OTHER[:70]]))
-    denoiser.prefill(0, ids)
-    moved, exact = predict(denoiser), fresh(denoiser, ids)
-    assert np.abs(moved.entropy - exact.entropy).max() > 10 * ATOL
-    check_exact(denoiser, ids)
-
-
 def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
     denoiser.prefill(0, prompt())
     typed = BEFORE[:-1]

@@ -10,7 +10,6 @@ from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
     EmbeddingTable,
     SelfConditioning,
     StoredMatrix,
-    mixture,
 )
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import read_header
@@ -72,30 +71,3 @@ def test_missing_tensor_and_other_shapes_are_refused(tmp_path):
     path = write(tmp_path / "m.gguf", {f"self_cond.{name}": random(*shape) for name, shape in network.items()})
     with pytest.raises(ModelUnsupportedError, match="does not fit"):
         SelfConditioning(read_header(path), WIDTH // 2, epsilon=1e-6)
-
-
-@pytest.mark.parametrize("num_short", [0, 1], ids=["the best tokens are enough", "all tokens are needed"])
-@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 3.0, 10.0, 100.0])
-@pytest.mark.parametrize("mass", [0.5, 0.9, 0.99, 1.0])
-def test_mixture_keeps_the_mass_in_the_fewest_tokens(scale, mass, num_short):
-    logits = (scale * random(1, 5000, seed=4))[0].astype(np.float64)
-    weights = np.exp(logits - logits.max())
-    exact = weights / weights.sum()
-    top = np.argsort(-exact).astype(np.int32)
-    entropy = np.array([-(exact * np.log(exact + 1e-30)).sum()], np.float32)[:num_short]
-    kept = mixture(
-        top[None],
-        exact[top][None].astype(np.float32),
-        np.arange(num_short),
-        weights[None].astype(np.float32)[:num_short],
-        entropy,
-        mass,
-        5000,
-    )
-    ids = np.arange(5000) if kept.ids is None else kept.ids
-    assert exact[ids].sum() >= mass - 1e-5
-    np.testing.assert_allclose(kept.shares.sum(axis=1), 1, rtol=1e-5)
-    if kept.ids is not None:
-        np.testing.assert_allclose(kept.shares[0] * exact[ids].sum(), exact[ids], rtol=1e-3, atol=1e-7)
-        fewest = int(np.cumsum(np.sort(exact)[::-1]).searchsorted(mass)) + 1
-        assert len(ids) <= fewest + 1

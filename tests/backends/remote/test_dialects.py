@@ -58,21 +58,6 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
     assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
 
-def test_chat_rewrite_sends_the_file_and_then_the_selection():
-    prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
-    [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), "none", 0.0, 1.0)["messages"]
-    file, selection = message["content"].split("this part of p.py")
-    assert "```python\nx = 1\ny = 2\nz = 3\n" in file
-    assert "```python\ny = 2\n```\n\nRewrite this python code: double it\n" in selection
-
-
-def test_chat_messages_and_their_answer_are_not_changed():
-    messages = (("system", "be brief"), ("user", "hello"))
-    query = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 64, messages=messages)
-    assert [tuple(message.values()) for message in CHAT.body(query, "none", 0.0, 1.0)["messages"]] == list(messages)
-    assert CHAT.extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
-
-
 @pytest.mark.parametrize(
     ("answer", "code"),
     [

@@ -227,15 +227,6 @@ def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_check
     assert measured == [(0, False)]
 
 
-def test_threads_of_a_checkpoint_sleep_while_they_wait(tiny_checkpoint, monkeypatch):
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-        monkeypatch.delenv(name, raising=False)
-    policies = []
-    monkeypatch.setattr(loader, "load", lambda *_: policies.append(os.environ.get("OMP_WAIT_POLICY")))
-    open_checkpoint(*read_folder(tiny_checkpoint), CPU)
-    assert policies == ["passive"]
-
-
 @pytest.fixture
 def fill(capsys, tmp_path):
     """`fill(model, *options)` -> exit code, standard output and standard error of `dg-lsp fill`."""
