@@ -40,6 +40,15 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _FREE_USER_IDS = range(61184, 65520)
 """Ids that systemd reserves for temporary users."""
 _PASSED = "passed"
+# limits of a program
+_CPU_SECONDS = 5
+_WALL_SECONDS = 15.0
+_MEMORY_BYTES = 1 << 30
+"""Of the address space, which includes the interpreter."""
+_FILE_BYTES = 1 << 20
+_DISK_BYTES = 1 << 24
+"""Of its directory in memory."""
+_NUM_OPEN_FILES = 64
 
 _CALLS = {"x86_64": (0xC000003E, 272, 56, 41), "aarch64": (0xC00000B7, 97, 220, 198)}
 """By machine: its number in Linux's audit.h, and those of the system calls `unshare`, `clone` and `socket`."""
@@ -139,29 +148,6 @@ def _call_filter() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Resources of one program. Its address space includes the interpreter; its directory is in memory."""
-
-    cpu_seconds: int = 5
-    wall_seconds: float = 15.0
-    memory_bytes: int = 1 << 30
-    file_bytes: int = 1 << 20
-    disk_bytes: int = 1 << 24
-    num_open_files: int = 64
-
-    def rlimits(self) -> dict[str, tuple[int, int]]:
-        """Soft and hard limit by the name in `resource`."""
-        return {
-            "RLIMIT_CPU": (self.cpu_seconds, self.cpu_seconds + 1),
-            "RLIMIT_AS": (self.memory_bytes,) * 2,
-            "RLIMIT_FSIZE": (self.file_bytes,) * 2,
-            "RLIMIT_NOFILE": (self.num_open_files,) * 2,
-            "RLIMIT_NPROC": (1, 1),
-            "RLIMIT_CORE": (0, 0),
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class ProgramResult:
     """What became of one program."""
 
@@ -181,13 +167,18 @@ class CommandResult:
 class Sandbox:
     """Runs one program or command after the other."""
 
-    def __init__(self, limits: Limits | None = None, *, option: str = "--execute") -> None:
+    def __init__(
+        self, *, option: str = "--execute", cpu_seconds: int = _CPU_SECONDS, wall_seconds: float = _WALL_SECONDS
+    ) -> None:
         """Checks that bubblewrap works and that a correct program passes. Errors name the option that needs it.
+
+        The seconds limit one program.
 
         Raises:
             SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
         """
-        self._limits = limits or Limits()
+        self._cpu_seconds = cpu_seconds
+        self._wall_seconds = wall_seconds
         program = shutil.which("bwrap")
         if sys.platform != "linux":
             raise SandboxError(f"{option} runs model-written code in bubblewrap, which needs Linux: use a container")
@@ -210,7 +201,7 @@ class Sandbox:
         with tempfile.TemporaryFile() as source:
             source.write(program.encode("utf-8", "replace"))
             source.seek(0)
-            result = self._execute(*self._arguments(), self._limits.wall_seconds, source=source, environment={})
+            result = self._execute(*self._arguments(), self._wall_seconds, source=source, environment={})
         verdict = " ".join(result.output[:1000].split())
         if result.code is None:
             return ProgramResult(False, "timeout")
@@ -294,8 +285,16 @@ class Sandbox:
         """The options of bubblewrap for a program, and the Python that runs it."""
         # the limit on processes does not apply to root: as root the program runs as a temporary user
         user = random.choice(_FREE_USER_IDS) if os.geteuid() == 0 else 0
-        order = json.dumps({"user": user, "limits": self._limits.rlimits()})
-        work = ["--size", str(self._limits.disk_bytes), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
+        limits = {
+            "RLIMIT_CPU": (self._cpu_seconds, self._cpu_seconds + 1),
+            "RLIMIT_AS": (_MEMORY_BYTES, _MEMORY_BYTES),
+            "RLIMIT_FSIZE": (_FILE_BYTES, _FILE_BYTES),
+            "RLIMIT_NOFILE": (_NUM_OPEN_FILES, _NUM_OPEN_FILES),
+            "RLIMIT_NPROC": (1, 1),
+            "RLIMIT_CORE": (0, 0),
+        }
+        order = json.dumps({"user": user, "limits": limits})
+        work = ["--size", str(_DISK_BYTES), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
         python = [str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, order]
         # a change of user ends these capabilities
         return [*_namespaces("CAP_SETUID", "CAP_SETGID"), "--clearenv", *_mounts(), *work], python

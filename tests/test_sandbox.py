@@ -13,19 +13,19 @@ import pytest
 from http_server import wait_until
 
 from dg_lsp.errors import SandboxError
-from dg_lsp.sandbox import MAX_OUTPUT_BYTES, Limits, Sandbox
+from dg_lsp.sandbox import MAX_OUTPUT_BYTES, Sandbox
 
 PYTHON = Path(sys.executable).resolve()  # not in a virtual environment, which may be in /tmp
 # the wall time is long, because the machine may be busy; only tests of the wall time wait for it
-LIMITS = Limits(cpu_seconds=1, wall_seconds=60)
+WALL_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def run(bwrap):
     """Runs a program and checks that none of its processes is left."""
 
-    def call(program, limits=LIMITS):
-        sandbox = Sandbox(limits)
+    def call(program, wall_seconds=WALL_SECONDS):
+        sandbox = Sandbox(cpu_seconds=1, wall_seconds=wall_seconds)
         outcome = sandbox.run(program)
         assert not [child for child in psutil.Process().children(recursive=True) if "bwrap" in child.name()]
         return outcome
@@ -63,7 +63,7 @@ def test_a_program_fails_for_a_reason(run, program, reason):
 
 
 def test_a_waiting_program_is_stopped(run):
-    assert run("import time\ntime.sleep(1000)", Limits(wall_seconds=3)).reason == "timeout"
+    assert run("import time\ntime.sleep(1000)", wall_seconds=3).reason == "timeout"
 
 
 def test_a_program_has_an_empty_environment_and_directory(run, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_program_cannot_write_its_own_report(run):
 
 
 def test_the_sandbox_ends_with_its_parent(bwrap):
-    script = "from dg_lsp.sandbox import Limits, Sandbox\nsandbox = Sandbox(Limits(wall_seconds=600))\n"
+    script = "from dg_lsp.sandbox import Sandbox\nsandbox = Sandbox(wall_seconds=600)\n"
     script += "print(flush=True)\nsandbox.run('import time; time.sleep(600)')"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     parent.stdout.readline()

@@ -21,7 +21,6 @@ llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers 
 """
 
 import argparse
-import resource
 import statistics
 import sys
 import tempfile
@@ -45,6 +44,7 @@ from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.system import peak_bytes
 
 CANVASES, PROMPTS = (16, 32, 64, 128, 256), (512, 2048, 8192)
 TOY_CANVASES, TOY_PROMPTS = (8, 16), (24, 100)
@@ -245,9 +245,7 @@ def measure(denoiser: Denoiser, device: str, shape: Shape, options: argparse.Nam
             yield from _causal_times(denoiser, ids, times, options.rounds)
     used = denoiser.footprint
     gpu = sum(device.total - device.free for device in used.devices) / 1e9
-    scale = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss in bytes
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e9
-    yield MemoryUse(gpu, used.gpu_estimate / 1e9, peak)
+    yield MemoryUse(gpu, used.gpu_estimate / 1e9, (peak_bytes() or 0) / 1e9)
 
 
 def _host_share(denoiser: Any, step: Callable[[], None], rounds: int) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dg_benchmarks.rewrites import rewritten
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import language_id_of
@@ -56,8 +57,7 @@ def run(engine: Engine, edit: Edit) -> tuple[RewriteResult, str]:
     """The result of an edit, and the file after it."""
     request = request_of(edit)
     result = drain(engine.rewrite(request, deadline=math.inf))
-    text = request.snapshot.text
-    return result, text[: result.start] + result.text + text[result.end :] if result.reason is None else text
+    return result, rewritten(request.snapshot.text, result)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dg_benchmarks.shape import Shape
 from dg_lsp import gguf as v
+from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
 from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, diffusion_metadata, vocabulary
@@ -137,19 +138,11 @@ def _sample(kind: TensorType, width: int, scale: float) -> bytes:
     if kind is F32:
         return rows.tobytes()
     made = ctypes.create_string_buffer(_SAMPLE_ROWS * kind.row_bytes(width))
-    _ggml().ggml_quantize_chunk(kind.number, rows.ctypes.data, made, 0, _SAMPLE_ROWS, width, None)
+    numbers = (ctypes.c_int64,) * 3
+    types = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *numbers, ctypes.c_void_p)
+    ggml = ggml_functions(quantize_chunk=types)
+    ggml.quantize_chunk(kind.number, rows.ctypes.data, made, 0, _SAMPLE_ROWS, width, None)
     return made.raw
-
-
-@functools.cache
-def _ggml() -> ctypes.CDLL:
-    from llama_cpp import _ctypes_extensions, _ggml
-
-    base = _ctypes_extensions.load_shared_library("ggml-base", _ggml.libggml_base_path)
-    pointers = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-    base.ggml_quantize_chunk.argtypes = pointers
-    base.ggml_quantize_chunk.restype = ctypes.c_size_t
-    return base
 
 
 def _vocabulary(shape: Shape) -> dict[str, Value]:
