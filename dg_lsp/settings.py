@@ -38,7 +38,7 @@ _INTERNAL = {"internal": True}
 class CompletionSettings:
     """Cost and length of a completion.
 
-    The fields marked as internal are not settings: benchmarks and tests vary them.
+    The fields marked as internal are not settings: tests vary them.
     """
 
     trigger: str = field(default="auto", validator=validators.in_(("auto", "manual")))
@@ -61,8 +61,6 @@ class CompletionSettings:
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
     prompt_format: str = field(default="", metadata=_INTERNAL)
     """`fim`, `infill`, `prefix` or `instruct`; empty: the model's own."""
-    type_through: bool = field(default=True, metadata=_INTERNAL)
-    """Keep the rest of a suggestion while the user types its beginning."""
     check_syntax: bool = field(default=True, metadata=_INTERNAL)
     """Refuse completions that add a syntax error."""
 

@@ -229,7 +229,7 @@ class Scheduler:
         job = Job(request, settings or self._settings, on_frame)
         for listener in self.listeners if listeners is None else listeners:
             job.future.add_done_callback(partial(self._report, listener, job))
-        if isinstance(request, FillRequest) and job.settings.type_through:
+        if isinstance(request, FillRequest):
             cached = self._cache.find(request, request.min_confidence(job.settings))
             if cached is not None:
                 self._replace(job, self._next_fill(job.settings, request, cached))
@@ -414,14 +414,12 @@ class Scheduler:
             return [refresh]
         if not result.is_unfinished:  # the next key needs the warm prompt
             return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
-        if not settings.type_through:
-            return [refresh]
         # the fill is cached then, if the cursor stays where it is
         return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]
 
     def _next_fill(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
-        if not (settings.speculate and settings.type_through and result.candidates):
+        if not (settings.speculate and result.candidates):
             return None
         before = request.snapshot.text[: request.offset]
         accepted = before + result.candidates[0].text

@@ -100,8 +100,8 @@ def test_a_more_urgent_request_is_served_between_two_pieces(scheduler_of, num_sl
 @pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize(
     ("settings", "is_finished"),
-    [({}, True), ({"speculate": False}, False), ({"type_through": False}, False)],
-    ids=["as usual", "without speculation", "without reuse of fills"],
+    [({}, True), ({"speculate": False}, False)],
+    ids=["as usual", "without speculation"],
 )
 def test_an_unfinished_fill_is_finished_in_idle_time_where_the_settings_allow_it(scheduler_of, settings, is_finished):
     denoiser = Slow(num_free=1)
