@@ -38,7 +38,7 @@ _INTERNAL = {"internal": True}
 class CompletionSettings:
     """Cost and length of a completion.
 
-    The fields marked as internal are not settings: tests vary them.
+    The field marked as internal is not a setting: tests vary it.
     """
 
     trigger: str = field(default="auto", validator=validators.in_(("auto", "manual")))
@@ -59,8 +59,6 @@ class CompletionSettings:
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
-    prompt_format: str = field(default="", metadata=_INTERNAL)
-    """`fim`, `infill`, `prefix` or `instruct`; empty: the model's own."""
     check_syntax: bool = field(default=True, metadata=_INTERNAL)
     """Refuse completions that add a syntax error."""
 

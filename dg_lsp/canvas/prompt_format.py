@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, has_template, rendered
+from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, rendered
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
@@ -428,25 +428,16 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
     return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
 
 
-def in_format(spec: ModelSpec, name: str) -> ModelSpec:
-    """The spec with this prompt format; an empty name keeps the model's own.
+def in_infill_format(spec: ModelSpec) -> ModelSpec:
+    """The spec with the prompt format `infill`.
 
     A causal pass does not see a suffix that is frozen in the canvas, so infill layouts have no causal head. Expected
     passes of the model file apply to the model's own format only.
 
     Raises:
-        RequestError: the model lacks what the format needs.
+        RequestError: the model has no canvas between frozen text.
     """
-    wanted = PromptFormat(name) if name else spec.prompt_format
-    lacks = {
-        PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
-        PromptFormat.INFILL: "" if spec.has_free_canvas else "canvas between frozen text",
-        PromptFormat.INSTRUCT: "" if has_template(spec) else "known chat template",
-        PromptFormat.PREFIX: "",
-    }
-    if name and lacks[wanted]:
-        possible = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
-        raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {possible}")
-    has_head = spec.has_causal_head and wanted is not PromptFormat.INFILL
-    expectations = spec.expectations if wanted is spec.prompt_format else ()
-    return replace(spec, prompt_format=wanted, has_causal_head=has_head, expectations=expectations)
+    if not spec.has_free_canvas:
+        raise RequestError(f"{spec.name} has no canvas between frozen text; use another decoder than infill")
+    expectations = spec.expectations if spec.prompt_format is PromptFormat.INFILL else ()
+    return replace(spec, prompt_format=PromptFormat.INFILL, has_causal_head=False, expectations=expectations)

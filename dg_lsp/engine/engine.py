@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from dg_lsp.canvas.chat import chat_layout, has_template, raw_layout, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
-from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
+from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import decoder_with, with_sampler
-from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
@@ -133,11 +133,7 @@ class Engine(ABC):
 
     @abstractmethod
     def configured(self, settings: CompletionSettings) -> Self:
-        """An engine with other settings over the same model; one of the two at a time may be used.
-
-        Raises:
-            RequestError: the model lacks what the prompt format of the settings needs.
-        """
+        """An engine with other settings over the same model; one of the two at a time may be used."""
 
     @abstractmethod
     def close(self) -> None:
@@ -155,13 +151,9 @@ class LocalEngine(Engine):
         costs: StepCosts | None = None,
         shared: EngineModel | None = None,
     ) -> None:
-        """Without costs, `auto` denoises a canvas where the model has one; `shared` has slots and caches in use.
-
-        Raises:
-            RequestError: see `configured`.
-        """
+        """Without costs, `auto` denoises a canvas where the model has one; `shared` has slots and caches in use."""
         model = shared or EngineModel.of(denoiser, tokenizer)
-        self.spec = in_format(denoiser.spec, settings.prompt_format)
+        self.spec = denoiser.spec
         self.settings = settings
         self.costs = costs
         self.follows_instructions = has_template(self.spec)
@@ -236,7 +228,7 @@ class LocalEngine(Engine):
             wanted = decoder_with(request.sampler, wanted, spec)
             spec = with_sampler(spec, request.sampler)
         if wanted is DecoderName.INFILL and isinstance(request, FillRequest):
-            spec = in_format(spec, PromptFormat.INFILL)
+            spec = in_infill_format(spec)
         return replace(self._model.for_client(request.client), spec=spec), wanted
 
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:

@@ -27,7 +27,7 @@ from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     GAP_LENGTHS,
     PASS_TOKENS,
-    in_format,
+    in_infill_format,
     layout_of,
     num_frozen,
     prompt_of,
@@ -229,7 +229,7 @@ class GapsFill(RangeTask):
         wanted = request.decoder or DecoderName(engine.settings.decoder)
         self._model = model if model is not None and _fills_together(model.spec, wanted) else None
         if self._model is not None and self._model.spec.prompt_format is PromptFormat.PREFIX:
-            self._model = replace(self._model, spec=in_format(self._model.spec, PromptFormat.INFILL))
+            self._model = replace(self._model, spec=in_infill_format(self._model.spec))
         self._text = GapsText(request.snapshot, request.gaps)
         self._alternatives: list[tuple[int, Candidate]] = []  # by the number of their gap
 

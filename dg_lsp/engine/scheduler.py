@@ -26,7 +26,7 @@ from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
-from dg_lsp.errors import BackendError, DgLspError
+from dg_lsp.errors import BackendError
 from dg_lsp.settings import CompletionSettings, Settings
 
 Result = TypeVar("Result")
@@ -346,8 +346,7 @@ class Scheduler:
                     raise BackendError("the model was closed before it was opened")
                 engine = self._engine = self._open_engine()
         if settings is not None and settings != engine.settings:
-            with suppress(DgLspError):  # a prompt format that the model lacks: it keeps the settings that it had
-                engine = self._engine = engine.configured(settings)
+            engine = self._engine = engine.configured(settings)
         return engine
 
     def _close_engine(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.prompt_format import fim_layout, in_format, layout_of, snippet_ids, takes_snippets
+from dg_lsp.canvas.prompt_format import fim_layout, in_infill_format, layout_of, snippet_ids, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
@@ -76,41 +76,19 @@ def test_a_model_without_sentinels_is_refused():
         fim_layout(Prompt("", ""), TOKENIZER, replace(MASK_SPEC, fim=None), 100)
 
 
-EVERY = replace(
-    MASK_SPEC,
-    template="gemma4",
-    expectations=(ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),),
-    name="able",
-)
+def test_the_format_infill_drops_the_causal_head_and_the_expectations_of_the_models_own_format():
+    expectations = (ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),)
+    spec = in_infill_format(replace(MASK_SPEC, expectations=expectations))
+    assert (spec.prompt_format, spec.expectations, spec.has_causal_head) == (PromptFormat.INFILL, (), False)
+    with pytest.raises(RequestError, match="scripted has no canvas between frozen text; use another decoder"):
+        in_infill_format(replace(MASK_SPEC, sampling=None, canvas_lengths=()))
 
 
-@pytest.mark.parametrize("name", [name for name in PromptFormat if name != "fim"])
-def test_another_format_drops_the_expectations_of_the_models_own_format(name):
-    spec = in_format(EVERY, name.value)
-    assert spec.prompt_format is name
-    assert spec.expectations == ()
-    assert spec.has_causal_head is (name is not PromptFormat.INFILL)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name", "message"),
-    [
-        ({"fim": None}, "fim", "no fill-in-the-middle tokens.* choose infill, prefix, instruct"),
-        ({"template": ""}, "instruct", "no known chat template.* choose fim, infill, prefix"),
-        ({"sampling": None, "canvas_lengths": ()}, "infill", "no canvas.* choose fim, prefix, instruct"),
-    ],
-    ids=["no sentinels", "no chat template", "no canvas"],
-)
-def test_an_impossible_format_is_refused_with_the_possible_ones(changes, name, message):
-    with pytest.raises(RequestError, match=f"able has {message}"):
-        in_format(replace(EVERY, **changes), name)
-
-
-@pytest.mark.parametrize("name", ["infill", "prefix"])
+@pytest.mark.parametrize("name", [PromptFormat.INFILL, PromptFormat.PREFIX])
 @pytest.mark.parametrize(("template", "first_id"), [("gemma4", START_ID), ("", *ids_of("a"))])
 def test_formats_of_an_instruct_model_begin_with_its_start_token(monkeypatch, name, template, first_id):
     monkeypatch.setattr(ByteTokenizer, "special", lambda _, spelling: START_ID if spelling == "<bos>" else None)
-    spec = in_format(replace(EVERY, template=template), name)
+    spec = replace(MASK_SPEC, prompt_format=name, template=template)
     assert layout_of(Prompt("a = 1\nb = ", "\nc"), TOKENIZER, spec, 100).prompt_ids[0] == first_id
 
 

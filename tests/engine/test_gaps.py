@@ -18,8 +18,10 @@ from dg_lsp.settings import CompletionSettings
 
 SOURCE = "def f(a):\n    x = ...\n    # TODO: log\n    pass\n    return g(, a)\n"
 FILLED = "def f(a):\n    x = a * 2\n    print(x)\n    return g(x, a)\n"
-INFILL_SPECS = [replace(spec, prompt_format=PromptFormat.INFILL) for spec in (MASK_SPEC, UNIFORM_SPEC)]
-INFILL_SPECS = [replace(spec, canvas_lengths=(128,)) for spec in INFILL_SPECS]
+INFILL_SPECS = [
+    replace(spec, prompt_format=PromptFormat.INFILL, has_causal_head=False, canvas_lengths=(128,))
+    for spec in (MASK_SPEC, UNIFORM_SPEC)
+]
 
 
 class GapsModel:

@@ -16,6 +16,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 SPECULATING = CompletionSettings(deadline_ms=60_000, check_syntax=False)
+PREFIX_ONLY = replace(MASK_SPEC, prompt_format=PromptFormat.PREFIX)
 
 
 def script(prefix, _suffix):
@@ -143,7 +144,7 @@ def warmed(scheduler, **request):
 
 
 def test_a_prompt_that_was_decoded_in_idle_time_is_not_decoded_again(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("alpha"), attrs.evolve(SPECULATING, prompt_format="prefix"))
+    scheduler = scheduler_of(ScriptedDenoiser("alpha", spec=PREFIX_ONLY), SPECULATING)
     text = "b = 1\n" * 40
     warmed(scheduler, text=text)
     for opened in (text, "b = 1\n" * 7):
@@ -158,8 +159,8 @@ def test_without_speculation_no_prompt_is_decoded_in_idle_time(scheduler_of):
 
 
 def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):
-    denoiser = Slow(num_free=0)
-    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, prompt_format="prefix"))
+    denoiser = Slow(num_free=0, spec=PREFIX_ONLY)
+    scheduler = scheduler_of(denoiser, SPECULATING)
     scheduler.warm_up(ask(text="b = 1\n" * 80))
     assert denoiser.is_waiting.wait(TIMEOUT)
     future = scheduler.submit(ask(text="a = "))
@@ -187,10 +188,9 @@ NOTES = [Snippets((Snippet(SnippetSource.EDITS, f"{name}.py", f"{name} = 1\n" * 
 def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt_moves(
     scheduler_of, format_, num_slots
 ):
-    spec = replace(MASK_SPEC, max_prompt_tokens=320, fim=replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST))
-    scheduler = scheduler_of(
-        ScriptedDenoiser("", spec=spec, num_slots=num_slots), attrs.evolve(SPECULATING, prompt_format=format_.value)
-    )
+    fim = replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST)
+    spec = replace(MASK_SPEC, max_prompt_tokens=320, fim=fim, prompt_format=format_)
+    scheduler = scheduler_of(ScriptedDenoiser("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
     for end in range(900, 1000):
         request = FillRequest(Snapshot("file:///a.py", end, CODE[:end] + CODE[1000:]), end)
@@ -201,7 +201,7 @@ def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt
 
 
 def test_other_snippets_are_decoded_before_they_take_their_place(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser(""), attrs.evolve(SPECULATING, prompt_format="prefix"))
+    scheduler = scheduler_of(ScriptedDenoiser("", spec=PREFIX_ONLY), SPECULATING)
     scheduler.submit(ask(text=CODE[:400], snippets=replace(NOTES[0], following=NOTES[1]))).result(TIMEOUT)
     wait_until(lambda: is_idle(scheduler))
     result = scheduler.submit(ask(text=CODE[:400], snippets=NOTES[1])).result(TIMEOUT)

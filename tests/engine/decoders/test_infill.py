@@ -12,8 +12,10 @@ from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
-MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
-NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
+MASKS, NOISE = (
+    replace(spec, fim=None, prompt_format=PromptFormat.INFILL, has_causal_head=False, gap_lengths=(4, 8, 16))
+    for spec in (MASK_SPEC, UNIFORM_SPEC)
+)
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
 UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
