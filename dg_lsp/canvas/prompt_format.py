@@ -438,6 +438,6 @@ def in_infill_format(spec: ModelSpec) -> ModelSpec:
         RequestError: the model has no canvas between frozen text.
     """
     if not spec.has_free_canvas:
-        raise RequestError(f"{spec.name} has no canvas between frozen text; use another decoder than infill")
+        raise RequestError(f"{spec.name} has no canvas between frozen text, which infill needs; choose another decoder")
     expectations = spec.expectations if spec.prompt_format is PromptFormat.INFILL else ()
     return replace(spec, prompt_format=PromptFormat.INFILL, has_causal_head=False, expectations=expectations)

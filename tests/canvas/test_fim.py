@@ -80,7 +80,7 @@ def test_the_format_infill_drops_the_causal_head_and_the_expectations_of_the_mod
     expectations = (ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),)
     spec = in_infill_format(replace(MASK_SPEC, expectations=expectations))
     assert (spec.prompt_format, spec.expectations, spec.has_causal_head) == (PromptFormat.INFILL, (), False)
-    with pytest.raises(RequestError, match="scripted has no canvas between frozen text; use another decoder"):
+    with pytest.raises(RequestError, match="scripted has no canvas between frozen text, which infill needs"):
         in_infill_format(replace(MASK_SPEC, sampling=None, canvas_lengths=()))
 
 

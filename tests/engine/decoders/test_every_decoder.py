@@ -143,7 +143,7 @@ def test_decoder_that_the_model_lacks_is_refused(engine_of, ask, decoder):
 @pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.INFILL])
 def test_canvas_that_only_drafts_is_never_the_fill(engine_of, ask, decoder):
     engine, denoiser = engine_of("x + y", spec=replace(MASK_SPEC, is_drafter=True))
-    with pytest.raises(RequestError, match=r"choose (speculative|fim)"):
+    with pytest.raises(RequestError, match=r"choose (speculative|another decoder)"):
         engine.fill(ask("a = |\n", decoder=decoder))
     assert denoiser.num_steps == denoiser.num_prefilled == 0
     assert engine.fill(ask("a = |\n", num_candidates=3)).decoder.needs_causal_head
