@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -92,6 +93,12 @@ def test_an_edit_by_instruction_is_made_and_judged(script):
     [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify to")]
     _, text = module.run(engine, edit)
     assert module.is_right(edit, text, InProcess())
+
+
+def test_every_faulty_function_fails_its_test(script):
+    bugs = tomllib.loads(script("bugs").BUGS.read_text())["bug"]
+    passing = [bug["code"] for bug in bugs if InProcess().run(bug["code"] + bug["test"]).passes]
+    assert (len(bugs), passing) == (10, [])
 
 
 def gigabytes(shape, bits, embedding_bits):
