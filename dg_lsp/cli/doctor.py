@@ -21,7 +21,6 @@ from dg_lsp.cli.trial import trial_request
 from dg_lsp.context.languages import missing_grammars
 from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import Priority
 from dg_lsp.errors import DgLspError, with_extra
 from dg_lsp.models import gpus
 from dg_lsp.models.registry import instruction_model
@@ -168,5 +167,4 @@ def _runtime() -> dict[str, Any]:
 
 
 def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
-    request = dataclasses.replace(trial_request("doctor.py"), priority=Priority.INVOKED)
-    return fill_object(engine.fill(request, deadline=deadline), load_ms)
+    return fill_object(engine.fill(trial_request("doctor.py"), deadline=deadline), load_ms)

@@ -27,7 +27,7 @@ from dg_lsp.backends.llamacpp.model import checked_header
 from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.cli.printing import note
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.errors import DgLspError, ModelCrashedError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.models.metadata import read_folder
@@ -51,7 +51,8 @@ State = tuple[int, int, int, int]
 
 def trial_request(name: str, deadline_ms: float | None = None) -> FillRequest:
     """A fill that every trained model completes, in a file of this name."""
-    return FillRequest(Snapshot(name, 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=deadline_ms)
+    snapshot = Snapshot(name, 0, _BEFORE + _AFTER)
+    return FillRequest(snapshot, len(_BEFORE), deadline_ms=deadline_ms, priority=Priority.INVOKED)
 
 
 @contextlib.contextmanager

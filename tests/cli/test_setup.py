@@ -60,7 +60,7 @@ def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_l
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.facts["machine memory bandwidth"] == "20.0 GB/s"
     assert outcome.facts["unused gpu"] == "none"
-    assert outcome.facts["autoregressive command"] == "dg-lsp models pull qwen2.5-coder-0.5b"
+    assert outcome.facts["autoregressive command"] == "dg-lsp models pull qwen2.5-coder-0.5b-instruct"
     assert outcome.facts["diffusion command"] == "--model dg-mini"
     tree = dg_lsp("models", "recommend", "--json").json
     assert list(tree) == ["machine", "gpus", "unused_gpu", "autoregressive", "diffusion", "after_setup"]
@@ -72,7 +72,7 @@ def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_l
 def test_recommend_names_a_gpu_that_is_not_used_and_the_models_for_it(dg_lsp, card, machine):
     tree = dg_lsp("models", "recommend", "--json").json
     assert tree["unused_gpu"] == tree["gpus"][0] == dataclasses.asdict(CARD)
-    assert tree["autoregressive"]["name"] == "qwen2.5-coder-0.5b"
+    assert tree["autoregressive"]["name"] == "qwen2.5-coder-0.5b-instruct"
     assert tree["after_setup"]["autoregressive"]["name"] == "qwen3-coder-30b"
     assert tree["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon", "stable-diffcoder"))
     assert "RTX 4090 (25.8 GB) IS NOT USED: this llama.cpp was built without cuda; run dg-lsp setup" in (

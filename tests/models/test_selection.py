@@ -21,7 +21,7 @@ def with_memory(gigabytes):
 @pytest.mark.parametrize(
     ("machine", "name", "here", "selected", "reason"),
     [
-        (LAPTOP, AUTO, "", "dg-base", "84 ms; better would be qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "", "dg-base", "84 ms; better would be qwen2.5-coder-0.5b-instruct ("),
         (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b", "better would be qwen2.5-coder-0.5b"),
         (LAPTOP, AUTO, "dreamon-7b", "dg-base", "on CPU"),
         (LAPTOP, AUTO_DIFFUSION, "qwen2.5-coder-0.5b", "dg-mini", "the best diffusion model here"),
@@ -43,7 +43,7 @@ def test_the_ranking_has_what_fits_and_more_bandwidth_makes_larger_models_better
     slow, fast = (rank_models(with_gpu(24, bandwidth), PRESETS) for bandwidth in (1e11, 1e12))
     assert {model.name for model in slow} == {model.name for model in fast}
     assert "rnd1" not in {model.name for model in slow}, "34 GB"
-    assert [model.useful_edits for model in fast] == sorted((model.useful_edits for model in fast), reverse=True)
+    assert [model.worth for model in fast] == sorted((model.worth for model in fast), reverse=True)
     names = ("qwen2.5-coder-0.5b", "qwen2.5-coder-7b")
     order = [[model.name for model in ranked if model.name in names] for ranked in (slow, fast)]
     assert order == [list(names), list(reversed(names))]

@@ -29,11 +29,13 @@ _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
 _MARK = "<GAP>"
+# The line is repeated and the request comes last, as in a rewrite: small models otherwise answer with other code.
 _FILL = PromptTemplate(
-    f"A gap in {{path}} is marked {_MARK}. Write the {{language}} code that belongs there. Answer with one fenced code"
-    f" block and nothing else. It holds only what stands for {_MARK}: nothing that comes before or after it.\n\n"
-    + CODE_OPENING,
-    request=CODE_CLOSING,
+    CODE_OPENING,
+    request="{fence}\n\nAnswer with the code only.",
+    between=CODE_CLOSING
+    + f"\n\nIn this file, {{path}}, {_MARK} stands for missing {{language}} code. Write the line with"
+    " the gap again, with the missing code in its place:\n\n" + CODE_OPENING,
 )
 
 
@@ -187,11 +189,12 @@ def _question(template: PromptTemplate, prompt: Prompt) -> str:
     words = template_words(prompt)
     chunks = [snippet_text(chunk, words["fence"], prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    code = prompt.prefix + _MARK + prompt.suffix
-    if template is REWRITE:
-        selection = prompt.selection.removesuffix("\n") + "\n"
-        code = prompt.prefix + selection + prompt.suffix + template.between.format(**words) + selection
-    return snippets + template.before.format(**words) + code + template.request.format(**words)
+    selection = prompt.selection if template is REWRITE else _MARK
+    part = selection.removesuffix("\n")
+    if template is not REWRITE:  # the line with the gap
+        part = prompt.prefix.rpartition("\n")[2] + _MARK + prompt.suffix.partition("\n")[0]
+    before, between, request = (text.format(**words) for text in (template.before, template.between, template.request))
+    return f"{snippets}{before}{prompt.prefix}{selection}{prompt.suffix}{between}{part}\n{request}"
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:

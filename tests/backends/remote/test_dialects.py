@@ -41,7 +41,7 @@ def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
     assert len(body.get("stop", ())) <= 4  # OpenAI's API accepts no more
 
 
-def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
+def test_chat_fill_sends_extra_code_and_a_marked_gap_twice_and_extracts_the_code():
     chunks = (
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
@@ -54,6 +54,9 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
     assert "other.py\n````python\nx = {1}\n```\n````" in content
     assert f"````python\n{PROMPT.prefix}<GAP>{PROMPT.suffix}\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
+    *_, line = PROMPT.prefix.split("\n")
+    rest, *_ = PROMPT.suffix.split("\n")
+    assert f"in its place:\n\n````python\n{line}<GAP>{rest}\n````\n\nAnswer with the code only." in content
     answer = CHAT.extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
     assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
