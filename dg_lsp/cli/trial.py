@@ -41,7 +41,7 @@ _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 _FILL_SECONDS = 5.0
 _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
-_BEFORE = "def area(width, height):\n    return "
+_BEFORE = 'def area(width, height):\n    """The area of a rectangle."""\n    return '
 _AFTER = "\n\n\nprint(area(2, 3))\n"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 _DESCRIPTORS = Path("/proc/self/fd")

@@ -58,9 +58,11 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
 def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> Record:
     endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
     with _explained_hub_errors(replace(preset, revision=commit), endpoint):
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
 
+        # it reports coding agents and the version of torch otherwise, and fetches a list of such agents
+        constants.HF_HUB_DISABLE_TELEMETRY = True
         token = None if _is_encrypted(endpoint) else False
         api = HfApi(endpoint=endpoint, token=token, library_name="dg-lsp", library_version=__version__)
         if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
