@@ -54,7 +54,8 @@ def test_a_model_is_fetched_checked_and_found_again(hub):
 
 
 def test_the_hub_learns_nothing_but_the_files_that_are_wanted(hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
     monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
     fetch(preset())
     assert [path for path, _ in hub.requests if preset().repository not in path] == []
