@@ -53,12 +53,12 @@ def test_a_model_is_fetched_checked_and_found_again(hub):
     assert path.read_bytes() == WEIGHTS
 
 
-def test_the_hub_learns_nothing_but_the_files_that_are_wanted(hub, monkeypatch):
+def test_no_list_of_coding_agents_is_fetched_to_report_one(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
     monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
+    monkeypatch.setattr("huggingface_hub.utils._detect_agent._fetch_registry", fetch_agents := Mock(return_value=None))
     fetch(preset())
-    assert [path for path, _ in hub.requests if preset().repository not in path] == []
+    assert not fetch_agents.called
 
 
 @pytest.mark.parametrize(
