@@ -35,10 +35,6 @@ class InputFileError(UsageError):
     """The file is missing, a directory, binary, unreadable or not writable."""
 
 
-class PositionError(UsageError):
-    """The file has no such line or column."""
-
-
 class SettingsError(UsageError):
     """A setting is unknown, of the wrong type or out of range."""
 
@@ -102,10 +98,6 @@ class ModelDownloadError(ModelError):
 
 class ModelMemoryError(ModelError):
     """The weights or the KV cache do not fit into memory."""
-
-
-class ModelCrashedError(ModelError):
-    """The model ended the process that tested it, and is not loaded."""
 
 
 class BackendError(DgLspError):

@@ -34,7 +34,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.ttfue import AcceptedPart
-from dg_lsp.errors import PositionError
+from dg_lsp.errors import UsageError
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
 _WORD = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
@@ -137,18 +137,18 @@ def typing_task(path: str, language: str, file: str, lines: tuple[int, int] | No
     """The first to the last of these lines of the text `file`, 1-based; without them the whole text.
 
     Raises:
-        PositionError: the file has no such lines, or they are blank.
+        UsageError: the file has no such lines, or they are blank.
     """
     starts = [0, *(end.end() for end in LINE_END.finditer(file))]
     first, last = lines or (1, len(starts))
     if not 1 <= first <= last <= len(starts):
-        raise PositionError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
+        raise UsageError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
     line_end = LINE_END.search(file, starts[last - 1])
     end = line_end.start() if line_end else len(file)
     text = file[starts[first - 1] : end].lstrip(" \t")
     start = end - len(text)
     if not text.strip():
-        raise PositionError(f"{path} has nothing to type in lines {first} to {last}: choose other lines")
+        raise UsageError(f"{path} has nothing to type in lines {first} to {last}: choose other lines")
     return TypingTask(path, language, file[:start], text, file[end:], (first, last))
 
 

@@ -16,7 +16,7 @@ from dg_lsp.context.document import Encoding, LineIndex, Snapshot
 from dg_lsp.context.exclusion import repository_around
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.engine.request import Replacement
-from dg_lsp.errors import InputFileError, PositionError, UsageError
+from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.system import replace_file
 
 _BOM = b"\xef\xbb\xbf"
@@ -67,13 +67,13 @@ class SourceFile:
         """Code-point offset of a 1-based line and column, which must exist; without a column the end of the line."""
         lines = LineIndex.of(self.text)
         if not 1 <= line <= lines.num_lines:
-            raise PositionError(f"{self.path} has {plural(lines.num_lines, 'line')}: there is no line {line}")
+            raise UsageError(f"{self.path} has {plural(lines.num_lines, 'line')}: there is no line {line}")
         start, end = lines.span(line - 1)
         if column is None:
             return end
         if not 1 <= column <= end - start + 1:
             problem = f"its last column is {end - start + 1}, not {column}"
-            raise PositionError(f"line {line} of {self.path} has {plural(end - start, 'character')}: {problem}")
+            raise UsageError(f"line {line} of {self.path} has {plural(end - start, 'character')}: {problem}")
         return start + column - 1
 
     def span_of(self, location: "Location") -> tuple[int, int]:
@@ -157,8 +157,8 @@ def parse_location(text: str, form: str) -> Location:
     """Reads `FILE`, `FILE:LINE`, `FILE:LINE:COL` or `FILE:FIRST-LAST` from the right: the path may contain colons.
 
     Raises:
-        UsageError: a line, a range or a column is missing or too much in this `form`.
-        PositionError: a number is 0, or the range is reversed.
+        UsageError: a line, a range or a column is missing or too much in this `form`, a number is 0, or the range is
+            reversed.
     """
     match = _LOCATION.fullmatch(text)
     assert match is not None  # any text is a path
@@ -171,5 +171,5 @@ def parse_location(text: str, form: str) -> Location:
     ):
         raise UsageError(f"{text}: expected {form}, for example samples/shapes.py:12")
     if 0 in (first, last, column) or (last is not None and last < (first or 0)):
-        raise PositionError(f"{text}: lines and columns start at 1, and FIRST is not after LAST")
+        raise UsageError(f"{text}: lines and columns start at 1, and FIRST is not after LAST")
     return Location(Path(path), first or 0, last or first or 0, column)

@@ -28,7 +28,7 @@ from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.cli.printing import note
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.errors import DgLspError, ModelCrashedError, ModelError, RequestError
+from dg_lsp.errors import DgLspError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.models.registry import BUNDLED
@@ -63,8 +63,7 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
     there is no such path, and for a model of several files, a change is found at the end of the `with` block.
 
     Raises:
-        ModelCrashedError: the child died, or was not ready in time.
-        ModelError: the model was replaced meanwhile.
+        ModelError: the child died or was not ready in time, or the model was replaced meanwhile.
         DgLspError: the error of the child.
     """
     runtime = _runtime(path)
@@ -150,11 +149,11 @@ def _try(path: Path, settings: ModelSettings, size: int) -> None:
         )
         problem = json.loads(process.stdout)
     except subprocess.TimeoutExpired as error:
-        raise ModelCrashedError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
+        raise ModelError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
     except ValueError as error:
         code = -process.returncode
         ending = signal.Signals(code).name if code in [*signal.Signals] else f"exit code {process.returncode}"
-        raise ModelCrashedError(f"{path} ends its process ({ending}); {advice}") from error
+        raise ModelError(f"{path} ends its process ({ending}); {advice}") from error
     if problem:
         kind = getattr(errors, problem["error"])
         raise kind(problem["message"])

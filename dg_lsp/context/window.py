@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.errors import PositionError
+from dg_lsp.errors import UsageError
 
 PATH_PARTS = 3  # of a document's path that are shown
 CHARS_PER_TOKEN = 4  # approximate length of a token of source text; a prompt is cut to its exact budget later
@@ -44,11 +44,11 @@ def prompt_at(snapshot: Snapshot, offset: int, *, prefix_chars: int, suffix_char
     Longer lines are cut. The prefix starts where it will start after `lookahead` more tokens.
 
     Raises:
-        PositionError: the buffer is shorter than `offset`.
+        UsageError: the buffer is shorter than `offset`.
     """
     text = snapshot.text
     if not 0 <= offset <= len(text):
-        raise PositionError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
+        raise UsageError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
     style = TextStyle.of(text, offset)
     prefix = _prefix(text, offset, prefix_chars, min(lookahead * CHARS_PER_TOKEN, prefix_chars // 2), style)
     suffix = _suffix(text, offset, suffix_chars, style)

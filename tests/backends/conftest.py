@@ -6,6 +6,7 @@ import pytest
 import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
+from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
@@ -56,6 +57,19 @@ def opened():
     yield keep
     for resource in resources:
         resource.close()
+
+
+@pytest.fixture
+def full_precision(monkeypatch):
+    """Keys and values in the cache of llama.cpp are 32-bit numbers."""
+    make = library().api.llama_context_default_params
+
+    def params():
+        made = make()
+        made.type_k = made.type_v = 0  # GGML_TYPE_F32
+        return made
+
+    monkeypatch.setattr(library().api, "llama_context_default_params", params)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from dg_lsp.bench.replay import (
 )
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
-from dg_lsp.errors import PositionError
+from dg_lsp.errors import UsageError
 from dg_lsp.settings import CompletionSettings
 
 TICK = 1000 / 64
@@ -262,5 +262,5 @@ def test_a_task_divides_a_file_into_head_text_and_tail(text, lines, parts, typed
 
 @pytest.mark.parametrize("lines", [(0, 1), (2, 1), (1, 4), (5, 5), (2, 2)])
 def test_lines_that_do_not_exist_or_are_blank_are_refused(lines):
-    with pytest.raises(PositionError, match="lines"):
+    with pytest.raises(UsageError, match="lines"):
         typing_task("a.py", "python", "a\n \n", lines)

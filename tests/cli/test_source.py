@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.engine.request import Replacement
-from dg_lsp.errors import InputFileError, PositionError, UsageError
+from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.postprocess.validate import Candidate
 
 BOM = b"\xef\xbb\xbf"
@@ -117,8 +117,8 @@ def test_a_location_is_read_from_the_right(form, text, location):
         (POSITION, "a.py:3-4", UsageError),
         (LINES, "a.py", UsageError),
         (FILE, "a.py:3:4", UsageError),
-        (POSITION, "a.py:3:0", PositionError),
-        (LINES, "a.py:3-2", PositionError),
+        (POSITION, "a.py:3:0", UsageError),
+        (LINES, "a.py:3-2", UsageError),
     ],
 )
 def test_another_form_or_an_impossible_number_is_refused(form, text, error):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Prompt, prompt_at
-from dg_lsp.errors import PositionError
+from dg_lsp.errors import UsageError
 
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
 
@@ -64,7 +64,7 @@ def test_the_prefix_begins_in_steps_within_its_budget(marked, prefix_chars, pref
 
 def test_an_offset_outside_of_the_buffer_is_refused():
     for offset in (-1, 4):
-        with pytest.raises(PositionError, match="outside the 3 characters"):
+        with pytest.raises(UsageError, match="outside the 3 characters"):
             prompt_at(Snapshot("u", 1, "abc"), offset, prefix_chars=9, suffix_chars=9)
 
 

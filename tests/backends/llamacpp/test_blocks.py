@@ -11,7 +11,6 @@ import pytest
 import tiny_masked
 from tiny_masked import MASK, softmax
 
-from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
@@ -20,6 +19,7 @@ from dg_lsp.engine.decoders.base import Limits, RequestCosts, StopCriteria
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.engine import drain
 
+pytestmark = pytest.mark.usefixtures("full_precision")
 EXACT = 1e-4
 NUM_FILLS, NUM_TOKENS = 8, 24
 
@@ -43,20 +43,6 @@ BLOCKS = (
 )
 SHIFTED = Case("qwen2", "Fast dLLM v2 7B", 32, 0.5)
 DRAFTER = Case("mistral3", "Nemotron Labs Diffusion 3B", 0, 0.9)
-
-
-@pytest.fixture(autouse=True)
-def full_precision(monkeypatch):
-    """Keys and values in the cache are 32-bit numbers."""
-    api = library().api
-    make = api.llama_context_default_params
-
-    def params():
-        made = make()
-        made.type_k = made.type_v = 0
-        return made
-
-    monkeypatch.setattr(api, "llama_context_default_params", params)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.device_graph import functions
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, mixture
-from dg_lsp.backends.llamacpp.library import library, runs_diffusiongemma
+from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
 from dg_lsp.models.metadata import describe
@@ -103,18 +103,12 @@ class Recording:
 
 
 @pytest.fixture
-def record(checkpoint, monkeypatch, opened):
+def record(checkpoint, request, opened):
     """Opens denoisers with a cache in float16 or float32."""
-    default = library().api.llama_context_default_params
-
-    def exact():
-        params = default()
-        params.type_k = params.type_v = 0  # GGML_TYPE_F32
-        return params
 
     def open_recording(prompt, cache="float32", mass=1.0, kinds=()):
         if cache == "float32":
-            monkeypatch.setattr(library().api, "llama_context_default_params", exact)
+            request.getfixturevalue("full_precision")
         recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds)
         opened(recording.denoiser).prefill(0, prompt)
         return recording
