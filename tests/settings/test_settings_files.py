@@ -168,13 +168,6 @@ def test_the_users_file_may_set_everything(user_settings):
     assert settings == Settings(privacy=INCOMPLETE)
 
 
-def test_an_unknown_key_is_named_with_its_file(file):
-    path = file("[model]\nthreads = 1\n\n[completion]\nthreads = 2\n")
-    settings, [message] = with_workspace_file(settings_of(model={"threads": 1}), path, ())
-    assert message == f"{path}: unknown setting completion.threads (did you mean model.threads?) (this key is ignored)"
-    assert settings == settings_of(model={"threads": 1})
-
-
 def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
     searches = []
     monkeypatch.setattr("difflib.get_close_matches", lambda *_: searches.append(1) or [])
