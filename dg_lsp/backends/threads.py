@@ -22,16 +22,14 @@ _TIE = 1.05
 _MIN_ROUNDS, _MAX_ROUNDS = 2, 12
 _RUNS = 3
 """Runs of a candidate in a row; the first of them also starts or stops threads."""
+_BUDGET_SECONDS = 0.2
+"""After this time no further round begins."""
 _HOPELESS = 3
 """A candidate whose best run takes this many times the best run of all is dropped: stalls make trying it slow."""
 
 
 def choose_threads(
-    step: Callable[[int], None],
-    candidates: Sequence[int],
-    *,
-    budget_seconds: float = 0.2,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[int], None], candidates: Sequence[int], *, clock: Callable[[], float] = time.perf_counter
 ) -> int:
     """Measures steps and returns the fastest candidate; `step(n)` runs one step with n threads.
 
@@ -42,7 +40,7 @@ def choose_threads(
     remaining = list(candidates)
     start = clock()
     for number in range(_MAX_ROUNDS):
-        if len(remaining) == 1 or (number >= _MIN_ROUNDS and clock() - start > budget_seconds):
+        if len(remaining) == 1 or (number >= _MIN_ROUNDS and clock() - start > _BUDGET_SECONDS):
             break
         for threads in (candidate for candidate in remaining for _ in range(_RUNS)):
             before = clock()
@@ -62,13 +60,10 @@ def threads_for(wanted: int, step: Callable[[int], None], *, on_gpu: bool) -> in
     cores = physical_cores()
     if wanted:
         return min(wanted, 2 * cores)  # ggml aborts the process beyond a few hundred
-    return min(cores, 4) if on_gpu else choose_threads(step, thread_candidates(cores))
-
-
-def thread_candidates(num_cores: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the number of cores."""
-    powers = {1 << bit for bit in range(num_cores.bit_length()) if 1 << bit <= num_cores}
-    return tuple(sorted(powers | {num_cores}))
+    if on_gpu:
+        return min(cores, 4)
+    powers = {1 << bit for bit in range(cores.bit_length())}
+    return choose_threads(step, sorted(powers | {cores}))
 
 
 def physical_cores(root: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -43,7 +43,7 @@ from dg_lsp.diffusion.denoiser import (
     check_temperature,
 )
 from dg_lsp.diffusion.samplers import Step, temperature
-from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
+from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
@@ -77,8 +77,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
         GPU, a device of one of these `kinds` does it instead, if it has room and agrees with the host.
         """
-        if spec.self_conditioning is None:
-            raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
+        assert spec.self_conditioning is not None  # see `denoiser_for`
         width = model.embedding_length
         epsilon = float(model.metadata[f"{model.metadata['general.architecture']}.attention.layer_norm_rms_epsilon"])
         self._network = SelfConditioning.open(model.path, spec.self_conditioning, width, epsilon)
