@@ -209,6 +209,7 @@ def select(machine: Machine, is_here: Callable[[Preset], bool], name: str, bundl
 
 def _expectation(model: RankedModel) -> str:
     share = f"{100 * model.useful_edits:.0f} useful edits in 100 requests"
+    share += " and rewrites by instruction" if model.preset.follows_instructions else ""
     return f"about {share}, {model.line_ms:.0f} ms a line on {model.device}, by estimate"
 
 

@@ -23,6 +23,7 @@ def with_memory(gigabytes):
     [
         (LAPTOP, AUTO, "", "dg-base", "84 ms; better would be qwen2.5-coder-0.5b-instruct ("),
         (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b", "better would be qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b", "requests and rewrites by instruction,"),
         (LAPTOP, AUTO, "dreamon-7b", "dg-base", "on CPU"),
         (LAPTOP, AUTO_DIFFUSION, "qwen2.5-coder-0.5b", "dg-mini", "the best diffusion model here"),
         (with_gpu(8), AUTO, "qwen2.5-coder-7b-q4 dream-coder-7b", "qwen2.5-coder-7b-q4", "on RTX"),
