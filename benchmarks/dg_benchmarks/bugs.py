@@ -16,6 +16,8 @@ import tomllib
 from pathlib import Path
 from statistics import median
 
+from dg_lsp.system import python_command
+
 BUGS = Path(__file__).with_name("edits") / "bugs.toml"
 HEAD = '"""Small functions."""\n\n\n'
 NUM_HEAD = HEAD.count("\n")
@@ -28,8 +30,8 @@ def fixed(folder: Path, code: str, test: str, model: str) -> subprocess.Complete
     body = textwrap.indent(test, "    ")
     (folder / "test_tools.py").write_text(f"from tools import {name}\n\n\ndef test_{name}():\n{body}", encoding="utf-8")
     lines = f"tools.py:{NUM_HEAD + 1}-{NUM_HEAD + code.count(chr(10))}"
-    command = [sys.executable, "-m", "dg_lsp", "rewrite", lines, "--model", model, "--format", "patch"]
-    command += ["--test", f"{sys.executable} -m pytest -q test_tools.py"]
+    options = ("--model", model, "--format", "patch", "--test", f"{sys.executable} -m pytest -q test_tools.py")
+    command = python_command("dg_lsp", "rewrite", lines, *options)
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -40,16 +42,15 @@ def main() -> None:
     model = parser.parse_args().model
     seconds: list[float] = []
     num_fixed = 0
-    bugs = tomllib.loads(BUGS.read_text(encoding="utf-8"))["bug"]
-    for bug in bugs:
+    for bug in tomllib.loads(BUGS.read_text(encoding="utf-8"))["bug"]:
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
             result = fixed(Path(folder), bug["code"], bug["test"], model)
         seconds.append(time.monotonic() - began)
         num_fixed += result.returncode == 0
-        reason = result.stderr.strip().split("\n")[-1] or "fixed"
-        print(f"{'fixed' if result.returncode == 0 else 'not fixed':9} {seconds[-1]:5.0f} s  {reason}", flush=True)
-    print(f"{model}: {num_fixed} of {len(bugs)} fixed, median {median(seconds):.0f} s")
+        verdict = "not fixed" if result.returncode else "fixed"
+        print(f"{verdict:9} {seconds[-1]:5.0f} s  {result.stderr.strip().splitlines()[-1]}", flush=True)
+    print(f"{model}: {num_fixed} of {len(seconds)} fixed, median {median(seconds):.0f} s")
 
 
 if __name__ == "__main__":

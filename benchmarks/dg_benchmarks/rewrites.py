@@ -39,12 +39,11 @@ MAX_FILE = 60_000  # characters
 MAX_LINES = 12  # of a statement that is rewritten
 NUM_LINES = 8  # of a selection with gaps
 MAX_CHARS = 60  # of a gap
-WAYS = {
+WAYS = {  # how gaps are filled, by the decoder
     DecoderName.AUTOREGRESSIVE: "one after the other, autoregressive",
     DecoderName.DIFFUSION: "one after the other, diffusion",
     DecoderName.INFILL: "together",
 }
-"""How gaps are filled, by the decoder."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -43,8 +43,6 @@ MAX_LINE_HEAD = 24
 _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 _MAX_CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
-
-
 MIN_ROOM = 16
 """Smallest number of tokens for a snippet."""
 TOKEN_CHARS = 64
@@ -52,6 +50,7 @@ TOKEN_CHARS = 64
 UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
+_QUESTION = "\U000f1e58"  # stands for the question in a rendered chat
 _EMPTY: Mapping[str, TokenIds] = dict.fromkeys(("{files}", "{prefix}", "{suffix}"), NOTHING)
 
 Encode = Callable[[Snippet], TokenIds]
@@ -246,7 +245,8 @@ def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | N
 
 
 CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
-"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
+"""Around the code of a question. An answer begins with the opening."""
+GAP_MARK = "<GAP>"  # stands for the missing code where a question shows a gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,25 +301,21 @@ def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_t
     The line of the cursor is frozen in the canvas; a model without canvases continues at a token boundary. Raises as
     `rendered` does.
     """
-    text, removed = prompt.prefix, b""
-    above, line = tokenizer.encode(text), NOTHING
+    removed = b""
+    line = NOTHING
     if spec.cut is PromptCut.TOKEN and not prompt.selection:  # a rewrite begins at the cursor
-        above, removed = back_up(above, text, tokenizer.decode)
-    elif spec.sampling is not None:
-        cut = text.rfind("\n") + 1
-        line = tokenizer.encode(text[cut:])
-        excess = max(0, len(line) - MAX_LINE_HEAD)
-        excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
-        above = token_ids(np.concatenate([tokenizer.encode(text[:cut]), line[:excess]]))
-        line = line[excess:]
-    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
+        above, removed = back_up(tokenizer.encode(prompt.prefix), prompt.prefix, tokenizer.decode)
+    elif spec.sampling is None:
+        above = tokenizer.encode(prompt.prefix)
+    else:
+        above, line = _split_line(prompt.prefix, tokenizer)
     words = template_words(prompt)
     below = prompt.suffix if prompt.suffix.strip() else ""
     template = FILL if below else FILL_AT_END
-    before, after = _question(template, prompt, tokenizer, spec, max_tokens)
-    opening = encode(CODE_OPENING.format(**words))
+    before, after = _question(template, words, prompt, tokenizer, spec, int(max_tokens * SNIPPETS_SHARE))
+    opening = encode_after(CODE_OPENING.format(**words), tokenizer, spec)
     room = max(0, max_tokens - sum(map(len, [before, after, opening])))
-    suffix = encode(below)[: int(room * SUFFIX_SHARE)]
+    suffix = encode_after(below, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
     shown = end_of(above, room - len(suffix), prompt.lookahead)
     return Layout(
         token_ids(np.concatenate([before, suffix, after, opening, shown])),
@@ -329,6 +325,14 @@ def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_t
         removed=removed,
         stop=words["fence"],
     )
+
+
+def _split_line(prefix: str, tokenizer: Tokenizer) -> tuple[TokenIds, TokenIds]:
+    """The ids of the text before a cursor, without and with the part of its line that is frozen in the canvas."""
+    cut = prefix.rfind("\n") + 1
+    line = tokenizer.encode(prefix[cut:])
+    start = max(0, len(line) - 1) // MAX_LINE_HEAD * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
+    return token_ids(np.concatenate([tokenizer.encode(prefix[:cut]), line[:start]])), line[start:]
 
 
 def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
@@ -341,13 +345,13 @@ def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_to
     words = template_words(prompt)
     lines = prompt.selection.removesuffix("\n") + "\n"
     above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, answer_start(prompt, spec)))
-    before, after = _question(REWRITE, prompt, tokenizer, spec, max_tokens)
-    middle = encode(REWRITE.between.format(**words))
-    room = max(0, max_tokens - sum(map(len, [before, selection, middle, selection, after])))
+    before, after = _question(REWRITE, words, prompt, tokenizer, spec, int(max_tokens * SNIPPETS_SHARE))
+    between = encode(REWRITE.between.format(**words))
+    room = max(0, max_tokens - sum(map(len, [before, selection, between, selection, after])))
     suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
     shown = end_of(above, room - len(suffix), prompt.lookahead)
     return Layout(
-        token_ids(np.concatenate([before, shown, selection, suffix, middle, selection, after])),
+        token_ids(np.concatenate([before, shown, selection, suffix, between, selection, after])),
         head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
         before_ids=token_ids(np.concatenate([shown, selection, answer])),
         after_ids=suffix,
@@ -362,23 +366,18 @@ def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
 
 
 def _question(
-    template: PromptTemplate, prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int
+    template: PromptTemplate, words: Mapping[str, str], prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, room: int
 ) -> tuple[TokenIds, TokenIds]:
-    """The ids of a chat of one question before the code, with the snippets, and after it."""
-    words = template_words(prompt)
+    """The ids of a chat of one question before the code, with snippets of at most `room` tokens, and after it."""
     encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
     opening, closing = _around_question(tokenizer, spec)
     first = template.before.format(**words)
     after = _joined(closing, template.request.format(**words), tokenizer, is_before=True)
-    room = int(max_tokens * SNIPPETS_SHARE)
     snippets = fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, words["fence"], prompt.language)))
     if not snippets:
         return _joined(opening, first, tokenizer), after
     pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(first)]
     return token_ids(np.concatenate(pieces)), after
-
-
-_QUESTION = "\U000f1e58"
 
 
 def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:

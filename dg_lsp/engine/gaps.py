@@ -26,6 +26,7 @@ from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, Tokenizer, noi
 from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     GAP_LENGTHS,
+    GAP_MARK,
     PASS_TOKENS,
     in_infill_format,
     layout_of,
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
 MIN_GAP = 8  # tokens that each gap of a canvas has room for
-MARK = "<GAP>"
-INSTRUCTION = f"replace each {MARK} by the code that is missing there, and change nothing else."
+INSTRUCTION = f"replace each {GAP_MARK} by the code that is missing there, and change nothing else."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +132,7 @@ def _answer_layout(prompt: Prompt, between: tuple[str, ...], tokenizer: Tokenize
     """The question shows the lines of the gaps; the answer is frozen around the first and the last gap."""
     cut = prompt.prefix.rfind("\n") + 1
     opening, (rest, end, below) = prompt.prefix[cut:], prompt.suffix.partition("\n")
-    selection = opening + MARK + "".join(text + MARK for text in between) + rest + end
+    selection = opening + GAP_MARK + "".join(text + GAP_MARK for text in between) + rest + end
     asked = replace(prompt, prefix=prompt.prefix[:cut], suffix=below, selection=selection, instruction=INSTRUCTION)
     layout = rewrite_layout(asked, tokenizer, spec, spec.max_prompt_tokens)
     head = tokenizer.encode(opening.lstrip(" "))  # the answer begins with the indentation

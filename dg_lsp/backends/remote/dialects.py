@@ -10,6 +10,7 @@ from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     CODE_OPENING,
+    GAP_MARK,
     REWRITE,
     SNIPPETS_HEADING,
     PromptTemplate,
@@ -23,18 +24,16 @@ _CUT_REASONS = ("length", "abort", "error", "repetition", "content_filter", "mod
 """`finish_reason` of an answer that the model did not end: of OpenAI, vLLM, SGLang and Mistral."""
 _FINISHES: dict[str | None, str] = {None: "", "": "", **dict.fromkeys(_CUT_REASONS, "length")}
 """`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
-_MAX_STOPS = 4
-"""As many as OpenAI's API accepts."""
+_MAX_STOPS = 4  # as many as OpenAI's API accepts
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
-_MARK = "<GAP>"
 # The line is repeated and the request comes last, as in a rewrite: small models otherwise answer with other code.
 _FILL = PromptTemplate(
     CODE_OPENING,
     request="{fence}\n\nAnswer with the code only.",
     between=CODE_CLOSING
-    + f"\n\nIn this file, {{path}}, {_MARK} stands for missing {{language}} code. Write the line with"
+    + f"\n\nIn this file, {{path}}, {GAP_MARK} stands for missing {{language}} code. Write the line with"
     " the gap again, with the missing code in its place:\n\n" + CODE_OPENING,
 )
 
@@ -189,12 +188,13 @@ def _question(template: PromptTemplate, prompt: Prompt) -> str:
     words = template_words(prompt)
     chunks = [snippet_text(chunk, words["fence"], prompt.language) for chunk in prompt.snippets.chunks]
     snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    selection = prompt.selection if template is REWRITE else _MARK
+    selection = prompt.selection
     part = selection.removesuffix("\n")
-    if template is not REWRITE:  # the line with the gap
-        part = prompt.prefix.rpartition("\n")[2] + _MARK + prompt.suffix.partition("\n")[0]
-    before, between, request = (text.format(**words) for text in (template.before, template.between, template.request))
-    return f"{snippets}{before}{prompt.prefix}{selection}{prompt.suffix}{between}{part}\n{request}"
+    if template is not REWRITE:  # the gap, and its line
+        selection = GAP_MARK
+        part = prompt.prefix.rpartition("\n")[2] + GAP_MARK + prompt.suffix.partition("\n")[0]
+    question = template.before.format(**words) + prompt.prefix + selection + prompt.suffix
+    return snippets + question + template.between.format(**words) + part + "\n" + template.request.format(**words)
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:
