@@ -39,9 +39,9 @@ from dg_lsp.engine.decoders.base import (
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
 from dg_lsp.engine.repetition import BufferTokens, Repetition
-from dg_lsp.engine.request import Ending, FillResult
+from dg_lsp.engine.request import Ending, FillResult, Verdict
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.validate import Candidate, Rejection
+from dg_lsp.postprocess.validate import MISFITS, Candidate, Reason, Rejection
 
 Result = TypeVar("Result")
 Decoding = Generator[Progress, None, tuple[Draft, ...]]
@@ -211,8 +211,9 @@ class DecodeTask:
         seed: int = 0,
         repetition: Repetition | None = None,
         slot: int = -1,
+        judge: Callable[[bytes, float], Verdict] | None = None,
     ) -> None:
-        """Chooses the slot if there is none with this number.
+        """Chooses the slot if there is none with this number. `judge` decides by its text and score what is shown.
 
         Raises:
             RequestError: the model lacks what the decoder needs.
@@ -236,6 +237,8 @@ class DecodeTask:
         self._num_there = self.num_kept
         """The same now; `WHOLE_PROMPT` once all are decoded."""
         self._held = NOTHING  # that the request has put into the slot
+        self._judge = judge
+        self._verdicts: dict[Draft, Verdict] = {}
 
     @property
     def sampling(self) -> Sampling:
@@ -365,6 +368,29 @@ class DecodeTask:
     def is_done(self, draft: Draft) -> bool:
         """The draft after the passes so far meets the stop criteria."""
         return self.stop.ending(draft, self.costs.num_passes) is not None
+
+    def verdict(self, draft: Draft) -> Verdict:
+        """What the user would see of a draft, with its confidence; computed once for each draft."""
+        assert self._judge is not None
+        if draft not in self._verdicts:
+            with self.costs.stage("postprocess"):
+                self._verdicts[draft] = self._judged(draft, self._judge)
+        return self._verdicts[draft]
+
+    def _judged(self, draft: Draft, judge: Callable[[bytes, float], Verdict]) -> Verdict:
+        is_begun = not draft.is_empty and self.stop.is_spelled(draft.ids)
+        if not (is_begun or draft.is_ended):
+            return Rejection(Reason.UNFINISHED)
+        verdict = judge(self.stop.shown_bytes(draft), draft.score)
+        if isinstance(verdict, Rejection):
+            return verdict
+        ending = self.stop.ending(draft, self.costs.num_passes) or Ending.CONTEXT
+        return replace(verdict, confidence=self.confidence(draft), is_cut=ending.is_cut)
+
+    def is_faulty(self, draft: Draft) -> bool:
+        """The user would not see the draft, because it does not fit where it stands: another draft may fit."""
+        verdict = self.verdict(draft) if self._judge else None
+        return isinstance(verdict, Rejection) and verdict.reason in MISFITS
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
     ChatRequest,
-    Ending,
     EngineRequest,
     FillRequest,
     FillResult,
@@ -201,12 +201,12 @@ class LocalEngine(Engine):
                     seed=request.seed,
                     repetition=repetition,
                     slot=request.slot,
+                    judge=partial(request.judge, settings=self.settings),
                 )
             drafts = yield from task.drafts()
-            with costs.stage("postprocess"):
-                shown = map(task.stop.within_limit, drafts)
-                judged = [(task, draft, self._judge(draft, task, request)) for draft in shown]
-                ranking, refused = rank(verdict for _, _, verdict in judged)
+            shown = map(task.stop.within_limit, drafts)
+            judged = [(task, draft, task.verdict(draft)) for draft in shown]
+            ranking, refused = rank(verdict for _, _, verdict in judged)
             attempts += judged
             rankings.append(ranking)
             rejections += refused
@@ -337,17 +337,6 @@ class LocalEngine(Engine):
     @override
     def close(self) -> None:
         self._model.denoiser.close()
-
-    def _judge(self, draft: Draft, task: DecodeTask, request: FillRequest) -> Verdict:
-        stop = task.stop
-        is_begun = not draft.is_empty and stop.is_spelled(draft.ids)
-        if not (is_begun or draft.is_ended):
-            return Rejection(Reason.UNFINISHED)
-        verdict = request.judge(stop.shown_bytes(draft), draft.score, self.settings)
-        if isinstance(verdict, Rejection):
-            return verdict
-        ending = stop.ending(draft, task.costs.num_passes) or Ending.CONTEXT
-        return replace(verdict, confidence=task.confidence(draft), is_cut=ending.is_cut)
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -> Layout:

@@ -14,6 +14,7 @@ from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
+MAX_RETRIES = 3  # alternative drafts where all drafts before them are refused
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
 
@@ -27,15 +28,19 @@ class AutoregressiveDecoder(Decoder):
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
 
-        Each alternative draft differs from the first one at another of the least probable tokens that are shown.
+        Each alternative draft differs from the first one at another of the least probable tokens that are shown. There
+        are as many as the limits set, or a few more where the user would see none of the drafts.
         """
         task = self._task
+        limits = task.limits
         num_new = yield from self._prefill(task.layout.prompt_ids)
         first = yield from self._grow_to_end(EMPTY, num_new)
         drafts = [first]
         unsure = np.argsort(first.confidence[: task.stop.num_shown(first.ids) + 1], kind="stable")
-        for at in unsure[: task.limits.num_alternatives].tolist():
-            if task.limits.is_over():
+        for at in unsure[: max(limits.num_alternatives, MAX_RETRIES)].tolist():
+            is_retry = len(drafts) > limits.num_alternatives
+            is_early = task.costs.num_passes >= limits.early_stop_passes
+            if limits.is_over() or (is_retry and (is_early or not all(map(task.is_faulty, drafts)))):
                 break
             drafts.append((yield from self._branched(first, at)))
         return tuple(drafts)

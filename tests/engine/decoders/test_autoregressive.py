@@ -15,6 +15,7 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 PROMPT = "x = 1\n"
@@ -99,6 +100,23 @@ def test_alternatives_differ_from_the_first_text_at_its_least_probable_tokens(as
     assert found[3] == [("x + y", 0.4), ("x - y", 0.3), ("z", 0.3)]
     hurried = engine.fill(ask("a = |\n", decoder=decoder, num_candidates=3))
     assert [fill.text for fill in hurried.candidates] == ["x + y"]
+
+
+class Misfit(Unsure):
+    """Its most probable text has a syntax error."""
+
+    TEXTS = (b"x + )", b"x - y")
+
+
+@pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_text_that_does_not_fit_is_followed_by_the_next_one_unless_whole_lines_are_enough(ask, decoder):
+    denoiser = Misfit("")
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
+    result = engine.fill(ask("a = |\n", decoder=decoder))
+    assert [(fill.text, round(fill.confidence, 1)) for fill in result.candidates] == [("x - y", 0.3)]
+    assert [rejection.reason for rejection in result.rejections] == [Reason.SYNTAX_ERROR]
+    hurried = engine.fill(ask("a = |\n", decoder=decoder, early_stop_ms=1))
+    assert not hurried.candidates
 
 
 DRAFTER = replace(MASK_SPEC, is_drafter=True)
