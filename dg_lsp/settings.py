@@ -36,10 +36,7 @@ _INTERNAL = {"internal": True}
 
 @attrs.frozen
 class CompletionSettings:
-    """Cost and length of a completion.
-
-    The field marked as internal is not a setting: tests vary it.
-    """
+    """Cost and length of a completion."""
 
     trigger: str = field(default="auto", validator=validators.in_(("auto", "manual")))
     """`auto` completes while you type, `manual` only when you request it."""
@@ -59,8 +56,6 @@ class CompletionSettings:
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
-    check_syntax: bool = field(default=True, metadata=_INTERNAL)
-    """Refuse completions that add a syntax error."""
 
     @property
     def max_lines(self) -> int | None:

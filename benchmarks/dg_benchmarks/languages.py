@@ -140,9 +140,7 @@ def judged(middle: Middle, text: str) -> tuple[Candidate | Rejection, float]:
     snapshot = Snapshot("file:///x", 0, buffer, middle.source.language)
     cursor = Cursor.at(buffer, offset)
     started = time.thread_time()
-    result = judge(
-        text.encode(), snapshot=snapshot, offset=offset, cursor=cursor, max_lines=None, score=0.0, check_syntax=True
-    )
+    result = judge(text.encode(), snapshot=snapshot, offset=offset, cursor=cursor, max_lines=None, score=0.0)
     return result, 1000 * (time.thread_time() - started)
 
 

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -201,7 +200,7 @@ class LocalEngine(Engine):
                     seed=request.seed,
                     repetition=repetition,
                     slot=request.slot,
-                    judge=partial(request.judge, settings=self.settings),
+                    judge=request.judge,
                 )
             drafts = yield from task.drafts()
             shown = map(task.stop.within_limit, drafts)

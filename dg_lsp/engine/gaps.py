@@ -193,7 +193,7 @@ class GapsText:
                 reason = Reason.UNCHANGED
             elif reason is None and verdict.confidence < settings.min_confidence:
                 reason = Reason.LOW_CONFIDENCE
-            elif reason is None and settings.check_syntax:
+            elif reason is None:
                 reason = breakage(whole, len(before), len(before) + len(old), verdict.text)
             if reason is None:
                 self._parts[2 * number + 1] = verdict.text
@@ -325,7 +325,7 @@ class GapsFill(RangeTask):
         if not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
         fill = FillRequest(*self._text.opened(number, number))
-        verdict = fill.judge(task.stop.decode(draft.ids), draft.score, self._settings)
+        verdict = fill.judge(task.stop.decode(draft.ids), draft.score)
         return replace(verdict, confidence=task.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self, verdicts: Sequence[Verdict]) -> RewriteResult:

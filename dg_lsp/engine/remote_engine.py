@@ -145,7 +145,7 @@ class RemoteEngine(Engine):
                 has_all = limits.max_lines is not None and meets_stop_criteria(text, limits, is_early=False)
                 if answer.is_finished or has_all:
                     shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
-                    verdicts.append(request.judge(shown, 0.0, self.settings))
+                    verdicts.append(request.judge(shown, 0.0))
             candidates, rejections = rank(verdicts)
             first, *further = candidates or rejections[:1] or (Rejection(Reason.UNFINISHED),)
         result = RewriteResult(
@@ -218,7 +218,7 @@ class RemoteEngine(Engine):
         lines = text[: text.rfind("\n") + 1]
         if not answer.is_finished and lines.strip():
             text = lines
-        verdict = request.judge(text.encode("utf-8", "surrogatepass"), 0.0, self.settings)
+        verdict = request.judge(text.encode("utf-8", "surrogatepass"), 0.0)
         return verdict if isinstance(verdict, Rejection) else replace(verdict, is_cut=is_cut)
 
     def _model_of(self, answer: RemoteAnswer) -> str:

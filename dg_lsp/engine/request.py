@@ -274,7 +274,7 @@ class FillRequest(EngineRequest[FillResult]):
         is_guess = self.priority is Priority.TYPED or not self.snapshot.text.strip()
         return settings.min_confidence if is_guess else None
 
-    def judge(self, fill: bytes, score: float, settings: CompletionSettings) -> Verdict:
+    def judge(self, fill: bytes, score: float) -> Verdict:
         """See `postprocess.validate.judge`."""
         return judge(
             fill,
@@ -283,7 +283,6 @@ class FillRequest(EngineRequest[FillResult]):
             cursor=self.cursor,
             max_lines=self.line_limit,
             score=score,
-            check_syntax=settings.check_syntax,
             must_parse=self.priority is Priority.INVOKED,  # a rewrite is checked as a whole
         )
 
@@ -320,7 +319,7 @@ class RewriteRequest(EngineRequest[RewriteResult]):
         """The buffer with a result, as a file."""
         return (self.snapshot.text[: result.start] + result.text + self.snapshot.text[result.end :]).encode()
 
-    def judge(self, answer: bytes, score: float, settings: CompletionSettings) -> Verdict:
+    def judge(self, answer: bytes, score: float) -> Verdict:
         """See `judge_rewrite`."""
         return judge_rewrite(
             answer,
@@ -328,7 +327,6 @@ class RewriteRequest(EngineRequest[RewriteResult]):
             start=self.start,
             end=self.end,
             score=score,
-            check_syntax=settings.check_syntax,
             must_fix_errors=self.must_fix_errors,
             instruction=self.instruction,
         )

@@ -204,7 +204,7 @@ class Rewrite(RangeTask):
 
     def _judged(self, text: bytes, score: float, confidence: float) -> Verdict:
         with self._costs.stage("postprocess"):
-            verdict = self._request.judge(text, score, self._settings)
+            verdict = self._request.judge(text, score)
         if isinstance(verdict, Rejection):
             return verdict
         # what an instruction asks for can be written in many ways, and the user sees the change before it is made

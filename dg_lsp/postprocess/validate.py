@@ -102,7 +102,6 @@ def judge(
     cursor: Cursor,
     max_lines: int | None,
     score: float,
-    check_syntax: bool,
     must_parse: bool = False,
 ) -> Candidate | Rejection:
     """The candidate for `offset`, or the reason why the fill is not shown.
@@ -128,8 +127,6 @@ def judge(
     joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
-    if not check_syntax:
-        return Candidate(to_buffer(joined), score, fault=_fault_of(joined, cursor, language))
     valid = _valid_part(joined, cursor, snapshot, offset, style)
     if isinstance(valid, Rejection):
         return valid
@@ -214,16 +211,15 @@ def judge_rewrite(
     start: int,
     end: int,
     score: float,
-    check_syntax: bool,
     must_fix_errors: bool = False,
     instruction: str = "",
 ) -> Candidate | Rejection:
     """The replacement of `[start, end)` of the buffer, or the reason why it is refused.
 
-    A selection that ended with a line end still does, and vice versa. With `check_syntax` the buffer must not have more
-    syntax errors or empty blocks than before, and Python that CPython accepted must be accepted; with `must_fix_errors`
-    it must have fewer errors, if it had any. A licence header is refused unless the selection or the instruction has
-    one of its phrases.
+    A selection that ended with a line end still does, and vice versa. The buffer must not have more syntax errors or
+    empty blocks than before, and Python that CPython accepted must be accepted; with `must_fix_errors` it must have
+    fewer errors, if it had any. A licence header is refused unless the selection or the instruction has one of its
+    phrases.
     """
     text = text_edits.to_text(answer)
     if text is None:
@@ -243,7 +239,7 @@ def judge_rewrite(
     if is_licence(shaped) and not is_licence(old) and "licen" not in instruction.lower():
         return Rejection(Reason.LICENCE, text)
     new = style.from_model(shaped, snapshot.text[line_start(snapshot.text, start) : start])
-    broken = _broken(snapshot, start, end, old, shaped, new, must_fix_errors) if check_syntax else None
+    broken = _broken(snapshot, start, end, old, shaped, new, must_fix_errors)
     return Rejection(broken, text) if broken else Candidate(new, score)
 
 

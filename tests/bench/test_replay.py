@@ -59,7 +59,6 @@ def completer_of(fill, tokens_per_step=64):
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
     settings = CompletionSettings(
-        check_syntax=False,
         deadline_ms=60_000,
         decoder=DecoderName.DIFFUSION.value,
     )

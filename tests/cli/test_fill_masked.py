@@ -80,7 +80,7 @@ def dreamon(monkeypatch, tmp_path):
 @pytest.mark.parametrize("attention", ["auto", "per_request"])
 def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch, attention):
     model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0, prompt_attention=attention)
-    completion = CompletionSettings(check_syntax=False, max_tokens=64)
+    completion = CompletionSettings(max_tokens=64)
     gaps, changes = [], set()
     with closing(loading.open_engine(Settings(model=model, completion=completion))) as engine:
         predict = type(engine._model.denoiser).predict

@@ -32,9 +32,9 @@ def engine_of():
 def ask():
     """A request at the `|` in the text."""
 
-    def make(text, **options):
+    def make(text, language="python", **options):
         offset = text.index("|")
-        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1)), offset, **options)
+        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1), language), offset, **options)
 
     return make
 

@@ -19,7 +19,7 @@ from dg_lsp.settings import CompletionSettings
 
 TEXT = "".join(f"value_{number} = {number}\n" for number in range(60)) + "a = "
 COSTS = StepCosts(causal=((1, 1.0), (8, 8.0)), canvas=((8, 1.0), (32, 1.0)), prompt_token=10.0)
-SPECULATING = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
+SPECULATING = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 DECODERS = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.SPECULATIVE)]
 
 

@@ -15,12 +15,12 @@ from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
-SPECULATING = CompletionSettings(deadline_ms=60_000, check_syntax=False)
+SPECULATING = CompletionSettings(deadline_ms=60_000)
 PREFIX_ONLY = replace(MASK_SPEC, prompt_format=PromptFormat.PREFIX)
 
 
 def script(prefix, _suffix):
-    return {"a = ": "one(", "a = one(": "two"}.get(prefix, "")
+    return {"a = ": "one", "a = one": "two"}.get(prefix, "")
 
 
 def test_cached_fill_cancels_the_older_request(scheduler_of):
@@ -71,7 +71,7 @@ class HeldSpeculation(Gate):
     """Waits only in what follows the first fill."""
 
     def prefill(self, slot, prompt_ids, *most):
-        self.is_held = self._parts(prompt_ids)[0] == "a = one("
+        self.is_held = self._parts(prompt_ids)[0] == "a = one"
         return super().prefill(slot, prompt_ids, *most)
 
     def predict(self, *args, **kwargs):

@@ -9,7 +9,7 @@ from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.postprocess.validate import judge
 
 
-def judged(marked, fill, language="python", *, max_lines=None, check_syntax=True, must_parse=False):
+def judged(marked, fill, language="python", *, max_lines=None, must_parse=False):
     """`marked` is the text with `¦`, or with `|` if it has none, at the cursor."""
     before, _, after = marked.partition("¦" if "¦" in marked else "|")
     return judge(
@@ -19,7 +19,6 @@ def judged(marked, fill, language="python", *, max_lines=None, check_syntax=True
         cursor=Cursor.at(before + after, len(before)),
         max_lines=max_lines,
         score=-0.5,
-        check_syntax=check_syntax,
         must_parse=must_parse,
     )
 

@@ -101,7 +101,6 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
     assert isinstance(result, Candidate) == is_shown, result
     if not is_shown:
         assert result.reason is Reason.INDENTATION
-    assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
     assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
 
 
@@ -126,7 +125,6 @@ def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, 
         cursor=Cursor.at(text, offset),
         max_lines=None,
         score=-0.5,
-        check_syntax=True,
     )
     assert expected in (verdict, getattr(verdict, "reason", None))
 
@@ -136,7 +134,7 @@ def test_a_rewrite_of_a_cell_is_judged_by_the_cell(below):
     text = f"def f(:\n\nx = 1\n\n{below}"
     after = len(f"\n\n{below}")
     snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=9, num_after=after)
-    rewrite = partial(judge_rewrite, snapshot=snapshot, start=9, end=14, score=-0.5, check_syntax=True)
+    rewrite = partial(judge_rewrite, snapshot=snapshot, start=9, end=14, score=-0.5)
     assert rewrite(b"x = 2") == Candidate("x = 2", -0.5)
     for broken in (b"x = = 2", b"x = (2"):
         assert rewrite(broken).reason is Reason.SYNTAX_ERROR
@@ -157,7 +155,7 @@ def test_the_most_confident_first_candidate_of_several_decoders_is_first():
     assert merge([(unsure,), (first, second, Candidate("a ", -3.0, 0.1)), ()]) == (first, unsure, second)
 
 
-def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):
+def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
     """`«` and `»` mark the selection."""
     before, selection, after = re.split("[«»]", marked)
     snapshot = Snapshot("file:///a.py", 1, before + selection + after, language)
@@ -167,7 +165,6 @@ def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must
         start=len(before),
         end=len(before + selection),
         score=-0.5,
-        check_syntax=check_syntax,
         must_fix_errors=must_fix_errors,
     )
 
@@ -214,13 +211,9 @@ def test_a_rewrite_adds_no_syntax_error_to_a_buffer_that_has_one():
     assert judged_rewrite("x = «(1»\n", "(1)") == Candidate("(1)", -0.5)
 
 
-@pytest.mark.parametrize(
-    "options", [{"check_syntax": False}, {"language": "plaintext"}], ids=["off", "unknown language"]
-)
-def test_syntax_is_checked_in_known_languages_unless_turned_off(options):
-    assert (
-        judged("x = |\n", "1 2", **options) == judged_rewrite("x = «1»\n", "1 2", **options) == Candidate("1 2", -0.5)
-    )
+def test_syntax_is_checked_in_known_languages_only():
+    fill = judged("x = |\n", "1 2", language="plaintext")
+    assert fill == judged_rewrite("x = «1»\n", "1 2", language="plaintext") == Candidate("1 2", -0.5)
 
 
 @pytest.mark.parametrize(("verdict", "marked", "answer"), cases("rewrites", "answer"))

@@ -14,7 +14,7 @@ from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
-MAX_RETRIES = 3  # alternative drafts where all drafts before them are refused
+MAX_RETRIES = 3  # further drafts of one line where none before them fits
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
 
@@ -29,7 +29,7 @@ class AutoregressiveDecoder(Decoder):
         """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
 
         Each alternative draft differs from the first one at another of the least probable tokens that are shown. There
-        are as many as the limits set, or a few more where the user would see none of the drafts.
+        are as many as the limits set; of a single line, a few more where none of the drafts fits into the code.
         """
         task = self._task
         limits = task.limits
@@ -37,7 +37,8 @@ class AutoregressiveDecoder(Decoder):
         first = yield from self._grow_to_end(EMPTY, num_new)
         drafts = [first]
         unsure = np.argsort(first.confidence[: task.stop.num_shown(first.ids) + 1], kind="stable")
-        for at in unsure[: max(limits.num_alternatives, MAX_RETRIES)].tolist():
+        most = max(limits.num_alternatives, MAX_RETRIES if limits.max_lines == 1 else 0)
+        for at in unsure[:most].tolist():
             is_retry = len(drafts) > limits.num_alternatives
             is_early = task.costs.num_passes >= limits.early_stop_passes
             if limits.is_over() or (is_retry and (is_early or not all(map(task.is_faulty, drafts)))):

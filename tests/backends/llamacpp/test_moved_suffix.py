@@ -264,7 +264,7 @@ def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_
     model = LlamaModel.load(write_model(**tokens), CPU)
     spec = describe(model.metadata, model.vocab_size, "tiny", model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
-    settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
+    settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24)
     engine = opened(LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
     before, after = "def f(self):\n    return self.x\n" * 4, "\n\ndef g(self):\n    return f(self)\n" * 4
 

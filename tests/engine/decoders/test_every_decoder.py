@@ -18,7 +18,7 @@ from dg_lsp.settings import CompletionSettings, SamplerOptions
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
 SNIPPETS = Snippets((Snippet(SnippetSource.OPEN_FILES, "pkg/tools.py", "def clean(text): ..."),))
-NUMBERS = "'" + "".join(f"{number:03}" for number in range(160)) + "'"
+NUMBERS = "9" + "".join(f"{number:03}" for number in range(160))
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
 
@@ -41,8 +41,8 @@ def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder
     ("script", "text", "changes", "fill"),
     [
         pytest.param("x\nmore", "a = |\n", {}, "x", id="ends with the line of the cursor"),
-        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 32, "check_syntax": False}, NUMBERS[:32], id="max_tokens"),
-        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 9, "check_syntax": False}, NUMBERS[:9], id="part of a canvas"),
+        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 32}, NUMBERS[:32], id="max_tokens"),
+        pytest.param(NUMBERS, "a = |\n", {"max_tokens": 9}, NUMBERS[:9], id="part of a canvas"),
         pytest.param("x = 1\n    " + 30 * "y", "def f():\n    |\n", {"max_tokens": 16}, "x = 1", id="broken line"),
         pytest.param("\n    x = 1\n    y", "if f():\n    |\n", {"early_stop_ms": 1e-6}, "x = 1", id="text before stop"),
     ],
@@ -85,7 +85,7 @@ def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
 @every_decoder
 def test_fill_stops_where_the_context_is_full(engine_of, ask, decoder):
     spec = replace(MASK_SPEC, max_prompt_tokens=40, canvas_lengths=(16,))
-    engine, _ = engine_of(NUMBERS, no_hurry(max_tokens=400, check_syntax=False), spec=spec, context_length=200)
+    engine, _ = engine_of(NUMBERS, no_hurry(max_tokens=400), spec=spec, context_length=200)
     shown = engine.fill(ask("a = |\n", decoder=decoder)).text
     assert NUMBERS.startswith(shown)
     assert 30 <= len(shown) <= 80

@@ -18,7 +18,7 @@ MASKS, NOISE = (
 )
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
-UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
+UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
 
 
