@@ -74,7 +74,6 @@ def fill(
         snapshot,
         source.offset_at(location.first, location.column),
         num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
-        is_thorough=file.test is not None,
         max_lines=settings.completion.max_lines,
         deadline_ms=run.deadline,
         decoder=run.decoder,

@@ -174,8 +174,7 @@ class DecoderSelection:
             canvas_length=length,
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
             max_lines=request.line_limit,
-            num_canvases=num_canvases,
-            num_alternatives=request.num_candidates - 1 if request.is_thorough and not decoder.needs_canvas else 0,
+            num_candidates=self.num_candidates,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
         )

@@ -186,10 +186,13 @@ class LocalEngine(Engine):
         attempts: list[tuple[DecodeTask, Draft, Verdict]] = []
         rankings: list[tuple[Candidate, ...]] = []
         rejections: list[Rejection] = []
-        for decoder in selection.decoders(wanted):
+        decoders = selection.decoders(wanted)
+        for decoder in decoders:
             with costs.stage("prompt"):
                 decoder_layout = layout.in_prompt() if decoder.needs_causal_head else layout
                 limits = selection.limits(request, self.settings, decoder, deadline, decoder_layout)
+                if decoder is not decoders[-1]:  # the last one gives the alternatives
+                    limits = replace(limits, num_candidates=1)
                 repetition = self._repetition(request, model, layout)
                 task = DecodeTask(
                     model,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
+from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
 from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     GAP_LENGTHS,
@@ -350,15 +350,10 @@ class GapsFill(RangeTask):
 
 def _shown(layout: GapsLayout, steps: Sequence[Step], number: int) -> Progress:
     """The most probable canvas from the first gap to the last one."""
-    step = max(steps, key=_mean_confidence)
+    step = max(steps, key=lambda step: Draft(NOTHING, step.confidence[~step.frozen]).score)
     gaps = layout.gaps(step.frozen)
     part = step.take(slice(gaps[0].start, gaps[-1].stop))
     return Progress(0, number, EMPTY, part.draft_ids, part.confidence, part.committed, part.frozen)
-
-
-def _mean_confidence(step: Step) -> float:
-    free = step.confidence[~step.frozen]
-    return float(np.log(np.maximum(free, 1e-9)).mean()) if len(free) else 0.0
 
 
 def _draft(step: Step, gap: slice, end_ids: frozenset[int]) -> Draft:

@@ -25,8 +25,24 @@ CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES, _MAX_LINE = 16_384, 500
 """Lines that are cached, and characters of one: a longer line is another one after every key typed into it."""
-_BORDER = -1
+BORDER = -1
 """Separator: no n-gram extends across it."""
+
+
+def searchable(after: TokenIds, before: TokenIds) -> TokenIds:
+    """The tokens around a cursor, those after it first, for `copies`; shape (12 + A + 1 + B,)."""
+    margin = np.full(MAX_MATCH, BORDER - 1, np.int32)  # keeps windows of `MAX_MATCH` tokens inside the array
+    return np.concatenate([margin, after, margin[:1] + 1, before])
+
+
+def copies(text: TokenIds, last: TokenIds) -> tuple[TokenIds, TokenIds]:
+    """Where copies of the end of `last` end in a searchable text, and how long each is, at least 2; shape (N,) each."""
+    ends = np.flatnonzero(text[:-1] == last[-1]) + 1
+    ends = ends[text[ends - 2] == last[-2]]
+    if not len(ends):  # the usual case, and the rest takes longer than all before it
+        return ends, ends
+    is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
+    return ends, np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +66,7 @@ class Repetition:
         """Takes the tokens before and after the cursor, shape (N,) each, and the shortest n-gram to trust."""
         self._ends_line = ends_line
         self._min_match = min_match
-        # the margin keeps windows of `MAX_MATCH` tokens inside the array
-        margin = np.full(MAX_MATCH, _BORDER - 1, np.int32)
-        self._text = np.concatenate([margin, after, margin[:1] + 1, before])
+        self._text = searchable(after, before)
         self._tail = before[-MAX_MATCH:]
         self._found: dict[bytes, RepetitionMatch | None] = {}
         """By the bytes of the fill: passes of one request search the same fills again and again."""
@@ -71,32 +85,40 @@ class Repetition:
         last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
         if len(last) < MIN_MATCH or any(map(self._ends_line, fill_ids.tolist())):
             return None
-        text = self._text
-        ends = np.flatnonzero(text[:-1] == last[-1]) + 1
-        ends = ends[text[ends - 2] == last[-2]]  # most fills end here
+        ends, sizes = copies(self._text, last)
         if not len(ends):
             return None
-        is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
-        sizes = np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
         size = int(sizes.max())
-        ends = ends[sizes == size]
-        followers = text[ends]
+        followers = self._text[ends[sizes == size]]
         needed = max(MIN_MATCH, self._min_match) + (len(followers) < 2) * ONCE
-        if size < needed or followers[0] == _BORDER or (followers != followers[0]).any():
+        if size < needed or followers[0] == BORDER or (followers != followers[0]).any():
             return None
         return RepetitionMatch(int(followers[0]), _confidence(size, len(followers)))
 
     def overridden(self, prediction: Prediction, fill_ids: TokenIds, positions: Iterable[int]) -> Prediction:
         """The prediction with repetitions at consecutive positions, the first of which follows `fill_ids`."""
-        matches: list[tuple[int, RepetitionMatch]] = []
+        argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
+        confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
         fill = fill_ids
         for at in positions:
             match = self.following(fill)
             if match is None:
                 break
-            matches.append((at, match))
             fill = np.append(fill, np.int32(match.token))
-        return _overridden(prediction, matches) if matches else prediction
+            agrees = argmax_ids[at] == match.token
+            confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
+            if sampled_ids[at] == argmax_ids[at] or sampled_ids[at] == match.token:
+                sampled_ids[at], sampled_confidence[at] = match.token, confidence[at]
+            else:  # the other tokens share what the match leaves
+                sampled_confidence[at] = min(sampled_confidence[at], 1 - confidence[at])
+            argmax_ids[at] = match.token
+        return replace(
+            prediction,
+            argmax_ids=argmax_ids,
+            sampled_ids=sampled_ids,
+            confidence=confidence,
+            sampled_confidence=sampled_confidence,
+        )
 
     def run(self, fill_ids: TokenIds, most: int) -> TokenIds:
         """Repeats `following` for up to `most` tokens; shape (0..most,)."""
@@ -130,23 +152,3 @@ class BufferTokens:
 
     def _ids(self, text: str) -> TokenIds:
         return token_ids(np.concatenate([[], *(self._encode(line) for line in _LINES.findall(text))]))
-
-
-def _overridden(prediction: Prediction, matches: Iterable[tuple[int, RepetitionMatch]]) -> Prediction:
-    argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
-    confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
-    for at, match in matches:
-        agrees = argmax_ids[at] == match.token
-        confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
-        if sampled_ids[at] == argmax_ids[at] or sampled_ids[at] == match.token:
-            sampled_ids[at], sampled_confidence[at] = match.token, confidence[at]
-        else:  # the other tokens share what the match leaves
-            sampled_confidence[at] = min(sampled_confidence[at], 1 - confidence[at])
-        argmax_ids[at] = match.token
-    return replace(
-        prediction,
-        argmax_ids=argmax_ids,
-        sampled_ids=sampled_ids,
-        confidence=confidence,
-        sampled_confidence=sampled_confidence,
-    )

@@ -240,7 +240,6 @@ class FillRequest(EngineRequest[FillResult]):
     snapshot: Snapshot
     offset: int  # code-point offset of the cursor in the snapshot's text
     num_candidates: int = 1
-    is_thorough: bool = False  # a decoder without canvases takes the time for several candidates too
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     deadline_ms: float | None = None

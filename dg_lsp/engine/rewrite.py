@@ -70,7 +70,6 @@ class RangeTask:
             snapshot,
             offset,
             num_candidates=self._request.num_candidates,
-            is_thorough=True,
             max_lines=max_lines,
             early_stop_ms=0.0,
             decoder=decoder,
@@ -160,8 +159,7 @@ class Rewrite(RangeTask):
                 length,
                 longest,
                 None,
-                num_canvases=1 if model.spec.block_length else request.num_candidates,  # of blocks only one continues
-                num_alternatives=0 if decoder.needs_canvas else request.num_candidates - 1,
+                num_candidates=request.num_candidates,
                 deadline=self._deadline,
                 stops=next_lines(request) if self._is_instructed else (),
             )

@@ -55,12 +55,7 @@ class Reason(StrEnum):
     UNFINISHED = "unfinished", "was not stable at the deadline"
 
 
-MISFITS = (
-    Reason.SYNTAX_ERROR,
-    Reason.INDENTATION,
-    Reason.REPEATS_PREFIX,
-    Reason.REPEATS_SUFFIX,
-)
+MISFITS = (Reason.SYNTAX_ERROR, Reason.INDENTATION, Reason.REPEATS_PREFIX, Reason.REPEATS_SUFFIX)
 """Of a fill that does not fit into the code around it, although the model has something to say there."""
 MIN_REPEATED = 8  # letters and digits of a line whose repetition is a fault: `0, 0,` and `self.up()` may repeat
 _EMPTY_STRINGS = ('""""""', "''''''", '""', "''")

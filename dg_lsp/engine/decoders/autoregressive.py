@@ -13,6 +13,7 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
+from dg_lsp.engine.repetition import BORDER, copies, searchable
 
 MAX_RETRIES = 3  # further drafts of one line where none before them fits
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
@@ -37,13 +38,16 @@ class AutoregressiveDecoder(Decoder):
         first = yield from self._grow_to_end(EMPTY, num_new)
         drafts = [first]
         unsure = np.argsort(first.confidence[: task.stop.num_shown(first.ids) + 1], kind="stable")
-        most = max(limits.num_alternatives, MAX_RETRIES if limits.max_lines == 1 else 0)
+        most = max(limits.num_candidates - 1, MAX_RETRIES if limits.max_lines == 1 else 0)
         for at in unsure[:most].tolist():
-            is_retry = len(drafts) > limits.num_alternatives
+            is_retry = len(drafts) >= limits.num_candidates
             is_early = task.costs.num_passes >= limits.early_stop_passes
             if limits.is_over() or (is_retry and (is_early or not all(map(task.is_faulty, drafts)))):
                 break
-            drafts.append((yield from self._branched(first, at)))
+            draft = yield from self._branched(first, at)
+            if limits.is_over():  # the first draft is better than a part of another one
+                break
+            drafts.append(draft)
         return tuple(drafts)
 
     def _branched(self, first: Draft, at: int) -> Generator[Progress, None, Draft]:
@@ -127,11 +131,10 @@ class RemovedTextDecoder(AutoregressiveDecoder):
         return is_longest or self._task.stop.is_spelled(draft.ids) or super()._is_done(draft)
 
 
-MIN_MATCH, MAX_MATCH = 2, 8
-"""Last tokens that must recur for a draft, and the most that are compared."""
+MAX_COPIED = 8
+"""The most of the last tokens that are compared with earlier ones."""
 MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass
 MAX_REPETITION = 8  # longest draft of repetitions, which are never rejected since they override the model's predictions
-_BORDER = token_ids([-1])  # matches no token
 
 
 class PromptLookupDecoder(AutoregressiveDecoder):
@@ -145,28 +148,15 @@ class PromptLookupDecoder(AutoregressiveDecoder):
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
         if len(repeated):
             return repeated
-        return continuation(np.concatenate([layout.after_ids, _BORDER, layout.before_ids, fill_ids]))
-
-
-def continuation(ids: TokenIds) -> TokenIds:
-    """The tokens after the longest earlier copy of the last tokens, the latest of equal copies; shape (0..4,)."""
-    if len(ids) <= MIN_MATCH:
-        return NOTHING
-    is_match = (ids[1:-1] == ids[-1]) & (ids[:-2] == ids[-2])
-    ends = np.flatnonzero(is_match) + MIN_MATCH  # where the continuation begins
-    if not len(ends):
-        return NOTHING
-    last = ids[: -MAX_MATCH - 1 : -1].tolist()
-    length, best = max((_match_length(ids[max(0, end - MAX_MATCH) : end].tolist(), last), end) for end in ends.tolist())
-    following = ids[best : best + min(length - 1, MAX_LOOKUP)]
-    borders = np.flatnonzero(following == _BORDER[0])
-    return following[: borders[0]] if len(borders) else following
-
-
-def _match_length(before: list[int], last: list[int]) -> int:
-    """How many tokens at the end of `before` equal the last ones, which are listed in reverse."""
-    pairs = enumerate(zip(reversed(before), last, strict=False))
-    return next((size for size, (token, wanted) in pairs if token != wanted), len(before))
+        # after the longest earlier copy of the last tokens, the latest of equal copies
+        text = searchable(layout.after_ids, np.concatenate([layout.before_ids, fill_ids]))
+        ends, sizes = copies(text, text[-MAX_COPIED:])
+        if not len(ends):
+            return NOTHING
+        size, end = max(zip(sizes.tolist(), ends.tolist(), strict=True))
+        following = text[end : end + min(size - 1, MAX_LOOKUP)]
+        borders = np.flatnonzero(following == BORDER)
+        return following[: borders[0]] if len(borders) else following
 
 
 MIN_PROBABILITY = 0.2

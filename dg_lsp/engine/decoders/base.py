@@ -192,8 +192,7 @@ class Limits:
     canvas_length: int  # tokens of a canvas; 0 for a decoder without one
     max_tokens: int
     max_lines: int | None
-    num_canvases: int = 1  # canvases that share each pass
-    num_alternatives: int = 0  # further drafts of a decoder without canvases, one after the other
+    num_candidates: int = 1  # drafts: canvases that share each pass, or without canvases one after the other
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
     is_raw: bool = False  # the text may repeat itself
