@@ -175,6 +175,7 @@ class DecoderSelection:
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
             max_lines=request.line_limit,
             num_candidates=self.num_candidates,
+            min_confidence=request.min_confidence(settings) or 0.0,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
         )

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -208,7 +209,9 @@ class LocalEngine(Engine):
             drafts = yield from task.drafts()
             shown = map(task.stop.within_limit, drafts)
             judged = [(task, draft, task.verdict(draft)) for draft in shown]
-            ranking, refused = rank(verdict for _, _, verdict in judged)
+            # the score of a gap counts how well the code after it follows
+            value = attrgetter("score" if decoder is DecoderName.INFILL else "confidence")
+            ranking, refused = rank((verdict for _, _, verdict in judged), value)
             attempts += judged
             rankings.append(ranking)
             rejections += refused

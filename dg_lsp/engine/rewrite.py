@@ -111,7 +111,7 @@ class Rewrite(RangeTask):
             is_hopeless = isinstance(first, Rejection) and first.reason not in RETRY_REASONS
             if len(candidates) >= request.num_candidates or is_hopeless or request.strength >= 1:
                 break
-        ranked = sorted(candidates, key=lambda candidate: -candidate.confidence)[: request.num_candidates]
+        ranked = candidates[: request.num_candidates]
         result = RewriteResult(
             request.start,
             request.end,

@@ -1,10 +1,11 @@
 """Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from operator import attrgetter
 from textwrap import dedent
 from typing import ClassVar, Self
 
@@ -171,14 +172,16 @@ def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, st
     return Rejection(Reason.INDENTATION, joined) if surroundings.strands_block(valid) else valid
 
 
-def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Distinct candidates by descending score, ties in order; and the rejections.
+def rank(
+    results: Iterable[Candidate | Rejection], value: Callable[[Candidate], float] = attrgetter("confidence")
+) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
+    """Distinct candidates by descending confidence or other value, ties in order; and the rejections.
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
     verdicts = list(results)
     candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
-    candidates.sort(key=lambda candidate: -candidate.score)
+    candidates.sort(key=value, reverse=True)
     return _distinct(candidates), tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
 
 

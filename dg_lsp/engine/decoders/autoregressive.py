@@ -4,7 +4,7 @@ A drafted token is accepted only where it is the best one after those before it,
 same text. Drafts only save passes.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from typing_extensions import override
@@ -15,7 +15,7 @@ from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 from dg_lsp.engine.repetition import BORDER, copies, searchable
 
-MAX_RETRIES = 3  # further drafts of one line where none before them fits
+MAX_RETRIES = 3  # further drafts of one line where they may be better
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
 
@@ -29,26 +29,34 @@ class AutoregressiveDecoder(Decoder):
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
 
-        Each alternative draft differs from the first one at another of the least probable tokens that are shown. There
-        are as many as the limits set; of a single line, a few more where none of the drafts fits into the code.
+        Each alternative draft differs from the first one at another token, first where the alternatives are most
+        probable. There are as many as the limits set; of a single line a few more, where one may be better.
         """
         task = self._task
         limits = task.limits
         num_new = yield from self._prefill(task.layout.prompt_ids)
         first = yield from self._grow_to_end(EMPTY, num_new)
         drafts = [first]
-        unsure = np.argsort(first.confidence[: task.stop.num_shown(first.ids) + 1], kind="stable")
+        confidence = first.confidence[: task.stop.num_shown(first.ids) + 1]
+        chances = np.cumprod([1.0, *confidence[:-1]]) * (1 - confidence)  # of all drafts that differ at this token
         most = max(limits.num_candidates - 1, MAX_RETRIES if limits.max_lines == 1 else 0)
-        for at in unsure[:most].tolist():
-            is_retry = len(drafts) >= limits.num_candidates
-            is_early = task.costs.num_passes >= limits.early_stop_passes
-            if limits.is_over() or (is_retry and (is_early or not all(map(task.is_faulty, drafts)))):
+        for at in np.argsort(-chances, kind="stable")[:most].tolist():
+            is_wanted = len(drafts) < limits.num_candidates or self._may_improve(drafts, float(chances[at]))
+            if limits.is_over() or not is_wanted:
                 break
             draft = yield from self._branched(first, at)
             if limits.is_over():  # the first draft is better than a part of another one
                 break
             drafts.append(draft)
         return tuple(drafts)
+
+    def _may_improve(self, drafts: Sequence[Draft], chance: float) -> bool:
+        """A draft of this probability would be shown in place of these, and there is time for it."""
+        task = self._task
+        least = task.limits.min_confidence
+        best = max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
+        is_early = task.costs.num_passes < task.limits.early_stop_passes
+        return is_early and chance > max(best, least) and not 0 < least <= best
 
     def _branched(self, first: Draft, at: int) -> Generator[Progress, None, Draft]:
         """A draft that is equal before this token and has another one there."""

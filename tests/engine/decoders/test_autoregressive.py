@@ -14,8 +14,8 @@ from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts
 from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.request import Priority
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 PROMPT = "x = 1\n"
@@ -88,7 +88,7 @@ class Unsure(ScriptedDenoiser):
 
 
 @pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
-def test_alternatives_differ_from_the_first_text_at_its_least_probable_tokens(ask, decoder):
+def test_alternatives_differ_from_the_first_text_where_they_are_most_probable(ask, decoder):
     denoiser = Unsure("")
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
     found = {}
@@ -96,25 +96,37 @@ def test_alternatives_differ_from_the_first_text_at_its_least_probable_tokens(as
         request = ask("a = |\n", decoder=decoder, num_candidates=number)
         found[number] = [(fill.text, round(fill.confidence, 1)) for fill in engine.fill(request).candidates]
     assert found[1] == [("x + y", 0.4)]
-    assert found[2] == [("x + y", 0.4), ("x - y", 0.3)]
-    assert found[3] == [("x + y", 0.4), ("x - y", 0.3), ("z", 0.3)]
+    assert found[2] == [("x + y", 0.4), ("z", 0.3)]
+    assert found[3] == [("x + y", 0.4), ("z", 0.3), ("x - y", 0.3)]
 
 
 class Misfit(Unsure):
     """Its most probable text has a syntax error."""
 
-    TEXTS = (b"x + )", b"x - y")
+    TEXTS = (b"x + )", b"x - y", b"z")
 
 
-@pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
-def test_text_that_does_not_fit_is_followed_by_the_next_one_unless_whole_lines_are_enough(ask, decoder):
-    denoiser = Misfit("")
+class Branching(Unsure):
+    """Its first token is the best one, but none of the texts after it is as probable as the other one."""
+
+    TEXTS = (b"x + y + y + y", b"x - y", b"z")
+
+
+@pytest.mark.parametrize(
+    ("model", "priority", "texts"),
+    [
+        pytest.param(Misfit, Priority.TYPED, ["z"], id="the first one has an error"),
+        pytest.param(Branching, Priority.TYPED, ["x + y + y + y"], id="the first one is shown to a typing user"),
+        pytest.param(Branching, Priority.INVOKED, ["z"], id="the user requested the best one"),
+    ],
+)
+def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, model, priority, texts):
+    denoiser = model("")
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
-    result = engine.fill(ask("a = |\n", decoder=decoder))
-    assert [(fill.text, round(fill.confidence, 1)) for fill in result.candidates] == [("x - y", 0.3)]
-    assert [rejection.reason for rejection in result.rejections] == [Reason.SYNTAX_ERROR]
-    hurried = engine.fill(ask("a = |\n", decoder=decoder, early_stop_ms=1))
-    assert not hurried.candidates
+    request = ask("a = |\n", decoder=DecoderName.AUTOREGRESSIVE, priority=priority)
+    assert [fill.text for fill in engine.fill(request).candidates] == texts
+    hurried = engine.fill(replace(request, early_stop_ms=1))
+    assert [fill.text for fill in hurried.candidates] == ([] if model is Misfit else ["x + y + y + y"])
 
 
 DRAFTER = replace(MASK_SPEC, is_drafter=True)
