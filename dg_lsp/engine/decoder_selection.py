@@ -7,7 +7,7 @@ decoding; of the text only the cursor's line counts.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -128,7 +128,6 @@ class DecoderSelection:
     costs: StepCosts | None
     """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
     kind: PositionKind
-    num_candidates: int = 1
     num_missing: int = 0  # prompt tokens that are not cached
     num_missing_causal: int = 0  # the same for a causal decoder, whose prompt may be longer
 
@@ -136,20 +135,8 @@ class DecoderSelection:
         """The decoder that runs where `wanted` is set."""
         is_infill = self.spec.prompt_format is PromptFormat.INFILL and self.kind is not PositionKind.TEXT
         if wanted is DecoderName.AUTO:
-            has_several = self.num_candidates > 1 and self.spec.has_final_canvas
-            wanted = DecoderName.DIFFUSION if has_several else self._fastest()
+            wanted = self._fastest()
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
-
-    def decoders(self, wanted: DecoderName) -> tuple[DecoderName, ...]:
-        """The decoders that run where `wanted` is set.
-
-        Several candidates by `auto` are the one of an automatic request and those of the canvases: the best of them is
-        right at least as often.
-        """
-        chosen = [self.choose(wanted)]
-        if wanted is DecoderName.AUTO and self.num_candidates > 1:
-            chosen.insert(0, replace(self, num_candidates=1).choose())
-        return tuple(dict.fromkeys(chosen))
 
     def limits(
         self,
@@ -168,13 +155,13 @@ class DecoderSelection:
         """
         length = canvas_length(self.spec, request.line_limit, layout, decoder) if decoder.needs_canvas else 0
         has_several = decoder is DecoderName.DIFFUSION and not self.spec.block_length  # of blocks only one continues
-        num_canvases = self.num_candidates if has_several else 1
+        num_canvases = request.num_candidates if has_several else 1
         stop_ms = early_stop_ms(request, settings, deadline)
         return Limits(
             canvas_length=length,
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
             max_lines=request.line_limit,
-            num_candidates=self.num_candidates,
+            num_candidates=request.num_candidates,
             min_confidence=request.min_confidence(settings) or 0.0,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),

@@ -21,7 +21,7 @@ from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import PROMPT_PIECE, Draft, Limits, Progress, RequestCosts, Steps, mapped
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
@@ -32,11 +32,10 @@ from dg_lsp.engine.request import (
     Frame,
     RewriteRequest,
     RewriteResult,
-    Verdict,
 )
 from dg_lsp.engine.rewrite import Rewrite
 from dg_lsp.errors import OptionError
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, merge, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
 from dg_lsp.settings import NO_OPTIONS, CompletionSettings
 
 LOOKAHEAD_SHARE = 16
@@ -182,42 +181,28 @@ class LocalEngine(Engine):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             layout = _fill_layout(request, model)
             selection = self._selection(request, model, layout)
+            decoder = selection.choose(wanted)
             if deadline is None:
                 deadline = request.deadline_from(time.monotonic(), self.settings)
-        attempts: list[tuple[DecodeTask, Draft, Verdict]] = []
-        rankings: list[tuple[Candidate, ...]] = []
-        rejections: list[Rejection] = []
-        decoders = selection.decoders(wanted)
-        for decoder in decoders:
-            with costs.stage("prompt"):
-                decoder_layout = layout.in_prompt() if decoder.needs_causal_head else layout
-                limits = selection.limits(request, self.settings, decoder, deadline, decoder_layout)
-                if decoder is not decoders[-1]:  # the last one gives the alternatives
-                    limits = replace(limits, num_candidates=1)
-                repetition = self._repetition(request, model, layout)
-                task = DecodeTask(
-                    model,
-                    decoder,
-                    decoder_layout,
-                    limits,
-                    costs,
-                    seed=request.seed,
-                    repetition=repetition,
-                    slot=request.slot,
-                    judge=request.judge,
-                )
-            drafts = yield from task.drafts()
-            shown = map(task.stop.within_limit, drafts)
-            judged = [(task, draft, task.verdict(draft)) for draft in shown]
-            # the score of a gap counts how well the code after it follows
-            value = attrgetter("score" if decoder is DecoderName.INFILL else "confidence")
-            ranking, refused = rank((verdict for _, _, verdict in judged), value)
-            attempts += judged
-            rankings.append(ranking)
-            rejections += refused
-        candidates = merge(rankings)
-        best_task, best_draft, _ = next((attempt for attempt in attempts if attempt[2] in candidates[:1]), attempts[0])
-        result = best_task.result(best_draft, candidates[: request.num_candidates], tuple(rejections))
+            task_layout = layout.in_prompt() if decoder.needs_causal_head else layout
+            task = DecodeTask(
+                model,
+                decoder,
+                task_layout,
+                selection.limits(request, self.settings, decoder, deadline, task_layout),
+                costs,
+                seed=request.seed,
+                repetition=self._repetition(request, model, layout),
+                slot=request.slot,
+                judge=request.judge,
+            )
+        drafts = yield from task.drafts()
+        shown = tuple(map(task.stop.within_limit, drafts))
+        # canvases: some hold only the beginning of a fill, and the score counts how well the code after a gap follows
+        value = attrgetter("confidence" if decoder.needs_causal_head else "score")
+        candidates, rejections = rank(map(task.verdict, shown), value)
+        best = next((draft for draft in shown if task.verdict(draft) in candidates[:1]), shown[0])
+        result = task.result(best, candidates[: request.num_candidates], rejections)
         return result.confident(request.min_confidence(self.settings))
 
     def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
@@ -247,7 +232,6 @@ class LocalEngine(Engine):
             spec=model.spec,
             costs=self.costs,
             kind=PositionKind.of(request.cursor, request.line_limit),
-            num_candidates=request.num_candidates,
             num_missing=num_missing,
             num_missing_causal=num_missing_causal,
         )

@@ -1,7 +1,7 @@
 """Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -179,27 +179,17 @@ def rank(
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
-    verdicts = list(results)
-    candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
-    candidates.sort(key=value, reverse=True)
-    return _distinct(candidates), tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
-
-
-def merge(rankings: Sequence[tuple[Candidate, ...]]) -> tuple[Candidate, ...]:
-    """The first candidates of several decoders by descending confidence, then all others; see `rank` for duplicates.
-
-    Scores are comparable within one decoder only.
-    """
-    firsts = sorted((ranking[0] for ranking in rankings if ranking), key=lambda first: -first.confidence)
-    return _distinct([*firsts, *(candidate for ranking in rankings for candidate in ranking[1:])])
-
-
-def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The first of those that differ only in blanks and line ends."""
+    candidates: list[Candidate] = []
+    rejections: list[Rejection] = []
+    for result in results:
+        if isinstance(result, Candidate):
+            candidates.append(result)
+        else:
+            rejections.append(result)
     distinct: dict[str, Candidate] = {}
-    for candidate in candidates:
+    for candidate in sorted(candidates, key=value, reverse=True):
         distinct.setdefault("".join(candidate.text.split()), candidate)
-    return tuple(distinct.values())
+    return tuple(distinct.values()), tuple(rejections)
 
 
 def judge_rewrite(

@@ -27,10 +27,10 @@ def select(spec, costs, kind=LINE_END, **request):
     return DecoderSelection(spec=spec, costs=costs, kind=kind, **request)
 
 
-def selection(*rows, costs=CPU, num_candidates=1, num_missing=0, **spec):
+def selection(*rows, costs=CPU, num_missing=0, **spec):
     spec = replace(SPEC, **({"expectations": rows} if rows else {}), **spec)
     missing = {"num_missing": num_missing, "num_missing_causal": num_missing}
-    return select(spec, costs, num_candidates=num_candidates, **missing)
+    return select(spec, costs, **missing)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,6 @@ def test_model_without_expected_passes_gets_the_defaults():
     selected = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
     assert named == {(kind.value, name) for kind in PositionKind for name in selected}
     assert select(MASK_SPEC, CPU).choose().needs_causal_head
-
-
-def test_several_candidates_are_those_of_canvases_and_the_automatic_one():
-    several = selection(num_candidates=3)
-    assert several.decoders(DecoderName.PROMPT_LOOKUP) == (DecoderName.PROMPT_LOOKUP,)
-    assert several.decoders(DecoderName.AUTO) == (DecoderName.PROMPT_LOOKUP, DecoderName.DIFFUSION)
 
 
 class Clocked(ScriptedDenoiser):

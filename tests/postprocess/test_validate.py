@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, merge, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
 
 from .conftest import cases, judged
 
@@ -147,13 +147,6 @@ def test_candidates_are_ranked_without_duplicates():
     second = Candidate("b", -1.0, 0.2)
     results = [second, empty, best, wrong, Candidate(" a + 1", -2.5, 0.25), Candidate("a+1", -3.0, 0.1)]
     assert rank(results) == ((best, second), (empty, wrong))
-
-
-def test_the_most_confident_first_candidate_of_several_decoders_is_first():
-    unsure = Candidate("a", -1.0, 0.2)
-    first = Candidate("b", -2.0, 0.3)
-    second = Candidate("c", -1.5, 0.9)
-    assert merge([(unsure,), (first, second, Candidate("a ", -3.0, 0.1)), ()]) == (first, unsure, second)
 
 
 def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
