@@ -51,12 +51,12 @@ class AutoregressiveDecoder(Decoder):
         return tuple(drafts)
 
     def _may_improve(self, drafts: Sequence[Draft], chance: float) -> bool:
-        """A draft of this probability would be shown in place of these, and there is time for it."""
+        """There is time for a draft of this probability, and it is needed: while the user types, if none fits."""
         task = self._task
         least = task.limits.min_confidence
         best = max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
         is_early = task.costs.num_passes < task.limits.early_stop_passes
-        return is_early and chance > max(best, least) and not 0 < least <= best
+        return is_early and chance > max(best, least) and not (least and best)
 
     def _branched(self, first: Draft, at: int) -> Generator[Progress, None, Draft]:
         """A draft that is equal before this token and has another one there."""
