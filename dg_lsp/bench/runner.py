@@ -37,8 +37,7 @@ from dg_lsp.errors import InputFileError
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 
-ANSWER_SECONDS = 600.0
-"""Time limit of one answer."""
+ANSWER_SECONDS = 600.0  # time limit of one answer
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
@@ -81,7 +80,7 @@ class RequestOptions:
     length: LengthHint = LengthHint.NONE
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
-    is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
+    is_warm: bool = False  # as while typing: the KV cache holds the prompt without its last character
     sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
 
     @property
@@ -92,7 +91,7 @@ class RequestOptions:
             limits.append(f"a deadline of {self.deadline_ms:g} ms")
         if self.early_stop_ms:
             limits.append(f"an early stop after {self.early_stop_ms:g} ms")
-        elif self.early_stop_ms is None and self.deadline_ms is not None:
+        elif self.early_stop_ms is None and self.deadline_ms is not None and self.is_warm:
             limits.append("the early stop of the settings")
         return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
 
@@ -162,7 +161,7 @@ class EngineContender:
             decoder=self.decoder,
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,
-            priority=Priority.INVOKED,
+            priority=Priority.TYPED if self.options.is_warm else Priority.INVOKED,
             sampler=self.options.sampler,
         )
 
@@ -186,15 +185,16 @@ def attempt_for(
 
 
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
-    """Attempt for a result of the engine. A remote server does not report all costs."""
-    attempt = attempt_for(case, contender, result.decoder.value, result.text, ms, result.reason)
+    """Attempt for a result of the engine, improbable ones included. A remote server does not report all costs."""
+    best = next(iter((*result.candidates, *result.hidden)), None)
+    attempt = attempt_for(case, contender, result.decoder.value, best.text if best else "", ms, result.reason)
     if not is_remote or result.steps:
         attempt = replace(attempt, steps=result.steps, tokens=result.output_tokens)
     if is_remote:
         return attempt
     prefill_ms = result.timings.prefill
-    confidence = result.candidates[0].confidence if result.candidates else None
-    return replace(attempt, prefill_ms=prefill_ms, model_ms=prefill_ms + result.timings.predict, confidence=confidence)
+    model_ms = prefill_ms + result.timings.predict
+    return replace(attempt, prefill_ms=prefill_ms, model_ms=model_ms, confidence=best.confidence if best else None)
 
 
 # runs
