@@ -199,7 +199,7 @@ class LocalEngine(Engine):
         drafts = yield from task.drafts()
         shown = tuple(map(task.stop.within_limit, drafts))
         # canvases: some hold only the beginning of a fill, and the score counts how well the code after a gap follows
-        value = attrgetter("confidence" if decoder.needs_causal_head else "score")
+        value = attrgetter("worth" if decoder.needs_causal_head else "score")
         candidates, rejections = rank(map(task.verdict, shown), value)
         best = next((draft for draft in shown if task.verdict(draft) in candidates[:1]), shown[0])
         result = task.result(best, candidates[: request.num_candidates], rejections)

@@ -1,5 +1,6 @@
 """Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ class Candidate:
     confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
     fault: Reason | None = None  # why it is not worth showing unasked
     is_cut: bool = False  # the model might go on: a limit, the context or the deadline ended the text
+
+    @property
+    def worth(self) -> float:
+        """Between mean and sum of the log probabilities, of which one prefers long texts and the other short ones."""
+        return self.score * -math.log(max(self.confidence, 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +179,9 @@ def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, st
 
 
 def rank(
-    results: Iterable[Candidate | Rejection], value: Callable[[Candidate], float] = attrgetter("confidence")
+    results: Iterable[Candidate | Rejection], value: Callable[[Candidate], float] = attrgetter("worth")
 ) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Distinct candidates by descending confidence or other value, ties in order; and the rejections.
+    """Distinct candidates by descending worth or other value, ties in order; and the rejections.
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """

@@ -143,7 +143,7 @@ def test_a_rewrite_of_a_cell_is_judged_by_the_cell(below):
 def test_candidates_are_ranked_without_duplicates():
     empty = Rejection(Reason.EMPTY)
     wrong = Rejection(Reason.SYNTAX_ERROR, "(")
-    best = Candidate("a + 1\n", -2.0, 0.3)
+    best = Candidate("a + 1\n", -1.0, 0.3)
     second = Candidate("b", -1.0, 0.2)
     results = [second, empty, best, wrong, Candidate(" a + 1", -2.5, 0.25), Candidate("a+1", -3.0, 0.1)]
     assert rank(results) == ((best, second), (empty, wrong))
