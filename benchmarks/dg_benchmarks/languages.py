@@ -21,9 +21,11 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dg_lsp.bench.cut import MAX_CHARS, MIN_CHARS, Middle, Source, cuts, is_source
+from dg_lsp.bench.cut import MAX_CHARS, MIN_CHARS, Source, cuts, is_source
+from dg_lsp.bench.dataset import TestCase
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.postprocess.validate import Candidate, Rejection, judge
@@ -119,9 +121,9 @@ def sources_of(language_id: str, cache: Path, folder: str | None) -> list[Source
     return sources[:MAX_FILES]
 
 
-def damaged(middle: Middle, damage: str, rng: random.Random) -> str | None:
+def damaged(middle: TestCase, damage: str, rng: random.Random) -> str | None:
     """The middle with a bracket dropped, a line repeated or a quote opened; None if it has nothing to damage."""
-    text = middle.text
+    text = middle.reference
     if damage == "bracket":
         places = [place for place, char in enumerate(text) if char in "()[]{}<>"]
         return None if not places else text[: (at := rng.choice(places))] + text[at + 1 :]
@@ -133,22 +135,22 @@ def damaged(middle: Middle, damage: str, rng: random.Random) -> str | None:
     return None if len(lines) == 1 else "\n".join([*lines[: at + 1], *lines[at:]])
 
 
-def judged(middle: Middle, text: str) -> tuple[Candidate | Rejection, float]:
+def judged(middle: TestCase, text: str) -> tuple[Candidate | Rejection, float]:
     """The judgement of a fill and its processor time in milliseconds."""
     buffer = middle.prefix + middle.suffix
     offset = len(middle.prefix)
-    snapshot = Snapshot("file:///x", 0, buffer, middle.source.language)
+    snapshot = Snapshot("file:///x", 0, buffer, middle.language)
     cursor = Cursor.at(buffer, offset)
     started = time.thread_time()
     result = judge(text.encode(), snapshot=snapshot, offset=offset, cursor=cursor, max_lines=None, score=0.0)
     return result, 1000 * (time.thread_time() - started)
 
 
-def is_rejected(middle: Middle, text: str) -> bool:
+def is_rejected(middle: TestCase, text: str) -> bool:
     """True if the grammar's parser finds an error in the file with this text as the middle."""
     from tree_sitter import Parser
 
-    grammar = grammar_of(language_of(middle.source.language).grammar)
+    grammar = grammar_of(language_of(middle.language).grammar)
     whole = (middle.prefix + text + middle.suffix).encode()
     return grammar is not None and Parser(grammar).parse(whole).root_node.has_error
 
@@ -170,15 +172,15 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
     rng = random.Random(1)
     middles = list(cuts(sources, num, seed))
     for middle in middles:
-        result, _ = judged(middle, middle.text)
-        name = outcome(result, middle.text)
+        result, _ = judged(middle, middle.reference)
+        name = outcome(result, middle.reference)
         outcomes[name] += 1
         hidden += isinstance(result, Candidate) and result.fault is not None
         if name != "unchanged" and shown < show:
             shown += 1
-            _print(middle, middle.text, result)
+            _print(middle, middle.reference, result)
     for middle in middles:
-        if is_rejected(middle, middle.text):
+        if is_rejected(middle, middle.reference):
             continue
         text = damaged(middle, rng.choice(DAMAGES), rng)
         if text is None or not is_rejected(middle, text):
@@ -199,24 +201,24 @@ def measure(language_id: str, sources: list[Source], num: int, seed: int, show: 
     return [*cells, *damage, f"{p99:.1f}"]
 
 
-def _times(middles: Sequence[Middle]) -> list[float]:
+def _times(middles: Sequence[TestCase]) -> list[float]:
     """Milliseconds of one judgement of each; all in turn, so that no repetition finds its results in a cache."""
-    rounds = ([judged(middle, middle.text)[1] for middle in middles] for _ in range(NUM_REPEATS))
+    rounds = ([judged(middle, middle.reference)[1] for middle in middles] for _ in range(NUM_REPEATS))
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
-def _longer(middle: Middle) -> Middle:
+def _longer(middle: TestCase) -> TestCase:
     """The middle in a file of at least `LONG_FILE` lines: more of its definitions stand above and below."""
-    whole = middle.prefix + middle.text + middle.suffix + "\n"
+    whole = middle.prefix + middle.reference + middle.suffix + "\n"
     start = max((match.end() for match in _FILE_HEADER.finditer(whole)), default=0)
     body = whole[start:]
     repeated = body * (LONG_FILE // (2 * max(1, body.count("\n"))) + 1)
     is_in_header = len(middle.prefix) < start
     prefix = middle.prefix if is_in_header else whole[:start] + repeated + middle.prefix[start:]
-    return Middle(prefix, middle.text, middle.suffix + "\n" + repeated * (1 + is_in_header), middle.kind, middle.source)
+    return replace(middle, prefix=prefix, suffix=middle.suffix + "\n" + repeated * (1 + is_in_header))
 
 
-def _print(middle: Middle, text: str, result: Candidate | Rejection) -> None:
+def _print(middle: TestCase, text: str, result: Candidate | Rejection) -> None:
     before, after = middle.prefix.split("\n")[-4:], middle.suffix.split("\n")[:4]
     name = result.reason if isinstance(result, Rejection) else "-> " + result.text
     print(

@@ -48,7 +48,7 @@ def frames(task: replay.TypingTask, events: Iterable[replay.Event]) -> Iterator[
     frame = Frame(0.0, tuple(head), "", len(head) - 1, len(head[-1]))
     typed = ""
     for event in events:
-        if isinstance(event, replay.TaskEvent) or (isinstance(event, replay.RequestEvent) and not event.is_displayed):
+        if isinstance(event, replay.RequestEvent) and not event.is_displayed:
             continue
         at_ms = event.at_ms
         ghost = ""

@@ -1,15 +1,14 @@
 """Test cases cut out of source files: a place of a text is left out, and the text around it is what a model gets."""
 
-import json
 import os
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dg_lsp.bench.dataset import TestCase
 from dg_lsp.context.document import Snapshot, depth_of
 from dg_lsp.context.exclusion import mask_secrets
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
@@ -32,36 +31,6 @@ class Source:
     path: str  # in its folder, with slashes
     text: str
     language: str  # LSP language id
-
-
-@dataclass(frozen=True, slots=True)
-class Middle:
-    """A part of a file, as a model would fill it."""
-
-    prefix: str
-    text: str
-    suffix: str
-    kind: str
-    source: Source
-
-    @property
-    def id(self) -> str:
-        """The place where it starts, and its kind."""
-        line = self.prefix.count("\n") + 1
-        column = len(self.prefix) - self.prefix.rfind("\n")
-        return f"{self.source.path}:{line}:{column}/{self.kind}"
-
-    def problem(self) -> dict[str, str]:
-        """The middle as a test case of HumanEval-Infilling, with its kind, path and language."""
-        return {
-            "task_id": self.id,
-            "prompt": self.prefix,
-            "suffix": self.suffix,
-            "canonical_solution": self.text,
-            "kind": self.kind,
-            "path": self.source.path,
-            "language": self.source.language,
-        }
 
 
 def is_source(text: str) -> bool:
@@ -132,8 +101,8 @@ def _read(path: Path, folder: Path) -> Source | None:
     return Source(path.relative_to(folder).as_posix(), mask_secrets(text), language)
 
 
-def cut(source: Source, rng: random.Random, kind: str, *, by_grammar: bool = False) -> Middle | None:
-    """A middle of this kind from a random place of the text; None if the place has none.
+def cut(source: Source, rng: random.Random, kind: str, *, by_grammar: bool = False) -> TestCase | None:
+    """A test case of this kind from a random place of the text; None if the place has none.
 
     Blocks are statements, bodies and lists of the grammar that fill whole lines, or lines at least as deep as the
     first one: where the language has no grammar, and without `by_grammar`.
@@ -156,7 +125,15 @@ def cut(source: Source, rng: random.Random, kind: str, *, by_grammar: bool = Fal
         return None  # inside a run of blanks
     middle = "\n".join([line[start:], *lines[first + 1 : last + 1]]).rstrip()
     before = "\n".join([*lines[:first], line[:start]])
-    return Middle(before, middle, text[len(before) + len(middle) :], kind, source)
+    return TestCase(
+        id=f"{source.path}:{first + 1}:{start + 1}/{kind}",
+        kind=kind,
+        prefix=before,
+        suffix=text[len(before) + len(middle) :],
+        reference=middle,
+        path=source.path,
+        language=source.language,
+    )
 
 
 def _end_of_block(lines: Sequence[str], first: int, num: int) -> int:
@@ -184,9 +161,9 @@ def cuts(
     seed: int = 0,
     *,
     by_grammar: bool = False,
-    is_wanted: Callable[[Middle], bool] = lambda _: True,
-) -> Iterator[Middle]:
-    """`num` middles of all kinds in turn, from random places; fewer if the files have too few."""
+    is_wanted: Callable[[TestCase], bool] = lambda _: True,
+) -> Iterator[TestCase]:
+    """`num` test cases of all kinds in turn, from random places; fewer if the files have too few."""
     rng = random.Random(seed)
     num_cut = 0
     weights = [min(source.text.count("\n"), MAX_WEIGHT) for source in sources]
@@ -194,42 +171,29 @@ def cuts(
         if num_cut == num:
             return
         [source] = rng.choices(sources, weights)
-        middle = cut(source, rng, KINDS[num_cut % len(KINDS)], by_grammar=by_grammar)
-        if middle and is_wanted(middle):
+        case = cut(source, rng, KINDS[num_cut % len(KINDS)], by_grammar=by_grammar)
+        if case and is_wanted(case):
             num_cut += 1
-            yield middle
+            yield case
 
 
-def case_middles(sources: Sequence[Source], num: int, seed: int) -> list[Middle]:
-    """Middles for test cases: with a word character, blocks by the grammar; no place and no copy of it comes twice.
+def useful_cases(sources: Sequence[Source], num: int, seed: int) -> list[TestCase]:
+    """Test cases with a word character, and blocks by the grammar; no place and no copy of it comes twice.
 
     Of blocks that start at one place, such as a body and its first statement, only one is taken: their ids are equal.
     """
     ids = set[str]()
     copies = set[tuple[str, ...]]()
 
-    def is_wanted(middle: Middle) -> bool:
-        above = [line.strip() for line in middle.prefix.split("\n")[-3:]]
-        if not _WORD.search(middle.text) or (middle.kind == "line-end" and not above[-1]):
+    def is_wanted(case: TestCase) -> bool:
+        above = [line.strip() for line in case.prefix.split("\n")[-3:]]
+        if not _WORD.search(case.reference) or (case.kind == "line-end" and not above[-1]):
             return False
-        copy = (middle.kind, *above, middle.text, middle.suffix.lstrip().partition("\n")[0].strip())
-        if middle.id in ids or copy in copies:
+        copy = (case.kind, *above, case.reference, case.suffix.lstrip().partition("\n")[0].strip())
+        if case.id in ids or copy in copies:
             return False
-        ids.add(middle.id)
+        ids.add(case.id)
         copies.add(copy)
         return True
 
     return list(cuts(sources, num, seed, by_grammar=True, is_wanted=is_wanted))
-
-
-def write_cases(middles: Sequence[Middle], path: Path) -> Counter[str]:
-    """Writes the test cases as JSON lines; returns how many each language has.
-
-    Raises:
-        InputFileError: the file cannot be written.
-    """
-    try:
-        path.write_text("".join(json.dumps(middle.problem()) + "\n" for middle in middles), encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
-    return Counter(middle.source.language for middle in middles)

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,6 +82,21 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
     if not cases:
         raise InputFileError(f"{path} has no test cases: expected one JSON object per line")
     return tuple(cases.values())
+
+
+def write_cases(cases: Sequence[TestCase], path: Path) -> Counter[str]:
+    """Writes test cases without tests as JSON lines; returns how many each language has.
+
+    Raises:
+        InputFileError: the file cannot be written.
+    """
+    names = _REQUIRED | {key: key for key in ("kind", "path", "language")}
+    rows = ({key: getattr(case, name) for key, name in names.items()} for case in cases)
+    try:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    except OSError as error:
+        raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
+    return Counter(case.language for case in cases)
 
 
 def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tuple[TestCase, ...]:

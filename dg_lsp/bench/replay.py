@@ -156,13 +156,6 @@ def typing_task(path: str, language: str, file: str, lines: tuple[int, int] | No
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEvent:
-    """The start of a task."""
-
-    task: TypingTask
-
-
-@dataclass(frozen=True, slots=True)
 class KeyEvent:
     """A key pressed by hand. Times are virtual milliseconds since the start of the task."""
 
@@ -198,7 +191,7 @@ class AcceptEvent:
     at_ms: float
 
 
-Event = TaskEvent | KeyEvent | RequestEvent | AcceptEvent
+Event = KeyEvent | RequestEvent | AcceptEvent
 
 
 class EngineCompleter:
@@ -282,7 +275,6 @@ class Replay:
             if self.limit is not None and requests[task.path] >= self.limit:
                 continue
             completer.reset()
-            yield TaskEvent(task)
             for event in _Session(self, task, completer).run():
                 yield event
                 requests[task.path] += isinstance(event, RequestEvent)

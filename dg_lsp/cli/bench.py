@@ -15,8 +15,8 @@ from typer import Argument, Option
 from dg_lsp.bench import metrics
 from dg_lsp.bench import replay as simulation
 from dg_lsp.bench.audit import audit_tables
-from dg_lsp.bench.cut import case_middles, read_sources, write_cases
-from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
+from dg_lsp.bench.cut import read_sources, useful_cases
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases, write_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.bench.runner import (
@@ -83,9 +83,9 @@ def cut(
     privacy = attrs.evolve(settings.privacy, exclude_gitignored=True)
     exclusion = Exclusion(privacy, [folder.resolve().as_uri()])
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
-    middles = case_middles(sources, num, seed)
-    counts = ", ".join(f"{number} {name}" for name, number in write_cases(middles, output).most_common())
-    num_cases = metrics.count(len(middles), "test case")
+    cases = useful_cases(sources, num, seed)
+    counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())
+    num_cases = metrics.count(len(cases), "test case")
     print_line(f"{num_cases} of {metrics.count(len(sources), 'file')} ({counts}): {output}")
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
@@ -369,7 +369,7 @@ def _play(played: simulation.Replay, completer: simulation.EngineCompleter) -> t
         with progress_bar("keys", played.num_keys) as advance:
             for event in played.run(completer):
                 events.append(event)
-                if not isinstance(event, simulation.TaskEvent | simulation.RequestEvent):
+                if not isinstance(event, simulation.RequestEvent):
                     advance(event.num_keys if isinstance(event, simulation.AcceptEvent) else 1)
     except KeyboardInterrupt:
         return events, False

@@ -24,8 +24,8 @@ NUM_MIDDLES = 60
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_correct_fills_of_a_real_file_come_back_unchanged(path):
     middles = list(cuts([Source(path.name, path.read_text(), path.stem)], NUM_MIDDLES))
-    results = [bench.judged(middle, middle.text)[0] for middle in middles]
-    outcomes = [bench.outcome(result, middle.text) for middle, result in zip(middles, results, strict=True)]
+    results = [bench.judged(middle, middle.reference)[0] for middle in middles]
+    outcomes = [bench.outcome(result, middle.reference) for middle, result in zip(middles, results, strict=True)]
     assert outcomes.count("unchanged") >= NUM_MIDDLES - 2
     assert outcomes.count("refused") <= 1
 
