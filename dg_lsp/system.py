@@ -35,7 +35,9 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
 
     Cached files count as free. Only version 2 of control groups is read.
     """
-    free = _available()
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
     for group in _groups(groups, own):
         limit = _read_number(group / "memory.max")
         used = _read_number(group / "memory.current")
@@ -148,12 +150,6 @@ def memory_bandwidth(num_cores: int) -> float:
             list(pool.map(np.max, parts))
             times.append(time.perf_counter() - start)
     return float(sum(part.nbytes for part in parts) / min(times))
-
-
-def _available() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
 
 
 def _groups(root: Path, own: Path) -> Iterator[Path]:

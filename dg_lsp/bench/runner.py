@@ -292,7 +292,8 @@ class RunFile:
                 problem = "holds no run of this model, machine, version and options"
                 raise InputFileError(f"{path} {problem}: name another --output, or delete that file")
             for number, line in enumerate(kept.split(b"\n")[1:-1], 2):
-                self._keep(_attempt(line, f"{path}, line {number}"))
+                attempt = _attempt(line, f"{path}, line {number}")
+                self.attempts[attempt.case, attempt.contender] = attempt
             self._file = path.open("ab")
             self._file.truncate(len(kept))
             if is_new:
@@ -307,16 +308,13 @@ class RunFile:
         Raises:
             InputFileError: the disk is full or the file is gone.
         """
-        self._keep(attempt)
+        self.attempts[attempt.case, attempt.contender] = attempt
         if self._file is not None:
             try:
                 self._file.write(_line(attempt))
                 self._file.flush()
             except OSError as error:
                 raise InputFileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
-
-    def _keep(self, attempt: Attempt) -> None:
-        self.attempts[attempt.case, attempt.contender] = attempt
 
     def __enter__(self) -> Self:
         return self

@@ -77,6 +77,7 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
         InputFileError: the folder has no safetensors file, or one of them is missing.
         ModelBrokenError: a file is damaged or cut short.
         ModelUnsupportedError: a number format other than F32, F16 and BF16.
+        ModelError: a file cannot be read.
     """
     index = folder / INDEX
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
@@ -123,15 +124,13 @@ def read_text(path: Path) -> str:
 
 def _tensors(path: Path) -> dict[str, SavedTensor]:
     try:
-        with path.open("rb") as file:
+        with map_file_errors(path), path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _MAX_HEADER:
                 raise ValueError(length)
             entries: Mapping[str, Any] = json.loads(file.read(length))
             size = file.seek(0, 2)
         tensors = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
-    except OSError as error:
-        raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
     except DAMAGE as error:
         raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in tensors):

@@ -126,7 +126,7 @@ def read_gguf(path: Path) -> ModelParts:
             f"{path} is of architecture {header.architecture or 'unknown'}, not "
             f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
         )
-    if "split.count" in header.values and header.values["split.count"].read() != 1:
+    if header.read("split.count", 1) != 1:
         raise errors.ModelUnsupportedError(f"{path} is one of several files: join them with llama-gguf-split --merge")
     main: dict[str, gguf.Tensor] = {}
     side: dict[str, gguf.Tensor] = {}
@@ -167,7 +167,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
 
 
 def _read_number(header: gguf.GGUFHeader, key: str) -> int:
-    value = header.values[key].read() if key in header.values else None
+    value = header.read(key)
     if not isinstance(value, int) or value < 1:
         raise errors.ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
     return value

@@ -68,8 +68,8 @@ def describe(
         if metadata.get("general.architecture") != DIFFUSION_ARCHITECTURE:
             return _describe_causal(metadata, vocab_size, name, specials)
     if metadata.get("dg.noise") == "uniform":
-        spec = describe_uniform(metadata, vocab_size, name)
-        return replace(spec, self_conditioning=_side_file(MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)))
+        keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
+        return replace(_describe_uniform(keys), self_conditioning=_side_file(keys))
     return _describe_trained(MetadataKeys(metadata, vocab_size, name, _TRAINED_ADVICE))
 
 
@@ -129,20 +129,16 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
     )
 
 
-def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSpec:
-    """The spec of a DiffusionGemma without its side file, for runtimes that do the self-conditioning themselves.
-
-    Raises ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
-    """
-    keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
+def _describe_uniform(keys: "MetadataKeys") -> ModelSpec:
+    """The spec of a DiffusionGemma without its side file, for runtimes that do the self-conditioning themselves."""
     keys.check_version("uniform", PromptFormat.INSTRUCT)
     end_ids, banned_ids = keys.tokens("dg.end_token_ids"), keys.tokens("dg.banned_token_ids")
     t_max = keys.positive("dg.t_max")
     if not end_ids or {*end_ids} & {*banned_ids}:
         raise keys.error("dg.end_token_ids names no token, or one that dg.banned_token_ids bans")
     return ModelSpec(
-        name=name,
-        vocab_size=vocab_size,
+        name=keys.name,
+        vocab_size=keys.vocab_size,
         sampling=UniformSampling(
             entropy_bound=keys.positive("dg.entropy_bound"),
             t_max=t_max,
@@ -159,7 +155,7 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
         # the encoder of the prompt is causal, but is not trained to predict the next token
         has_causal_head=False,
         template=keys.text("dg.template"),
-        metadata=_displayed(metadata),
+        metadata=_displayed(keys.metadata),
     )
 
 
@@ -329,7 +325,7 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     context_length = int(text["max_position_embeddings"])
     values = read_vocabulary(folder, vocab_size, int(config.get("canvas_length") or 256), context_length)
     metadata = {key: str(value.read()) for key, value in values.items() if key.startswith("dg.")}
-    spec = describe_uniform(metadata, vocab_size, name)
+    spec = _describe_uniform(MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE))
     kinds = values["tokenizer.ggml.token_type"].read()
     assert isinstance(kinds, list)
     control_ids = {token for token, kind in enumerate(kinds) if kind == CONTROL}

@@ -231,10 +231,6 @@ def preset_named(name: str) -> Preset | None:
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
-def _known_model(name: str) -> Preset | None:
-    return next((preset for preset in BUNDLED if preset.name == name), None) or preset_named(name)
-
-
 def suggestion(name: str) -> str:
     """The known name that a misspelled one is probably meant to be, as a question in parentheses; empty without any."""
     near = [] if name in known_names() else difflib.get_close_matches(name, known_names(), 1)
@@ -342,7 +338,7 @@ def locate(name: str) -> Path:
 
     Raises ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    preset = _known_model(name)
+    preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
     if preset is None:
         return _given_path(name)
     path = preset.path

@@ -1,12 +1,9 @@
 import dataclasses
 import json
-import os
-import platform
 from pathlib import Path
 
 import pytest
 
-from dg_lsp import __version__, system
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.metrics import Attempt
@@ -226,11 +223,3 @@ def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     with pytest.raises(InputFileError, match="holds no run"):
         RunFile(path, RUN)
     assert path.read_text() == text
-
-
-def test_the_machine_is_described(monkeypatch, tmp_path):
-    here = Machine.here(threads=2)
-    assert (here.dg_lsp, here.python, here.threads) == (__version__, platform.python_version(), 2)
-    assert 1 <= here.cores <= (os.cpu_count() or 1)
-    monkeypatch.setattr(system, "_CPU_INFO", tmp_path / "gone")
-    assert Machine.here(threads=1).cpu

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from dg_lsp import system
 from dg_lsp.errors import UsageError
 from dg_lsp.system import GPU_VARIABLES, config_folder, data_folder, leave_out_relative_programs, pin_gpu, system_free
 
@@ -19,7 +19,7 @@ LOTS = 1 << 50
 @pytest.fixture
 def free(tmp_path, monkeypatch):
     """`free(folders, group)`: free memory with these files of control groups, for a process in a group."""
-    monkeypatch.setattr(system, "_available", lambda: LOTS)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: Mock(available=LOTS))
 
     def call(folders, group):
         for folder, files in folders.items():
