@@ -51,7 +51,7 @@ def read_sources(
     """
     if not folder.is_dir():
         raise InputFileError(f"{folder} is no folder: name one with source files")
-    paths = list(_files_in(folder.resolve(), is_excluded))
+    paths = sorted(_files_in(folder.resolve(), is_excluded))
     random.Random(seed).shuffle(paths)
     sources: dict[str, Source] = {}
     for path in paths:
@@ -72,19 +72,13 @@ def read_sources(
 
 
 def _files_in(folder: Path, is_excluded: Callable[[Snapshot], bool]) -> Iterator[Path]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        path = Path(entry.path)
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name == ".git" or is_excluded(Snapshot(path.as_uri() + "/" * is_folder, 0, "", "")):
-            continue
-        if is_folder:
-            yield from _files_in(path, is_excluded)
-        elif entry.is_file(follow_symlinks=False):
-            yield path
+    def is_wanted(path: Path, end: str = "") -> bool:
+        return path.name != ".git" and not is_excluded(Snapshot(path.as_uri() + end, 0, "", ""))
+
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if is_wanted(Path(parent, name), "/")]
+        paths = (Path(parent, name) for name in files)
+        yield from (path for path in paths if not path.is_symlink() and is_wanted(path))
 
 
 def _read(path: Path, folder: Path) -> Source | None:

@@ -294,9 +294,9 @@ def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
     return Table("Confidence against right first lines", columns, rows, note) if rows else None
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def percent(share: float | None) -> str:
     """`61.7 %`."""
-    return "–" if share is None else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def milliseconds(ms: float | None) -> str:

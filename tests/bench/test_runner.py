@@ -214,10 +214,7 @@ def test_a_different_run_is_refused_and_unchanged(path, stored, change):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["notes", "notes\nmore", "{}\n"],
-)
+@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n"])
 def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
     path.write_text(text)
     with pytest.raises(InputFileError, match="holds no run"):
