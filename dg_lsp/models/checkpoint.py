@@ -53,21 +53,20 @@ class SavedTensor:
         """Number of elements."""
         return prod(self.shape)
 
-    def blocks(self, length: int) -> Iterator[npt.NDArray[Any]]:
-        """The flat elements, `length` at a time: float32, float16, or the 16 bits of BF16 as uint16.
+    def blocks(self, kind: TensorType) -> Iterator[memoryview]:
+        """The bytes of the elements in F32 or the stored number format, a few megabytes at a time.
 
         They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
         """
         stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
+        length = v.BLOCK_BYTES // F32.block_bytes
         with map_file_errors(self.path), self.path.open("rb") as file:
             file.seek(self.start)
             for start in range(0, self.size, length):
-                yield np.fromfile(file, stored_type, min(length, self.size - start))
-
-
-def to_float32(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
-    """Elements from `SavedTensor.blocks`, in float32."""
-    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32) if kind is BF16 else raw.astype(np.float32)
+                block = np.fromfile(file, stored_type, min(length, self.size - start))
+                if kind is not self.kind:  # BF16 has the upper 16 bits of a float32
+                    block = (block.astype("<u4") << 16).view("<f4") if self.kind is BF16 else block.astype("<f4")
+                yield block.view(np.uint8).data
 
 
 def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download
@@ -227,13 +225,7 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
 
 def _convert_tensor(name: str, saved: checkpoint.SavedTensor) -> gguf.Tensor:
     kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
-    return gguf.Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
-
-
-def _convert_blocks(saved: checkpoint.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
-    """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
-    for block in saved.blocks(gguf.BLOCK_BYTES // gguf.F32.block_bytes):
-        yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
+    return gguf.Tensor(name, saved.shape, kind, partial(saved.blocks, kind))
 
 
 # output
