@@ -63,7 +63,9 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
 
         # it reports coding agents and the version of torch otherwise, and fetches a list of such agents
         constants.HF_HUB_DISABLE_TELEMETRY = True
-        token = None if _is_encrypted(endpoint) else False
+        address = urlsplit(endpoint)
+        # the user's token travels encrypted, or stays on this machine
+        token = None if address.scheme == "https" or address.hostname in LOOPBACK else False
         api = HfApi(endpoint=endpoint, token=token, library_name="dg-lsp", library_version=__version__)
         if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
             commit = api.model_info(preset.repository, revision=commit).sha or ""
@@ -82,7 +84,9 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             (preset.folder / file.path).unlink(missing_ok=True)
             api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
             _check(preset.folder, file, preset.repository)
-    return Record(preset.repository, commit, tuple(_with_checksum(preset.folder, file) for file in files))
+    # the hub may report no checksum
+    known = (replace(file, sha256=file.sha256 or file_sha256(preset.folder / file.path)) for file in files)
+    return Record(preset.repository, commit, tuple(known))
 
 
 def _fetch_wheels(preset: Preset) -> Record:
@@ -128,12 +132,6 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
             raise
         problem = _problem(error, preset.revision)
         raise ModelDownloadError(f"{preset.repository} at {endpoint} {problem}") from error
-
-
-def _is_encrypted(endpoint: str) -> bool:
-    """Whether the user's token travels encrypted, or stays on this machine."""
-    address = urlsplit(endpoint)
-    return address.scheme == "https" or address.hostname in LOOPBACK
 
 
 def _problem(error: Exception, revision: str) -> str:
@@ -193,11 +191,6 @@ def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> Re
             "pass --revision main to use the hub's present one"
         )
     return replace(file, sha256=sha256)
-
-
-def _with_checksum(folder: Path, file: RemoteFile) -> RemoteFile:
-    """The file with the checksum of its content, if the hub reports none."""
-    return file if file.sha256 else replace(file, sha256=file_sha256(folder / file.path))
 
 
 def _is_expected(folder: Path, file: RemoteFile) -> bool:

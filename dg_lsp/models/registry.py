@@ -56,12 +56,7 @@ class Family:
     @property
     def noise(self) -> str:
         """`mask` or `uniform`."""
-        return "uniform" if self.mask_id is None else "mask"
-
-    @property
-    def mask_id(self) -> int | None:
-        """The mask token; None for uniform noise, which has none."""
-        return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
+        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
 
 
 _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
