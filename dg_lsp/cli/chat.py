@@ -44,8 +44,7 @@ def chat(
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     is_interactive = not messages and sys.stdin.isatty()
     settings = run.with_attention(configure(model.tree_of_rewrites).for_rewrites)
-    check_decoder(run.decoder, settings)
-    sampler = sampler_options(run.sampler, run.top_k)
+    request = _text_request(run, settings, max_tokens, ignores_end=ignore_eos)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -57,17 +56,8 @@ def chat(
         _print_banner(engine, settings, run)
         for message in _typed() if is_interactive else _given(messages or ()):
             turns.append(Turn(Role.USER, message))
-            request = ChatRequest(
-                tuple(turns),
-                name="",
-                max_tokens=max_tokens,
-                seed=run.seed,
-                decoder=run.decoder,
-                sampler=sampler,
-                ignores_end=ignore_eos,
-            )
             try:
-                code, answer = _show_text(engine, request, run, load_ms)
+                code, answer = _show_text(engine, replace(request, turns=tuple(turns)), run, load_ms)
             except RequestError as error:
                 if not is_interactive:
                     raise
@@ -139,25 +129,29 @@ def generate(
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
     settings = run.with_attention(configure(model.tree))
-    check_decoder(run.decoder, settings)
+    request = _text_request(run, settings, max_tokens, ignores_end=ignore_eos)
     text = _read_input() if prompt is None else prompt
     if not text:
         raise UsageError("there is no text to continue: give a prompt, or standard input")
-    request = ChatRequest(
+    with loading.timed_engine(settings) as (engine, load_ms):
+        run.note_effects(engine.spec)
+        _print_banner(engine, settings, run)
+        code, _ = _show_text(engine, replace(request, text=text), run, load_ms)
+    return code
+
+
+def _text_request(run: RunOptions, settings: Settings, max_tokens: int, *, ignores_end: bool) -> ChatRequest:
+    """The request of a command without its text or conversation."""
+    check_decoder(run.decoder, settings)
+    return ChatRequest(
         (),
         name="",
-        text=text,
         max_tokens=max_tokens,
         seed=run.seed,
         decoder=run.decoder,
         sampler=sampler_options(run.sampler, run.top_k),
-        ignores_end=ignore_eos,
+        ignores_end=ignores_end,
     )
-    with loading.timed_engine(settings) as (engine, load_ms):
-        run.note_effects(engine.spec)
-        _print_banner(engine, settings, run)
-        code, _ = _show_text(engine, request, run, load_ms)
-    return code
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 import math
 import sys
 import time
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer import Argument, Option
 
 from dg_lsp.cli import loading, output
@@ -28,8 +31,9 @@ from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import SourceFile, parse_location
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import FillRequest, FillResult, Priority, Replacement, RewriteRequest, RewriteResult
+from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.engine import Engine, Result, drain
+from dg_lsp.engine.request import FillRequest, FillResult, Frame, Priority, Replacement, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.verification import NUM_CANDIDATES, Trial, Verification
 from dg_lsp.errors import RequestError, UsageError
@@ -94,11 +98,9 @@ def _fill_position(
     until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
     with loading.timed_engine(settings, source.language) as (engine, load_ms):
         run.note_effects(engine.spec)
-        if run.visual:
-            console = Console(highlight=False, stderr=run.as_json or file.is_patch)
-            result = output.watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
-        else:
-            result = engine.fill(request, deadline=until)
+        steps = engine.run(request, deadline=until)
+        around = partial(output.excerpt, request.snapshot, request.offset)
+        result = _drain(steps, engine, lambda frame: around(output.drawing(frame)), run, file)
         silence = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
         typed = silence or explain(result.confident(settings.completion.min_confidence), settings.completion, engine)
         if not run.as_json:
@@ -118,6 +120,21 @@ def _fill_position(
             file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
         file.report(output.timing_line(result, load_ms))
     return 0 if edits else 1
+
+
+def _drain(
+    steps: Generator[Progress, None, Result],
+    engine: Engine,
+    drawn: Callable[[Frame], Text],
+    run: RunOptions,
+    file: FileOptions,
+) -> Result:
+    """Runs a request to its end; with `--visual` it shows every canvas."""
+    if not run.visual:
+        return drain(steps)
+    console = Console(highlight=False, stderr=run.as_json or file.is_patch)
+    with output.canvas_screen(console, drawn) as show:
+        return drain(steps, lambda progress: show(engine.frame(progress)))
 
 
 def _show_fill(
@@ -168,9 +185,7 @@ def _rewrite_lines(
         follows = engine.follows_instructions
         if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
             note(sentence)
-        steps = engine.rewrite(request)
-        to_stderr = run.as_json or file.is_patch
-        result = output.watch_gaps(steps, engine, to_stderr=to_stderr) if run.visual else drain(steps)
+        result = _drain(engine.rewrite(request), engine, partial(output.drawing, is_marked=True), run, file)
         if request.gaps and not run.as_json:
             _introduce(engine, file)
     if verification is not None and not result.reason:

@@ -1,8 +1,8 @@
 """Prints completions: as JSON, as code with line numbers, as a patch, and as a canvas step by step."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 import typer
@@ -13,9 +13,7 @@ from rich.text import Text
 
 from dg_lsp.cli.printing import plural
 from dg_lsp.context.document import LINE_END, Snapshot
-from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import Cell, FillResult, Frame, RewriteResult, Timings
+from dg_lsp.engine.request import Cell, FillResult, Frame, Timings
 from dg_lsp.errors import escaped
 
 MASK, RETURN, END = "·", "↵", "∎"
@@ -129,36 +127,26 @@ def print_patch(patch: bytes) -> None:
 @contextmanager
 def canvas_screen(console: Console, drawn: Callable[[Frame], Text]) -> Iterator[Callable[[Frame], None]]:
     """Yields the function that shows one more canvas: on a terminal as a drawing, in a pipe as a row."""
-    if not console.is_terminal:
-        yield lambda frame: console.print(plain_row(frame), soft_wrap=True)
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
 
         def show(frame: Frame) -> None:
+            if not frame.cells:  # between two pieces of a prompt, and from a server
+                return
+            if live is None:
+                console.print(plain_row(frame), soft_wrap=True)
+                return
             lines = drawn(frame).split("\n", allow_blank=True)
             live.update(Text("\n").join(lines[1 - console.height :]), refresh=True)
 
         yield show
 
 
-def watch(frames: Generator[Frame, None, FillResult], snapshot: Snapshot, offset: int, console: Console) -> FillResult:
-    """Shows every canvas of a fill, on a terminal as code."""
-    with canvas_screen(console, lambda frame: excerpt(snapshot, offset, drawing(frame))) as show:
-        return drain(frames, show)
-
-
-def watch_gaps(steps: Generator[Progress, None, RewriteResult], engine: Engine, *, to_stderr: bool) -> RewriteResult:
-    """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured."""
-    console = Console(highlight=False, stderr=to_stderr)
-    with canvas_screen(console, lambda frame: drawing(frame, f" {_FILL}")) as show:
-        return drain(steps, lambda progress: show(engine.frame(progress)))
-
-
-def drawing(frame: Frame, background: str = "") -> Text:
+def drawing(frame: Frame, *, is_marked: bool = False) -> Text:
     """The canvas as code: frozen text as it stands in the buffer, the rest in the colours of its confidence.
 
-    What follows an end token up to the next frozen text is left out.
+    What follows an end token up to the next frozen text is left out. The gaps get a background if `is_marked`.
     """
+    background = f" {_FILL}" if is_marked else ""
     code = Text().append(frame.earlier_text, "bold")
     is_ended = False
     for cell in frame.cells:

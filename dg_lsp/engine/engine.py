@@ -77,11 +77,6 @@ class Engine(ABC):
         """Like `run`, but returns only the result."""
         return drain(self.run(request, deadline=deadline))
 
-    def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
-        """Like `run`, but yields each canvas as a frame."""
-        steps = self.run(request, deadline=deadline)
-        return mapped(steps, lambda progress: self.frame(progress) if len(progress.ids) else None)
-
     @abstractmethod
     def frame(self, progress: Progress) -> Frame:
         """The progress for display; for any thread."""

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from dg_lsp.engine.decoders import base
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError
 
@@ -111,6 +112,17 @@ def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standa
     outcome = dg_lsp("fill", f"{source}:4:16", "--visual", "--json")
     assert list(outcome.json) == KEYS
     assert "   1  self····" in outcome.err
+
+
+@pytest.mark.parametrize("command", [("fill", "a.py", "--gaps"), ("generate", "a long prompt")])
+def test_visual_in_a_pipe_prints_no_row_between_the_pieces_of_a_prompt(dg_lsp, script, tmp_path, monkeypatch, command):
+    monkeypatch.setattr(base, "PIECE_MS", 0.0)
+    monkeypatch.setattr(base, "MIN_PIECE", 1)
+    script.fill = "7"
+    (tmp_path / "a.py").write_text(GAPS)
+    rows = [line for line in dg_lsp(*command, "--visual", "--json").err.splitlines() if line[:4].strip().isdigit()]
+    assert rows
+    assert all(row[6:] for row in rows)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.output import excerpt, printable, show_fill, watch
+from dg_lsp.cli.output import canvas_screen, drawing, excerpt, printable, show_fill
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings
 
@@ -78,7 +78,8 @@ def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(
         color_system="truecolor",
         _environ={"TERM": "xterm-256color"},  # independent of the terminal of the test run
     )
-    result = watch(engine.frames(FillRequest(snapshot, 14)), snapshot, 14, console)
+    with canvas_screen(console, lambda frame: excerpt(snapshot, 14, drawing(frame))) as show:
+        result = drain(engine.run(FillRequest(snapshot, 14)), lambda progress: show(engine.frame(progress)))
     show_fill(result, snapshot, 14, console)
     live, _, last = out.getvalue().rpartition("\x1b[?25h")
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is hidden and shown

@@ -45,7 +45,8 @@ def frames_of():
 
     def collect(engine, request):
         frames = []
-        return frames, drain(engine.frames(request), frames.append)
+        result = drain(engine.run(request), lambda progress: frames.append(engine.frame(progress)))
+        return [frame for frame in frames if frame.cells], result
 
     return collect
 

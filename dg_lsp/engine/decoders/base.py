@@ -127,14 +127,12 @@ class Steps(Generic[Value, Result]):
 
 
 def mapped(
-    generator: Generator[Value, None, Result], change: Callable[[Value], Changed | None]
+    generator: Generator[Value, None, Result], change: Callable[[Value], Changed]
 ) -> Generator[Changed, None, Result]:
-    """The same steps, each changed, without those that become None, and the same result."""
+    """The same steps, each changed, and the same result."""
     steps = Steps(generator)
     for step in steps:
-        changed = change(step)
-        if changed is not None:
-            yield changed
+        yield change(step)
     return steps.result
 
 
