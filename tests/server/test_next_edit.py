@@ -180,16 +180,6 @@ def test_the_same_change_by_several_cursors_is_an_edit(renamed):
     assert {new for new, _ in renamed.history()} >= {"a = 'y'\n", "e = 'y'\n"}
 
 
-def test_all_edits_made_at_once_are_accepted(renamed):
-    renamed.set_text(TEXT + TEXT)
-    renamed.provider.close(URI)
-    renamed.edit(EDIT)
-    proposals = renamed.propose().proposals
-    assert len(proposals) == 3
-    renamed.accept(*proposals)
-    assert [is_accepted for _, is_accepted in renamed.history()] == [True, True, True, False]
-
-
 def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(renamed):
     renamed.set_text(TEXT + RENAMED)
     renamed.provider.close(URI)

@@ -164,23 +164,23 @@ def connect(server):
     return socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT)
 
 
-def answers(connection, method="POST"):
-    """The status, headers and body of the answer; nothing if the server closes without one."""
-    with suppress(ConnectionError, HTTPException):
-        answer = HTTPResponse(connection, method=method)
-        answer.begin()
-        return [(answer.status, answer.headers, answer.read())]
-    return []
+def exchange(server, *pieces, pause=0.0, method="POST", is_cut=False):
+    """Sends pieces with pauses between them, and nothing more if `is_cut`; a server may close before all is sent.
 
-
-def exchange(server, *pieces, pause=0.0, method="POST"):
-    """Sends pieces with pauses between them; a server may answer and close before all is sent."""
+    Returns the status, headers and body of the answer; nothing if the server closes without one.
+    """
     with connect(server) as connection:
         with suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 connection.sendall(piece)
                 time.sleep(pause)
-        return answers(connection, method)
+            if is_cut:
+                connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError, HTTPException):
+            answer = HTTPResponse(connection, method=method)
+            answer.begin()
+            return [(answer.status, answer.headers, answer.read())]
+    return []
 
 
 def slow(server, rng):
@@ -276,12 +276,8 @@ def broken(server, rng):
     odd = f"{method} {path} HTTP/1.1\r\n{HEAD}{CLOSE}\r\n".encode()
     part = packed("/infill", BODY)[: rng.choice((10, 60, None))]
     data = rng.choice((rng.choice(BROKEN), rng.choice(BROKEN), rng.randbytes(rng.randrange(1, 5000)), part, odd))
-    with connect(server) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(data)
-            if data is part or rng.random() < 0.2:
-                connection.shutdown(socket.SHUT_WR)
-        return answers(connection, method if data is odd else "POST")
+    is_cut = data is part or rng.random() < 0.2
+    return exchange(server, data, method=method if data is odd else "POST", is_cut=is_cut)
 
 
 def aborted(server, rng):
