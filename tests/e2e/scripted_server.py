@@ -52,6 +52,12 @@ class EchoEngine(LocalEngine):
         yield
 
 
+def open_echo(settings):
+    """A model whose completions are the text that it sees."""
+    denoiser = ScriptedDenoiser("")
+    return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+
 class CountedDenoiser(ScriptedDenoiser):
     """Records every step."""
 
@@ -119,8 +125,7 @@ def open_engine(settings: Settings) -> Engine:
     if scenario == "crash":
         raise RuntimeError(SECRET)
     if scenario == "echo":
-        denoiser = ScriptedDenoiser("")
-        return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
+        return open_echo(settings)
     if Path(settings.model.name).name == "reviser":
         denoiser = ScriptedDenoiser("revised", spec=replace(MASK_SPEC, name="reviser"))
         return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)

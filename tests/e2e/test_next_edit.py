@@ -6,7 +6,6 @@ from language_client import span
 NEXT, COPILOT = "dg-lsp/nextEdit", "textDocument/copilotInlineEdit"
 TEXT = "😀 = load(a, mode)\r\nb = load(a, mode)\r\nc = 1\r\nd = load(a, mode)\r\n"
 RENAMED = "def f(width):\r\n    if width < 0:\r\n        raise ValueError(width)\r\n    return width\r\n"
-CHANGED = TEXT.replace("mode", "mode, strict=True")
 ANNOTATED = {"workspaceEdit": {"documentChanges": True, "changeAnnotationSupport": {}}}
 PREVIEWS = {"workspace": ANNOTATED}
 AUTOMATIC, INVOKED = 2, 1

@@ -8,7 +8,6 @@ from http_server import OPERATOR, choices, metric
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.http.routes import parse_edit_history
 
-GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 PATHS = ("/v1/completions", "/v1/fim/completions")
 REGION = (
     "<|current_file_content|>\ncurrent_file_path: a.py\nabove = 0\n<|code_to_edit|>\nx = <|cursor|>\n"

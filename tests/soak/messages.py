@@ -20,10 +20,9 @@ from pathlib import Path
 import language_client
 import psutil
 from e2e.conftest import Launcher
-from e2e.scripted_server import EchoEngine
+from e2e.scripted_server import open_echo
 from shared_daemon import SCRIPTED, Shared
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import create_server, serve
 from dg_lsp.settings import Settings
@@ -124,12 +123,6 @@ class Inbox:
                 client.receive(message)
 
 
-def _open_engine(settings):
-    """A model whose completions are the text that it sees."""
-    denoiser = ScriptedDenoiser("")
-    return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-
 def _in_process(new_client, rng, figures, has_ended, _folder):
     while not has_ended():
         asyncio.run(_connection(new_client(rng), rng, figures, has_ended))
@@ -139,7 +132,7 @@ async def _connection(client, rng, figures, has_ended):
     """One connection, which ends as clients end it or with a broken frame."""
     report = partial(figures.add, "unexpected")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
-    server = create_server(partial(Scheduler, _open_engine), Settings())
+    server = create_server(partial(Scheduler, open_echo), Settings())
     inbox = Inbox()
     reader = asyncio.StreamReader()
     feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures, has_ended))
