@@ -14,12 +14,9 @@ LINE_END = re.compile(r"\r\n|\n|\r")
 
 def units(char, encoding):
     """Length of one character in the units of a position encoding."""
-    code = ord(char)
-    if encoding == "utf-32":
-        return 1
-    if encoding == "utf-16":
-        return 2 if code > 0xFFFF else 1
-    return 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
+    if encoding == "utf-8":
+        return len(char.encode())
+    return 1 if encoding == "utf-32" or ord(char) <= 0xFFFF else 2
 
 
 def readable(text):

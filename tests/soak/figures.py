@@ -14,7 +14,6 @@ NUM_EXAMPLES, NUM_CHARS = 10, 5000
 MAX_GROWTH = 0.05
 """Of the memory of a process in its second half, once there were `NUM_WARM` messages."""
 NUM_WARM = 20_000
-MIB = 1 << 20
 
 
 class Figures:
@@ -56,14 +55,13 @@ class Figures:
     def result(self):
         """The counts, the peak of memory in MiB, and the examples."""
         for process, sizes in self._sizes.items():
-            grown = growth(sizes)
-            if grown > MAX_GROWTH and self.counts["messages"] > NUM_WARM:
+            if self.counts["messages"] > NUM_WARM and (grown := growth(sizes)) > MAX_GROWTH:
                 self.add("unexpected", f"{process}: memory grew by {grown:.1%} in the second half")
         return {
             "seconds": round(time.monotonic() - self.start),
             **dict.fromkeys(("messages", *FAILURES), 0),
             **self.counts,
-            "peak_mib": round(self._peak / MIB),
+            "peak_mib": self._peak >> 20,
             "examples": self.examples,
         }
 

@@ -20,7 +20,7 @@ from soak.figures import FAILURES, run
     [
         pytest.param(messages.campaign, 8000, {"edits": 1000, "compared": 100}, id="messages"),
         pytest.param(gguf.campaign, 40, {"messages": 40}, id="models"),
-        pytest.param(web.campaign, 500, {"compared": 200}, id="http"),
+        pytest.param(web.campaign, 500, {"ordinary": 200}, id="http"),
         pytest.param(traps.campaign, traps.NUM_SHORT, {"messages": traps.NUM_SHORT}, id="traps"),
     ],
 )

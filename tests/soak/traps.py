@@ -85,7 +85,6 @@ OPTIONS = {
     "bench replay": ["--limit", "2"],
     "bench infill": ["--limit", "1", "--output", "run.jsonl", "--execute"],
 }
-"""Options of commands."""
 LASTING = ("listening on", "the daemon listens", "runs already", "ready")
 """What a command that goes on reports when it is ready."""
 FOREVER = ("serve", "daemon run")

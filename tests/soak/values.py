@@ -184,6 +184,4 @@ def _is_whole(value):
 
 def _is_position(value):
     """A line and a column may have any whole number: they are limited to the text."""
-    if not isinstance(value, dict) or "line" not in value or "character" not in value:
-        return False
-    return _is_whole(value["line"]) and _is_whole(value["character"])
+    return isinstance(value, dict) and all(_is_whole(value.get(name)) for name in ("line", "character"))
