@@ -12,7 +12,6 @@ from language_client import Client
 from shared_daemon import Shared
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 
 class Launcher:
