@@ -45,8 +45,8 @@ def frames_of():
 
     def collect(engine, request):
         frames = []
-        result = drain(engine.run(request), lambda progress: frames.append(engine.frame(progress)))
-        return [frame for frame in frames if frame.cells], result
+        steps = engine.run(request)
+        return frames, drain(steps, lambda step: frames.append(engine.frame(step)) if len(step.ids) else None)
 
     return collect
 

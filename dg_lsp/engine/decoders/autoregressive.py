@@ -34,8 +34,7 @@ class AutoregressiveDecoder(Decoder):
         """
         task = self._task
         limits = task.limits
-        num_new = yield from self._prefill(task.layout.prompt_ids)
-        first = yield from self._grow_to_end(EMPTY, num_new)
+        first = yield from self.first_draft()
         drafts = [first]
         confidence = first.confidence[: task.stop.num_shown(first.ids) + 1]
         chances = np.cumprod([1.0, *confidence[:-1]]) * (1 - confidence)  # of all drafts that differ at this token
@@ -49,6 +48,11 @@ class AutoregressiveDecoder(Decoder):
                 break
             drafts.append(draft)
         return tuple(drafts)
+
+    def first_draft(self) -> Generator[Progress, None, Draft]:
+        """The draft of the best token after the best token."""
+        num_new = yield from self._prefill(self._task.layout.prompt_ids)
+        return (yield from self._grow_to_end(EMPTY, num_new))
 
     def _may_improve(self, drafts: Sequence[Draft], chance: float) -> bool:
         """There is time for a draft of this probability, and it is needed: while the user types, if none fits."""

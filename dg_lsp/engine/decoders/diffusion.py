@@ -40,7 +40,7 @@ class DiffusionDecoder(Decoder):
         begun = EMPTY
         block = 0
         if layout.removed:  # causal passes give the tokens that go as far as the cursor
-            (begun,) = yield from RemovedTextDecoder(task).run()
+            begun = yield from RemovedTextDecoder(task).first_draft()
             layout = Layout(token_ids(np.concatenate([known_ids, begun.ids])))
             yield from task.prefill(layout.prompt_ids)
         else:

@@ -9,7 +9,7 @@ from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptCut
 from dg_lsp.engine.engine import LocalEngine, drain
-from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.postprocess.validate import Reason
@@ -52,6 +52,13 @@ def test_script_that_goes_another_way_is_forced_to_the_cursor(engine_of, ask, de
     assert draft.confidence[:4].tolist() == [1, 1, 1, 1]  # among the tokens that can follow: one byte each
     result = engine.fill(request)
     assert [rejection.reason for rejection in result.rejections] == [Reason.EMPTY]
+
+
+@every_decoder
+def test_several_candidates_begin_at_the_cursor(engine_of, ask, decoder):
+    engine, _ = engine_of(" return x", spec=SPEC)
+    request = ask("def f(x):\n    ret|\n", decoder=decoder, num_candidates=3, priority=Priority.INVOKED)
+    assert engine.fill(request).text == "urn x"
 
 
 @every_decoder
