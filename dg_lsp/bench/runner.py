@@ -80,7 +80,7 @@ class RequestOptions:
     length: LengthHint = LengthHint.NONE
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
-    is_warm: bool = False  # as while typing: the KV cache holds the prompt without its last character
+    is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
     sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
 
     @property
@@ -91,7 +91,7 @@ class RequestOptions:
             limits.append(f"a deadline of {self.deadline_ms:g} ms")
         if self.early_stop_ms:
             limits.append(f"an early stop after {self.early_stop_ms:g} ms")
-        elif self.early_stop_ms is None and self.deadline_ms is not None and self.is_warm:
+        elif self.early_stop_ms is None and self.deadline_ms is not None:
             limits.append("the early stop of the settings")
         return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
 
@@ -161,7 +161,8 @@ class EngineContender:
             decoder=self.decoder,
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,
-            priority=Priority.TYPED if self.options.is_warm else Priority.INVOKED,
+            # `dg-lsp serve` hides what is improbable while the user types
+            priority=Priority.INVOKED if isinstance(self.engine, RemoteEngine) else Priority.TYPED,
             sampler=self.options.sampler,
         )
 
@@ -388,9 +389,7 @@ def infill_tables(run: Run) -> list[metrics.Table]:
     calibration = metrics.calibration_table(run.attempts)
     tables = [metrics.summary_table("By kind", metrics.by_kind(run.attempts))]
     tables.append(metrics.task_table(map(metrics.TaskResult.of, run.attempts), "exact", _TASK_NOTE))
-    if calibration:
-        tables.append(calibration)
-    return tables
+    return [*tables, calibration] if calibration else tables
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
